@@ -31,7 +31,7 @@ BigramTable::BigramTable(const Corpus& corpus) : cumulative_((kBytes + 1) * kByt
   constexpr std::int64_t kMaxBytes = std::int64_t{64} << 20;
   const std::int64_t bytes = std::min(corpus.size(), kMaxBytes);
   require(bytes >= 2, "the text has {} bytes, too few for a bigram table", bytes);
-  std::int64_t last = kBytes;  // the byte before the current one; kBytes before the first
+  std::int64_t last = kBytes;  // previous byte; kBytes at the start of the text
   corpus.for_pieces(0, bytes, [&](const std::uint8_t* data, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t byte = data[i];

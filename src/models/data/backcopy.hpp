@@ -9,10 +9,13 @@
 #include "models/data/data.hpp"
 #include "models/data/random.hpp"
 
-// Implements the Bigram-backcopy task (arXiv 2410.13835). x₀ is BOS. x₁ is drawn from the bytes of the text that are
-// not triggers. If x_i is a trigger, x_{i+1} copies x_{i−1}. Otherwise x_{i+1} is drawn with the frequency at which
-// each byte follows x_i in the text. A copied byte is never a trigger: only a byte drawn after another byte can be one.
-// After a trigger, a head has to attend to the previous token; elsewhere attention to other tokens does not help.
+// Implements the Bigram-backcopy task (arXiv 2410.13835). It draws random sequences x₀, x₁, …:
+// - x₀ is BOS. x₁ is drawn from the bytes of the text that are not triggers.
+// - If x_i is a trigger, x_{i+1} is a copy of x_{i−1}.
+// - Otherwise x_{i+1} is drawn from the bytes that follow x_i in the text, with their frequencies.
+//
+// A copied byte is never a trigger. To predict the byte after a trigger, a head has to attend to the previous token.
+// Every other byte depends only on the current token.
 
 namespace headgate::train {
 
@@ -31,8 +34,8 @@ class BigramTable {
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  std::vector<std::int64_t>
-      cumulative_;  // (257,256) cumulative counts of the byte after each byte; row 256: bytes that are not triggers
+  std::vector<std::int64_t> cumulative_;  // (257,256) row b: cumulative counts of the bytes after byte b; row 256: of
+                                          // all bytes except triggers
 };
 
 class BackcopySource : public SequenceSource {

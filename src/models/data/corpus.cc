@@ -24,8 +24,8 @@ using io::MappedFile;
 constexpr std::int64_t kCheckedBytes = std::int64_t{1}
                                        << 20;  ///< number of bytes at the start of each file that must be UTF-8
 
-/// Returns the offset of the first byte that is not UTF-8 in the checked part of a file. If all of it is UTF-8, returns
-/// the length of that part.
+/// Returns the offset of the first byte that is not UTF-8 within the first kCheckedBytes of a file. Returns the number
+/// of bytes checked if there is none.
 std::int64_t first_bad_checked(const MappedFile& file) {
   return first_bad_utf8(file.data(), std::min(file.size(), kCheckedBytes));
 }
@@ -56,7 +56,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
     : name_(fmt::format("{}", fmt::join(paths, ", "))) {
   for (const std::string& path : paths) {
-    std::error_code ignored;  // MappedFile reports errors of the path
+    std::error_code ignored;  // not needed: MappedFile reports the error
     if (fs::is_directory(path, ignored)) {
       add_directory(path, choice);
     } else {

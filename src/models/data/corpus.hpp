@@ -15,9 +15,9 @@ namespace headgate::train {
 /// Concatenates text files without copying them.
 class Corpus {
  public:
-  /// Maps the files `paths` and, in each directory among `paths`, the files that `choice` selects (see files_below).
-  /// Leaves out files in directories that do not begin with UTF-8 text. Throws io::FileError if a path cannot be read,
-  /// if the beginning of a named file is not UTF-8, or if a directory has no UTF-8 file.
+  /// Maps the files in `paths`. For a directory in `paths`, maps the files that `choice` selects (see files_below) and
+  /// that begin with UTF-8 text. Throws io::FileError if a path cannot be read, if a file in `paths` does not begin
+  /// with UTF-8 text, or if a directory has no UTF-8 file.
   explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes
@@ -27,8 +27,8 @@ class Corpus {
   /// Returns the paths of the corpus, joined by commas, for messages.
   const std::string& name() const { return name_; }
   const LeftOut& left_out() const { return left_out_; }
-  /// Computes out(count) = bytes [begin, begin + count) of the text, which must lie in it. Throws io::FileError if a
-  /// file has become shorter.
+  /// Copies bytes [begin, begin + count) of the text to out(count). The range must lie in the text. Throws
+  /// io::FileError if a file has become shorter.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
   /// Returns a hash that identifies the text. The hash covers the size of each file and up to 4096 sampled bytes of it.
   std::uint64_t fingerprint() const;
@@ -58,8 +58,8 @@ class Corpus {
   LeftOut left_out_;
 };
 
-/// Returns the paths of the files that a Corpus of `paths` reads. Does not check paths of files. Throws io::FileError
-/// if a directory or a file in it cannot be read.
+/// Returns the paths of the files that a Corpus of `paths` reads. Does not check whether files named in `paths` exist.
+/// Throws io::FileError if a directory or a file in it cannot be read.
 std::vector<std::string> text_files(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
 /// Returns the offset of the first byte that is zero or not well-formed UTF-8, or `count` if there is none. Accepts a

@@ -16,10 +16,11 @@ struct TextRange {
   std::int64_t begin, end;
 };
 
-/// Tokenizes the range `text` and calls body(id, bytes) for each token, without special tokens around the text. If
-/// several tokens share a byte, the byte is counted for the first of them. Uses O(1) memory. Reports progress as the
-/// part of `whole` that is done; `whole` contains `text`. Returns the number of bytes for which the tokenizer has no
-/// token.
+/// Tokenizes bytes `text` of the corpus, without special tokens. Calls body(id, bytes) for each token with the number
+/// of text bytes that it represents. If several tokens share a byte, only the first of them counts it. Returns the
+/// number of text bytes that have no token. Uses O(1) memory.
+///
+/// Reports progress as a fraction of the range `whole`, which contains `text`.
 template <class Body>
 std::uint64_t for_tokens(const Corpus& corpus, TextRange text, TextRange whole, const tokenize::Tokenizer& tokenizer,
                          const Body& body) {

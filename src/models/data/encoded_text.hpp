@@ -12,17 +12,19 @@
 
 namespace headgate::train {
 
-/// Writes options.token_file unless it already holds the ids of the text by the tokenizer. Returns the reason for
-/// replacing an existing file, or an empty string. Throws io::FileError, and Error if there is no text.
+/// Tokenizes the text and writes its ids to options.token_file. Does nothing if the file already holds them. Returns
+/// the reason why an existing file was replaced, or an empty string. Throws io::FileError, and Error if there is no
+/// text.
 std::string prepare_token_file(const DataOptions& options);
 
-/// Reads the token ids of a text from a file. Windows and epochs are the same as in TextSource, counted in tokens.
-/// Holds out the same tail of the text as TextSource, rounded to whole tokens and at least one sequence. If the
-/// tokenizer puts a token before a text, every sequence begins with that token.
+/// Reads sequences of a text from a file of its token ids. Windows and epochs are those of TextSource, with tokens in
+/// place of bytes. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens, and at
+/// least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:
-  /// Opens options.token_file, which must hold the ids of options.paths by options.tokenizer. Throws io::FileError.
-  /// Throws Error if there are too few tokens or the tokenizer puts several tokens before a text.
+  /// Opens options.token_file, which prepare_token_file(options) has written. Throws io::FileError if it holds the ids
+  /// of another text or tokenizer. Throws Error if there are too few tokens or the tokenizer puts several tokens before
+  /// a text.
   explicit EncodedTextSource(const DataOptions& options);
 
   std::int64_t seq_len() const override { return T_; }

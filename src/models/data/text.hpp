@@ -13,8 +13,8 @@ namespace headgate::train {
 /// shorter than two sequences of T + 1 bytes.
 std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, std::int64_t T);
 
-/// Returns the first token of the window of training sequence `index`. Training uses tokens [0, training) of the text.
-/// See TextSource.
+/// Returns the offset in tokens at which the window of training sequence `index` begins. Training uses tokens [0,
+/// training) of the text. See TextSource.
 std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index);
 
 /// Reads a text with one token per byte. The tail of the text is held out: a twentieth of it, at most 4 MiB and at

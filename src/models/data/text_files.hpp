@@ -17,7 +17,7 @@ struct FileChoice {
   std::string run;
 };
 
-/// Files, and a number of bytes, that the user gave as training data but that were skipped.
+/// Lists the given training data that is skipped: files, directories, and a number of bytes.
 struct LeftOut {
   std::vector<std::string> not_text;     ///< files that are not UTF-8
   std::vector<std::string> runs;         ///< directories of runs, and the metrics file of a run in the given directory
@@ -30,9 +30,9 @@ struct LeftOut {
   std::vector<std::string> phrases(bool all = false) const;
 };
 
-/// Returns the files below `directory`, sorted by path. Skips names that begin with a dot, directories of runs, files
-/// that no pattern matches and paths that cannot be opened. Adds the last three kinds to `left_out`. A directory
-/// belongs to a run if it is `choice.run` or is_run_or_checkpoint() returns true for it. Throws io::FileError if a
+/// Returns the files below `directory`, sorted by path. Skips names that begin with a dot. Also skips directories of
+/// runs, files that no pattern matches and paths that cannot be opened, and adds these to `left_out`. A directory
+/// belongs to a run if it is `choice.run` or if is_run_or_checkpoint() returns true for it. Throws io::FileError if a
 /// directory cannot be read.
 std::vector<std::string> files_below(const std::string& directory, const FileChoice& choice, LeftOut& left_out);
 

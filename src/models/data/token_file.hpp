@@ -26,8 +26,8 @@ struct TokenFileKey {
 };
 
 /// Tokenizes each file of the corpus separately and writes the ids to `path` atomically. Omits the special tokens that
-/// the tokenizer puts around a text. Writes end_of_text() after each file if the tokenizer has such a token. If several
-/// tokens share a byte, the byte is counted for the first of them. Uses O(1) memory. Throws io::FileError.
+/// the tokenizer puts around a text, but writes end_of_text() after each file if the tokenizer has it. If several
+/// tokens share a byte, only the first of them counts it. Uses O(1) memory. Throws io::FileError.
 void write_token_file(const std::string& path, const Corpus& corpus, const tokenize::TokenizerFile& tokenizer);
 
 /// A memory-mapped file of token ids.
@@ -42,8 +42,8 @@ class TokenFile {
   std::int64_t vocab() const { return vocab_; }
   std::uint64_t left_out() const { return left_out_; }  ///< bytes of the text without a token
 
-  /// Computes out(count) = ids [begin, begin + count), which must lie in the file. Throws io::FileError if the file has
-  /// changed and one of these ids is out of the vocabulary.
+  /// Copies ids [begin, begin + count) to out(count). The range must lie in the file. Throws io::FileError if the file
+  /// has changed and one of these ids is outside the vocabulary.
   void copy(std::int32_t* out, std::int64_t begin, std::int64_t count) const;
   /// Returns the number of text bytes that tokens [begin, begin + count) represent.
   std::int64_t text_bytes(std::int64_t begin, std::int64_t count) const;

@@ -36,11 +36,11 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
   const auto continues = [&corpus](std::int64_t at) { return (byte_at(corpus, at) & 0xC0U) == 0x80U; };
   const bool cut = end < corpus.size();
   end = std::min(end, corpus.size());
-  // Skips the remaining bytes of a character that the start of the range cuts.
+  // Skips a character whose first byte lies before the range.
   if (begin > 0) {
     while (begin < end && continues(begin)) ++begin;
   }
-  // Drops a last character that the end of the range cuts.
+  // Drops the last character if some of its bytes lie behind the range.
   if (cut) {
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;

@@ -20,20 +20,20 @@ struct TokenText {
   std::vector<std::int32_t> front;  ///< tokens at the start of every sequence, such as BOS
   LeftOut left_out;
 
-  /// Returns the largest number of tokens in a sequence that the text can fill.
+  /// Returns the length in tokens of the longest sequence that the text can fill.
   std::int64_t longest() const;
 };
 
-/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Sets `front` to the special tokens
-/// that the tokenizer puts before a text. Omits special tokens after a text, because a sequence can end anywhere in it.
-/// If several tokens share a byte, the byte is counted for the first of them. Throws Error and io::FileError under the
-/// conditions of Tokenizer::encode.
+/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Stores the special tokens that the
+/// tokenizer puts before a text in `front`. Omits those that it puts after a text, because a sequence can end anywhere
+/// in it. If several tokens share a byte, only the first of them counts it. Throws Error and io::FileError in the same
+/// cases as Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
-/// Splits token ids into sequences of T tokens, each beginning with `front`. The token after a sequence is the
-/// sequence's last target. Every id is a target once, except those after the last whole sequence and, if `front` is
-/// empty, the first id. Targets within `front` are ignored. All sequences are held out: they are for evaluating models
-/// with their own vocabulary.
+/// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
+/// after it. Every id is a target once, except ids after the last whole sequence and, if `front` is empty, the first
+/// id. Targets within `front` are ignored. All sequences are held out: this source serves to evaluate models that have
+/// their own vocabulary.
 class TokenSource : public SequenceSource {
  public:
   /// Throws Error if an id is negative, there are too few ids, or T is too small for `front`.

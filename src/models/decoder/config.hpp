@@ -34,15 +34,15 @@ using layers::Activation;
 /// The mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
-/// A feature that a model has or lacks.
+/// An option of a model: on or off.
 enum class Switch : std::int32_t { off, on };
 
-/// Overrides for layers of sliding attention in a model that also has other layers.
+/// Settings that differ in layers of sliding attention, in a model that also has other layers.
 struct SlidingLayers {
   std::int64_t heads = 0;            ///< number of query heads; 0: DecoderConfig::heads
   double rope_base = 0.0;            ///< base of RoPE's angles; 0: the RoPE of other layers
-  double rope_fraction = 1.0;        ///< share of head_dim that RoPE rotates; only if rope_base > 0
-  Switch rope_scaled = Switch::off;  ///< whether rope_scaling applies; only if rope_base > 0
+  double rope_fraction = 1.0;        ///< fraction of head_dim that RoPE rotates; used only if rope_base > 0
+  Switch rope_scaled = Switch::off;  ///< whether rope_scaling applies; used only if rope_base > 0
 
   friend bool operator==(const SlidingLayers&, const SlidingLayers&) = default;
 };
@@ -54,7 +54,7 @@ struct LinearLayers {
   std::int64_t key_dim = 128;
   std::int64_t value_dim = 128;
   std::int64_t kernel = 4;  ///< width of the causal convolution in tokens
-  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2 allows negative eigenvalues of the state's update
+  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2 allows negative eigenvalues of the state's transition matrix
   double norm_eps = 0.0;    ///< epsilon of the output's norm; 0: DecoderConfig::norm_eps
 
   friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
@@ -66,19 +66,18 @@ using layers::ExpertRouter;
 /// Sizes and options of MLPs that are mixtures of experts.
 struct Experts {
   std::int64_t count = 0;         ///< number of routed experts; 0: the MLP of every layer is dense
-  std::int64_t active = 0;        ///< number of routed experts that compute each token
+  std::int64_t active = 0;        ///< number of routed experts selected for each token
   std::int64_t ffn = 0;           ///< width of a routed expert
-  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which computes all tokens; 0: none
+  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which every token uses; 0: none
   std::int64_t dense_layers = 0;  ///< number of layers at the start with a dense MLP
   ExpertRouter router = ExpertRouter::softmax;
-  Switch renormalise = Switch::on;  ///< whether the weights of a token's experts are normalised to sum 1 before `scale`
-  double scale = 1.0;               ///< multiplies the weights of a token's experts
+  Switch renormalise = Switch::on;   ///< whether the weights of a token's experts are divided by their sum
+  double scale = 1.0;                ///< multiplies the weights of a token's experts
   Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the shared expert
-  Switch biases =
-      Switch::off;  ///< whether learned vectors are added to the router's logits and to each expert's products
+  Switch biases = Switch::off;       ///< whether the router and the routed experts have biases
   ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
-  std::vector<double> limits;         ///< bound of routed experts' activations by layer; 0: no bound; empty: no bounds
-  std::vector<double> shared_limits;  ///< bound of the shared expert's activations by layer
+  std::vector<double> limits;         ///< per layer: bound of routed experts' activations, 0 for none; empty: all 0
+  std::vector<double> shared_limits;  ///< per layer: bound of the shared expert's activations
 
   friend bool operator==(const Experts&, const Experts&) = default;
 };
@@ -102,15 +101,15 @@ struct DecoderConfig {
   Embeddings embeddings = Embeddings::tied;
 
   double rope_base = 10000.0;
-  double rope_fraction = 1.0;  ///< share of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
+  double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
   double init_std = 0.02;      ///< standard deviation of the initial matrices except the gate's
 
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
-  Switch out_bias = Switch::off;  ///< whether a learned vector is added to attention's output projection
+  Switch out_bias = Switch::off;  ///< whether attention's output projection has a bias
   /// Number of keys that a query attends to, its own key included; 0: all keys up to its own. If layer_types is not
-  /// empty, applies only to layers of sliding attention.
+  /// empty, only layers of sliding attention use the window.
   std::int64_t window = 0;
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
   double rope_factor = 1.0;
@@ -120,7 +119,7 @@ struct DecoderConfig {
   Switch rope_truncate = Switch::on;
   double rope_attention_factor = 0.0;
 
-  std::vector<LayerType> layer_types;  ///< type of each layer; empty: attention in all layers, with `window`
+  std::vector<LayerType> layer_types;  ///< type of each layer; empty: every layer is attention with `window`
   double attention_scale = 0.0;        ///< multiplies the scores q·k; 0: 1/√head_dim
   double embedding_scale = 1.0;        ///< multiplies the embeddings before the first layer
   Activation activation = Activation::silu;
@@ -135,7 +134,7 @@ struct DecoderConfig {
 struct LayerConfig {
   LayerType type = LayerType::full_attention;
   std::int64_t heads = 0;   ///< query heads
-  std::int64_t window = 0;  ///< keys that a query attends to, see DecoderConfig::window
+  std::int64_t window = 0;  ///< number of keys that a query attends to; 0: all keys up to its own
   double rope_base = 0.0;
   double rope_fraction = 0.0;
   layers::RopeScaling rope_scaling;
@@ -164,8 +163,7 @@ void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 using FieldNames = std::function<std::string(const FieldText&)>;
 void validate(const DecoderConfig& config, const FieldNames& names);
 
-/// Returns whether the config describes a Qwen3 model, that is, `transformers` computes the same results from it as
-/// this decoder.
+/// Returns whether the config describes a Qwen3 model. `transformers` can then run it and computes the same results.
 bool is_qwen3(const DecoderConfig& config);
 
 /// Returns the number of features of a head that RoPE rotates: rope_fraction · head_dim, rounded down to an even
@@ -181,16 +179,19 @@ std::int64_t parameter_count(const DecoderConfig& config);
 /// Returns the config without a gate, output control and sinks, and with NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Returns the config with a smaller ffn, to match the parameter count of baseline_of(config). Reduces ffn in steps of
-/// 4 to the closest count. Throws Error if the gate has more parameters than the whole MLP.
+/// Returns the config with a smaller ffn, so that it has about as many parameters as baseline_of(config). Reduces ffn
+/// in steps of 4 to the closest count. Throws Error if the gate has more parameters than the whole MLP.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;
 
 /// Returns the FLOPs of a training step (forward and backward) on `batch` sequences of `seq` tokens, 2 for each
-/// multiply-add. Sums 4 · matrix parameters · tokens for the outputs and the gradients of the inputs, 2 · trained
-/// matrix parameters · tokens for the gradients of the matrices, and 6 · layers · heads · head_dim · 2 · pairs for
-/// attention. pairs is the number of causal (query, key) pairs. The embedding gather is not counted.
+/// multiply-add. The result is the sum of:
+/// - 4 · matrix parameters · tokens, for the outputs and the gradients of the inputs;
+/// - 2 · trained matrix parameters · tokens, for the gradients of the matrices;
+/// - 12 · heads · head_dim · pairs for each layer of attention, with `pairs` causal (query, key) pairs.
+///
+/// The embedding lookup is not counted.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);
 
 }  // namespace headgate::models

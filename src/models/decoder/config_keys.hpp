@@ -29,10 +29,10 @@ enum class Presence {
   with_gate      ///< written if any part of the gate differs from its default
 };
 
-/// Selects whether a Qwen3 model can have any value of a field or only its default.
+/// Says whether a Qwen3 model may have any value of a field, or only the field's default.
 enum class InQwen3 { any, default_alone };
 
-/// The heading in --help that lists a field's option.
+/// The heading in --help under which a field's option stands.
 enum class OptionGroup { model, gate, controls };
 
 /// The element type of a list, or the type itself if V is not a list.
@@ -53,10 +53,10 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  std::optional<Element> flag = std::nullopt;  ///< value set by an option without an argument
+  std::optional<Element> flag = std::nullopt;  ///< value that the option sets if it takes no argument
 };
 
-/// Returns the part of a config that is of type Owner, or the config itself.
+/// Returns the member of a config that has type Owner, or the config itself.
 template <class Owner, class Config>
 constexpr auto& part_of(Config& config) {
   if constexpr (std::is_same_v<Owner, layers::GateVariant>) {

@@ -71,10 +71,10 @@ struct Decoder<T>::State {
   ExecutionContext context;
   ParameterTable table;
   WeightPlaces places;
-  TokenParts<T> parts;  // refuses bad options before weights allocates
+  TokenParts<T> parts;  // throws for bad options before `weights` allocates
   ProductWeights<T> weights;
-  const DecoderSizes& sizes;                       ///< sizes of the pass over all tokens, or over a full part
-  const Placed<DecoderBuffers<T>, Block>& memory;  ///< memory of the same pass
+  const DecoderSizes& sizes;                       ///< sizes of a pass over the batch, or over a part of full length
+  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers of the same pass
   CacheBatch keys;                                 ///< keys that LayerView::cache points to
   ShownActivations<T> shown;
 
@@ -100,7 +100,7 @@ struct Decoder<T>::State {
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
     return g;
   }
-  /// Returns dx in the type T of products, rounded into dout if T is bf16.
+  /// Returns dx in type T for matrix products: dx itself, or dx rounded into dout if T is bf16.
   View<const T, 2> gradient_of_output() const {
     if constexpr (kNarrow<T>) {
       layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
@@ -250,7 +250,7 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Pa
   if (taps.has(Tap::gate_logits)) view.gate = shown.gates(s.z);
 }
 
-/// Returns the view of one part of a layer for an observer. `targets` are the part's targets.
+/// Returns what an observer sees of a layer for one part of the tokens. `targets` are the targets of that part.
 template <typename T>
 LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
@@ -290,8 +290,8 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
   return loss;
 }
 
-/// Returns the mean loss of a part from h_last, computed one chunk of logits at a time. If `gradients` is not null,
-/// adds the gradient of the vocabulary head's matrix and sets dx = gradient of h_last.
+/// Computes the logits of a part from h_last in chunks of rows, and returns the part's mean loss. If `gradients` is not
+/// null, adds the gradient of the vocabulary head's matrix and sets dx = gradient of h_last.
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters,
                                const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {
@@ -363,7 +363,7 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
   layers::embedding_backward(dtable, dx, tokens, context);
 }
 
-/// Replaces dx, the gradient of the layer's output, by the gradient of x_middle.
+/// Converts dx from the gradient of the layer's output to the gradient of x_middle.
 template <typename T>
 void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                      const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -383,7 +383,7 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
-/// Replaces dx, the gradient of x_middle, by the gradient of the layer's input.
+/// Converts dx from the gradient of x_middle to the gradient of the layer's input.
 template <typename T>
 void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                        const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {

@@ -37,8 +37,8 @@ struct BatchShape {
 /// layer begins. The decoder keeps the residual stream of the whole sequence, and the keys and values of one layer.
 struct PartOptions {
   std::int64_t tokens = 0;  ///< tokens of a part; 0: sequences are not cut
-  /// Keeps the inputs of one layer's delta rule for the whole sequence. Tap::kept_rule needs them if the model has
-  /// linear attention.
+  /// Keeps the inputs of the current layer's delta rule for the whole sequence. Tap::kept_rule requires it if the model
+  /// has linear attention.
   bool keeps_rule = false;
 };
 
@@ -50,15 +50,15 @@ BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 /// passes; all layers reuse the same buffers.
 enum class Purpose { train, train_gates, evaluate };
 
-/// Groups of members of a LayerView. An observer lists those that it needs.
+/// Groups of LayerView members that an observer can request.
 enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
-/// Shows an observer a layer's activations right after the layer's forward pass. Valid only during the call. Members of
-/// taps that the observer did not list are absent. In linear attention, value heads Hv of Dv features take the place of
-/// query heads Hq of D features. If the sequence is processed in parts, a view shows one part, and N is the number of
-/// its tokens. W: f32 or f64. If activations are bf16, they are widened, except the inputs of attention and of the
-/// delta rule.
+/// Shows an observer a layer's activations right after the layer's forward pass. Valid only during the call. Contains
+/// only the members whose taps the observer requested. In linear attention, value heads Hv of Dv features take the
+/// place of query heads Hq of D features. If the sequence is processed in parts, a view shows one part, and N is the
+/// number of its tokens. W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of
+/// the delta rule.
 template <typename W>
 struct LayerView {
   std::int64_t layer = 0;
@@ -75,7 +75,7 @@ struct LayerView {
   double scale = 1.0;  ///< factor of the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
   ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
-  /// Keys of all tokens so far, earlier parts included. Null if sequences are not cut into parts.
+  /// Keys of all tokens so far, including earlier parts. Null if the sequence is not cut into parts.
   const CacheBatch* cache = nullptr;
   View<const W, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
   View<const W, 1> sinks;   ///< (Hq) sink logits; absent without sinks
@@ -90,7 +90,7 @@ struct LayerView {
   // Tap::output
   View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
   // Tap::exit_loss: costs an extra pass through the last norm and the vocabulary head
-  std::optional<double> exit_loss;  ///< mean −log p(target) if the model ended after this layer
+  std::optional<double> exit_loss;  ///< mean −log p(target) if the logits were computed right after this layer
 
   /// Returns whether the view includes the last token of its sequence.
   bool ends_sequence() const { return first_position + shape.seq == seq_len; }
@@ -100,7 +100,7 @@ template <typename W>
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  /// Returns the taps that the observer needs. Called once for each forward pass.
+  /// Returns the taps that the observer requests. Called once for each forward pass.
   virtual Taps taps() const = 0;
   /// Receives the view of a layer. Called in order for each layer, and for each part of a layer.
   virtual void after_layer(const LayerView<W>& view) = 0;
@@ -131,7 +131,7 @@ class SequenceDecoder {
   virtual const DecoderConfig& config() const = 0;
   virtual const ParameterTable& table() const = 0;
   virtual BatchShape shape() const = 0;
-  virtual BatchShape part_shape() const = 0;            ///< tokens that pass through a layer at a time
+  virtual BatchShape part_shape() const = 0;            ///< shape of the tokens that pass through a layer at a time
   virtual const ExecutionContext& context() const = 0;  ///< resolved()
 
   /// Returns the mean of −log p(target) in nats over the targets that are not ignored. tokens(N) lie in [0, vocab);
@@ -142,12 +142,12 @@ class SequenceDecoder {
                       LayerObserver<W>* observer = nullptr, W* token_losses = nullptr,
                       layers::AttentionSkip* skip = nullptr) = 0;
 
-  /// out(N,vocab) = log-probabilities of the next token after each of tokens(N), in nats.
+  /// Computes out(N,vocab) = log-probabilities of the token after each of tokens(N), in nats.
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
 
-  /// Returns the same loss as loss(), and gradients(total) += gradient_scale · gradient of the loss. Throws Error if
-  /// the decoder's purpose is evaluate. With Purpose::train_gates, gradients of matrices other than the gates' do not
-  /// change. To accumulate gradients over A batches, pass gradient_scale 1/A.
+  /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). Throws Error
+  /// if the decoder's purpose is evaluate. With Purpose::train_gates, gradients of matrices other than the gates' do
+  /// not change. To accumulate gradients over A batches, pass gradient_scale 1/A.
   virtual double loss_and_gradients(W* gradients, const W* parameters, const std::int32_t* tokens,
                                     const std::int32_t* targets, double gradient_scale = 1.0,
                                     W* token_losses = nullptr) = 0;
@@ -160,21 +160,23 @@ class SequenceDecoder {
   SequenceDecoder() = default;
 };
 
-/// Runs a model on batches of one shape. The caller owns the parameters and gradients, flat buffers in the layout of
-/// ParameterTable. The constructor plans and allocates all working memory. Calls after the first allocate only
-/// attention scratch beyond the 32 MiB that the calling thread keeps, small tables for sequences in parts, and argument
-/// lists of oneDNN's bf16 products. Results are bitwise identical at the same number of threads. If the context cancels
-/// a pass, the pass throws Cancelled between two products or within attention. The gradients are then incomplete; the
-/// next pass is not affected.
+/// Runs a model on batches of one shape. The caller owns the parameters and gradients, which are flat buffers in the
+/// layout of ParameterTable. Results are bitwise identical at the same number of threads.
 ///
-/// T is the type of activations and of matrices in products: f32, f64, or bf16 with parameters and gradients in f32.
-/// Decoder<BFloat16> rounds the matrices at the start of each call. The residual stream, norms, the softmax of the
-/// logits and all sums are f32. Attention uses Precision::native16; experts compute in f32.
+/// The constructor allocates all working memory. Calls after the first allocate only small tables, argument lists of
+/// oneDNN's bf16 products, and attention scratch beyond the 32 MiB that the calling thread keeps.
+///
+/// If the context cancels a pass, the pass throws Cancelled between two products or within attention. The gradients are
+/// then incomplete; the next pass is not affected.
+///
+/// T is the type of activations and of matrices in products: f32, f64 or bf16. With bf16, parameters and gradients are
+/// f32, and each call first rounds the matrices. The residual stream, norms, the softmax of the logits and all sums are
+/// f32. Attention uses Precision::native16; experts compute in f32.
 template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
-  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len. Also throws Error if `parts` cuts a
-  /// sequence into parts while there are several sequences, or for training. Throws std::bad_alloc if memory runs out.
+  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len. Also throws Error if `parts` cuts
+  /// sequences of a batch of several, or of a decoder for training. Throws std::bad_alloc if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;

@@ -34,8 +34,8 @@ struct MixerCall {
   const layers::HeadOverride<T>* replaced = nullptr;
 };
 
-/// Computes the forward pass of a layer's mixer and MLP, for decoders of whole sequences and decoders with a cache.
-/// Weight vectors have type Wide<T>, weight matrices type M.
+/// Computes the forward pass of a layer's mixer and MLP, with or without a cache. Weight vectors have type Wide<T>,
+/// weight matrices type M.
 template <typename T>
 class DecoderBlocks {
  public:
@@ -45,7 +45,7 @@ class DecoderBlocks {
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// x(N,C) = the embeddings of tokens (N), scaled.
+  /// Computes x(N,C) = the embeddings of tokens (N), multiplied by embedding_scale.
   template <typename M>
   void embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T>, M>& w, View<const std::int32_t, 1> tokens) const;
   /// s.x_middle = s.x + mixer(norm(s.x)).
@@ -83,8 +83,8 @@ class DecoderBlocks {
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Returns norm(x), computed into h. If the layer does not norm its inputs, returns x; if T is bf16, x rounded into
-  /// h.
+  /// Returns norm(x), computed into h. If the layer does not norm its inputs, returns x, or x rounded into h if T is
+  /// bf16.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

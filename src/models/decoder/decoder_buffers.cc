@@ -13,11 +13,11 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk is written, overwritten
-/// by its gradient, and read by two products.
+/// Number of logits in a chunk: 16 MiB in f32. A chunk is written, overwritten by its gradient and read by two
+/// products, so it should stay in the third-level cache; it takes half of 32 MiB.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
-/// Smallest number of rows in a chunk, for any vocabulary. Each 4-byte weight of the head then serves 128 operations,
-/// so a core at 118 GFLOP/s reads at most 3.7 GB/s.
+/// Smallest number of rows in a chunk, for any vocabulary. Each 4-byte weight of the vocabulary head then serves 128
+/// operations, so a core at 118 GFLOP/s reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, const LayerConfig& layer, BatchShape shape) {
@@ -78,8 +78,8 @@ std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
   return out;
 }
 
-/// Throws Error if the size of the working memory in bytes may exceed 63 bits. Estimates an upper bound of the numbers
-/// that each layer stores per token.
+/// Throws Error if the size of the working memory in bytes may exceed 63 bits. Uses an upper bound of the number of
+/// elements that each layer stores per token.
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };

@@ -95,9 +95,10 @@ struct DecoderBuffers {
   View<Wide<T>, 2> x_last;             ///< (N,C) the residual stream after the last layer
   View<Wide<T>, 2> rstd_last;          ///< (N,1) 1/rms of x_last
   View<T, 2> h_last;                   ///< (N,C) normed x_last
-  View<T, 2> activation, dactivation;  ///< (N,F) act(gate)∘up and its gradient, which share memory
+  View<T, 2> activation, dactivation;  ///< (N,F) act(gate) ∘ up; later holds its gradient
   View<Wide<T>, 2> logits;             ///< (logit_rows,V) logits of a chunk, later overwritten by their gradients
-  View<T, 2> dlogits;   ///< (logit_rows,V) gradients of logits for products: `logits` itself, or a bf16 copy
+  View<T, 2>
+      dlogits;  ///< (logit_rows,V) gradients of logits as matrix products read them: `logits` itself, or a bf16 copy
   View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
   View<Wide<T>, 2> dh;  ///< (N,C) gradient of h, the normed input of a mixer or MLP
   View<T, 2> dout;      ///< (N,C) gradient of an output before its norm, or a bf16 copy of dx

@@ -9,10 +9,10 @@
 
 namespace headgate::models {
 
-/// The type of a model's matrices and activations in products. Parameters and sums are f32 in both.
+/// Type of a model's matrices and activations in matrix products. Parameters and sums are f32 with either value.
 enum class ModelPrecision : std::int32_t { f32, bf16 };
 
-/// The command-line option that selects the ModelPrecision, in every command.
+/// Name of the command-line option that selects the ModelPrecision, the same in every command.
 inline constexpr std::string_view kPrecisionOption = "--precision";
 
 }  // namespace headgate::models

@@ -22,7 +22,7 @@ inline bool is_matrix(ParameterKind kind) {
 /// Returns whether AdamW's weight decay applies: to matrices and embeddings only.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
-/// Returns whether a tensor computes the logits of a gate.
+/// Returns whether a gate uses the tensor to compute its logits.
 inline bool is_gate(ParameterKind kind) {
   return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
          kind == ParameterKind::gate_parameter;
@@ -45,7 +45,8 @@ class ParameterTable {
   std::int64_t total() const { return total_; }
   /// Returns the parameter with this name, or null if there is none.
   const Parameter* find(std::string_view name) const;
-  /// Returns the table of only the gates' parameters, with offsets in a flat buffer of their own.
+  /// Returns a table of only the gates' parameters, with the offsets that they have in a flat buffer without the
+  /// others.
   ParameterTable gates() const;
 
  private:
@@ -55,11 +56,16 @@ class ParameterTable {
   std::int64_t total_ = 0;
 };
 
-/// Sets values(total) to initial values: matrices N(0, init_std), norms 1 (0 if zero-centred), the gate's bias
-/// bias_init, other biases, gate parameters and sinks 0, convolutions N(0, 1/√(3·kernel)), decay rates log U(0.01, 16),
-/// decay biases 1. Each tensor has its own random stream, chosen by seed and name, so models that share a tensor start
-/// with the same values in it. The C++ standard fixes the random engine's output, but each standard library may derive
-/// normal numbers from it in its own way.
+/// Sets values(total) to initial values:
+/// - matrices: N(0, init_std)
+/// - norms: 1, or 0 if zero-centred
+/// - the gate's bias: bias_init; other biases, gate parameters and sinks: 0
+/// - convolutions: N(0, 1/√(3·kernel))
+/// - decay rates: log U(0.01, 16); decay biases: 1
+///
+/// Each tensor has its own random stream, chosen by seed and name, so models that share a tensor start with the same
+/// values in it. The C++ standard fixes the output of the random engine, but not how a library derives normal numbers
+/// from it.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

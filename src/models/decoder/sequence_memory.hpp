@@ -13,7 +13,7 @@
 
 namespace headgate::models {
 
-/// Views the activations that a decoder keeps for all T tokens of a sequence processed in parts, apart from the cache.
+/// Views the activations that a decoder keeps for all T tokens of a sequence in parts. The cache is separate.
 template <typename T>
 struct SequenceBuffers {
   SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
@@ -43,8 +43,8 @@ class SequenceMemory {
 
   /// Copies the delta rule's inputs of the part that begins at token `first`.
   void keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const;
-  /// Returns the delta rule's inputs of all tokens, in the form that linear_attention_statistics takes. Only the shape
-  /// of `v`, (P,Hv,Dv), is used.
+  /// Returns the delta rule's inputs of all tokens as arguments of linear_attention_statistics. Reads only the shape of
+  /// `v`, (P,Hv,Dv) for a part of P tokens.
   LinearAttentionInputs kept_rule(View<const T, 3> v) const;
 
  private:

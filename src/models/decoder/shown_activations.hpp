@@ -12,16 +12,16 @@
 #include "models/layers/parallel.hpp"
 #include "models/layers/widen.hpp"
 
-// Widens activations in bf16 for observers, which read f32.
+// Converts bf16 activations to f32 for observers.
 
 namespace headgate::models {
 
-/// Views buffers for one layer's activations in f32, one buffer for each tensor. Absent unless activations are bf16.
+/// Views f32 buffers for the activations of one layer, one buffer per tensor. Absent unless activations are bf16.
 template <typename T>
 struct ShownBuffers {
   ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (kNarrow<T>) {
-      std::int64_t value = 0, gate = 0, output = 0;  // numbers per token
+      std::int64_t value = 0, gate = 0, output = 0;  // elements per token
       for (const auto& attention : {sizes.full, sizes.sliding}) {
         if (!attention) continue;
         value = std::max(value, attention->Hkv * attention->D);
@@ -39,7 +39,8 @@ struct ShownBuffers {
   View<float, 1> values, gates, outputs;
 };
 
-/// Returns x(N,H,F) for observers: x itself, or x widened into `memory`. A token stride of 0 stays 0.
+/// Returns x(N,H,F) for observers: x itself, or x converted into `memory` if it is bf16. If the token stride of x is 0,
+/// so is that of the result.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
   if constexpr (!kNarrow<T>) {
@@ -59,7 +60,7 @@ View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3
   }
 }
 
-/// Shows activations to observers, with its own memory if they are bf16.
+/// Provides observers with activations. Owns f32 copies of them if they are bf16.
 template <typename T>
 class ShownActivations {
  public:

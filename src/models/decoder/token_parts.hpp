@@ -16,7 +16,7 @@
 
 namespace headgate::models {
 
-/// One id per token: its own id, or its target.
+/// One id for each token: the token's own id, or that of its target.
 using Tokens = View<const std::int32_t, 1>;
 
 inline bool is_cut(BatchShape shape, const PartOptions& options) {
@@ -31,7 +31,7 @@ inline const PartOptions& checked_parts(const PartOptions& options, BatchShape s
   return options;
 }
 
-/// The sizes, buffers and blocks of a forward pass over tokens of one shape.
+/// Holds the sizes, buffers and blocks for forward passes over tokens of one shape.
 template <typename T>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
@@ -43,7 +43,7 @@ struct Pass {
   DecoderBlocks<T> blocks;
 };
 
-/// The tokens of one pass: the whole batch, or a part of one sequence.
+/// Tokens of one pass: the whole batch, or a part of one sequence.
 template <typename T>
 struct Part {
   Pass<T>& pass;
@@ -53,8 +53,8 @@ struct Part {
   Tokens of(const Tokens& tokens) const { return tokens.present() ? tokens.range(0, first, count()) : tokens; }
 };
 
-/// The parts in which a decoder processes its tokens, with the memory of their passes: one part for a whole batch, or
-/// several for a sequence that is cut. Layers run one after another, each over all parts.
+/// Divides a decoder's tokens into parts and owns the buffers for them. A batch is one part; a sequence that is cut has
+/// several. All parts pass through a layer before the next layer begins.
 template <typename T>
 class TokenParts {
  public:
@@ -71,7 +71,7 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// The pass over all tokens, or over a part of full length.
+  /// Returns the pass over the whole batch, or over a part of full length.
   Pass<T>& main() { return main_; }
   const Pass<T>& main() const { return main_; }
   /// Returns the memory of the whole sequence, or null if sequences are not cut.
@@ -86,8 +86,8 @@ class TokenParts {
     }
   }
 
-  /// Returns the saved activations of a layer for a part. If the sequence is cut, x views the part's rows of the
-  /// sequence's residual stream.
+  /// Returns the saved activations of a layer for a part. If the sequence is cut, x views this part of the sequence's
+  /// residual stream.
   SavedLayer<T> saved(std::int64_t layer, const Part<T>& part) const {
     SavedLayer<T> saved = part.pass.memory->layer(layer);
     if (sequence_) saved.x = sequence_->stream().range(0, part.first, part.count());

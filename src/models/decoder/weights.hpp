@@ -12,11 +12,13 @@
 #include "models/layers/delta_net.hpp"
 #include "models/layers/gated_attention.hpp"
 
-// Describes every tensor of a model in one row: its name in files, its kind and shape, the configs that have it, and
-// the member through which the decoder reads it. The parameter table, initial values, offsets in the flat buffer and
-// files are all made from the rows, in their order.
-// Names are Hugging Face's for Qwen3 and Qwen3.5; those of gates, sinks, head norms and sandwich norms are this
-// library's.
+// Describes every tensor of a model in one row:
+// - its name in files, its kind and its shape
+// - the configs that have it
+// - the member through which the decoder reads it
+//
+// The parameter table, initial values, offsets in the flat buffer and files follow the order of the rows. Names are
+// Hugging Face's for Qwen3 and Qwen3.5. Gates, sinks, head norms and sandwich norms have this library's own names.
 
 namespace headgate::models {
 
@@ -85,13 +87,13 @@ struct TensorShape {
 };
 
 struct TensorRow {
-  std::string_view name;  ///< name in files; for a layer's tensor without "model.layers.N."
+  std::string_view name;  ///< name in files, without "model.layers.N." for a layer's tensor
   ParameterKind kind;
   TensorShape shape;
   bool present = true;  ///< whether the config has this tensor
 };
 
-/// Marks a tensor with rows that directly follow the rows of `member`, so that one product reads both.
+/// Marks a tensor that extends `member`: its rows follow in memory, so one matrix product reads both.
 template <typename T>
 struct AppendedRows {
   View<T, 2>& member;
@@ -101,7 +103,7 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Marks a tensor that becomes a further part of the stored matrix `member`.
+/// Marks a tensor that extends the stored matrix `member`: its rows come after those of `member`.
 struct AppendedParts {
   layers::StoredMatrix& member;
 };
@@ -186,7 +188,8 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member), or at(row, appended_to(member)), for each possible tensor of a layer, present or not.
+/// Calls at(row, member) for every tensor that a layer can have, present or not. Calls at(row, appended_to(member)) for
+/// a tensor that extends a member.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -195,7 +198,7 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   visit_attention_tensors(at, c, layer, w.attention);
   visit_delta_tensors(at, c, layer, w.delta);
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
-  // post_attention_layernorm names the norm before the MLP.
+  // Despite its name, this is the norm before the MLP.
   at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
   const bool dense = !layer.experts;
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}, dense}, w.gate_up);
@@ -205,8 +208,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
 }
 
-/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, where the layers'
-/// tensors belong.
+/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, since the layers'
+/// tensors come next in the buffer.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -249,7 +252,7 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
-/// Points vectors into one buffer and matrices into another. Both buffers hold all tensors at the same offsets.
+/// Points vectors into one buffer and matrices into another. In both buffers, a tensor has the same offset.
 template <typename T, typename M>
 class PlaceBeside {
  public:
@@ -275,7 +278,7 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer, and takes matrices in order from an array that locates them in a file.
+/// Points vectors into a buffer. Takes each matrix from an array that says where it lies in a file, in order.
 class PlaceStored : public PlaceTensors<const float> {
  public:
   PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -285,7 +288,7 @@ class PlaceStored : public PlaceTensors<const float> {
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
-  /// Appends a part. Its columns have the same order as those of the first part.
+  /// Appends the rows of a tensor to the matrix that it extends. Both have the same column order.
   void operator()(const TensorRow& row, AppendedParts place) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;
@@ -296,8 +299,8 @@ class PlaceStored : public PlaceTensors<const float> {
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights or gradients in a flat buffer. Can also locate vectors in one buffer and matrices in a
-/// second one that holds the same numbers in another type.
+/// Locates a model's weights or gradients in a flat buffer. Can also read vectors from one buffer and matrices from a
+/// second one, which holds the same values in another type.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -330,7 +333,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::vector<std::int64_t> begins_;  // offset in elements of each layer, then of the tensors after the layers
+  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last: of the tensors after the layers
 };
 
 }  // namespace headgate::models
