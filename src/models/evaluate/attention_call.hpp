@@ -6,7 +6,7 @@
 
 namespace headgate::metrics {
 
-/// Holds the arguments of attention_statistics for a layer's attention.
+/// Arguments of attention_statistics for a layer's attention.
 struct AttentionCall {
   AttentionInputs inputs;  ///< q, k and sinks; values and gates are absent
   ConstTensorView lse;

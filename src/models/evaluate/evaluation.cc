@@ -82,16 +82,16 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
   }
 }
 
-/// Returns the held-out index of the i-th evaluated sequence. Evaluated sequences are spread evenly over all held-out
-/// ones.
+/// Returns the index of the i-th evaluated sequence among the held-out ones. Evaluated sequences are spread evenly over
+/// them.
 std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
   return held_out / used * i + held_out % used * i / used;  // computes i · held_out / used without overflow
 }
 
-/// Adds the sizes to a report and corrects bits_per_byte. The metrics compute bits per token; this multiplies them by
-/// tokens per byte unless each token is a byte.
+/// Adds the sizes to a report and converts bits_per_byte: the metrics compute bits per token. Multiplies by tokens per
+/// byte of text, unless each token is a byte. Sets null if the number of bytes is unknown.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
@@ -128,7 +128,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-/// Returns the loss of the current batch in nats, summed over its targets. Adds the time to `pass`.
+/// Returns the loss of the current batch in nats, summed over its targets. Adds the time that it takes to `pass`.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);

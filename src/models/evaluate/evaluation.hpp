@@ -23,7 +23,7 @@ struct ThresholdComparison {
     double attention_seconds = 0.0;  ///< part of `seconds` spent in attention_forward
   };
   double threshold = 0.0;
-  double closed_share = 0.0;  ///< fraction of query rows, over all heads and layers, that were skipped
+  double closed_share = 0.0;  ///< fraction of query rows that were skipped, over all heads and layers
   Pass with{}, without{};
 };
 
@@ -31,23 +31,25 @@ struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
   std::int64_t seq_len = 0;  ///< tokens per sequence; figures of attention depend on it
-  /// Bytes of text that the targets stand for. Empty if each token is a byte, or if the number is unknown.
+  /// Number of text bytes that the targets represent. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
 };
 
-/// Selects the held-out sequences of an evaluation and how the model runs. The sequences are spread evenly over the
-/// held-out ones and form `batches` batches of `batch` sequences.
+/// Selects held-out sequences for an evaluation and the way in which the model runs. The sequences are spread evenly
+/// over all held-out ones and form `batches` batches of `batch` sequences.
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
-  /// Tokens per part, see models::PartOptions::tokens. Longer sequences are processed in parts, with a batch of one.
+  /// Tokens per part, see models::PartOptions::tokens. Sequences with more tokens are processed in parts, one at a
+  /// time.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
 };
 
-/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Chooses
-/// the batch size that leaves out the fewest sequences.
+/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves
+/// out sequences that do not fill a batch. Tries batch sizes down to half of the largest, and chooses the one that
+/// leaves out the fewest.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
 /// Returns the memory of an evaluation in bytes, listed by purpose, without the model's parameters. Allocates none of
@@ -63,7 +65,7 @@ class HeldOutEvaluator {
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
-  /// Evaluates a model and calls progress(fraction) after each batch with the fraction of batches done.
+  /// Evaluates a model. Calls progress(fraction) after each batch with the fraction of batches that are done.
   template <class Progress>
   Evaluation evaluate(const float* parameters, const Progress& progress) {
     metrics::Evaluator<float> evaluator(*decoder_, metrics_);
@@ -104,10 +106,10 @@ class HeldOutEvaluator {
 /// empty string if all numbers are finite.
 std::string first_not_finite(const metrics::Report& report);
 
-/// Selects whether the JSON contains the figures of each head.
+/// Says whether the JSON contains the figures of each head.
 enum class HeadFigures { left_out, included };
 
-/// JSON key of the figures by trigger in evaluation_json().
+/// JSON key in evaluation_json() for the figures of Scope::triggers.
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// Returns the JSON that `headgate eval --json` prints. The top level has the figures of the whole model, `layers`,

@@ -28,7 +28,7 @@ Inputs inputs_of(const MetricList& metrics) {
   return out;
 }
 
-/// Returns the metrics without those of linear attention if the model has no such layer.
+/// Returns the metrics that apply to the model: those of linear attention only if it has such a layer.
 MetricList metrics_of(const MetricList& metrics, const DecoderConfig& config) {
   MetricList out;
   for (const Metric* metric : metrics) {
@@ -67,8 +67,8 @@ struct Sizes {
   }
 };
 
-/// Combines the layers' values of a figure into a value for the whole model. Returns nothing if no layer has a value.
-/// `metric` is the metric to which the figure belongs.
+/// Combines a figure's values of all layers into its value for the whole model. Returns nothing if no layer has a
+/// value. `metric` contains `figure`.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
   const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
   const FigureRow* largest = nullptr;
@@ -168,13 +168,13 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 namespace {
 
-/// Returns a (rows, columns) view of the start of a buffer that is sized for the largest layer.
+/// Returns a (rows, columns) view of the start of a buffer, which is large enough for any layer.
 template <typename N>
 View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t columns) {
   return {buffer.data(), {rows, columns}};
 }
 
-/// Returns a (B,Hq,seq,1) view, the layout that attention_statistics writes, of one number per query in (Hq,B·seq).
+/// Views `out`, (Hq,B·seq) with one number per query, as (B,Hq,seq,1). attention_statistics writes that shape.
 TensorView of_queries(const View<double, 2>& out, std::int64_t B, std::int64_t seq) {
   return make_view(out.data, {B, out.shape[0], seq, 1}, {seq, out.strides[0], 1, 1});
 }

@@ -10,8 +10,8 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/registry.hpp"
 
-// Measures a model layer by layer during evaluation, from q, k and the log-sum-exp. The attention weight on token 0
-// needs no T×S buffer.
+// Computes a model's metrics layer by layer during evaluation. Attention weights are recomputed from q, k and the log-
+// sum-exp, so the attention matrix is never stored.
 
 namespace headgate::metrics {
 
@@ -24,8 +24,7 @@ struct Report {
   std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches mark their triggers
 };
 
-/// Returns the part options that a decoder needs for these metrics if it processes sequences in parts of `tokens`
-/// tokens.
+/// Returns the part options for a decoder that computes these metrics in parts of `tokens` tokens.
 models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics);
 
 /// Evaluates a model batch by batch and accumulates its metrics.
@@ -37,7 +36,7 @@ class Evaluator : private models::LayerObserver<T> {
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at
-  /// trigger tokens. Either every batch has triggers, or it is null for every batch.
+  /// trigger tokens. It must be null for every batch or for none.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 
@@ -69,7 +68,7 @@ class Evaluator : private models::LayerObserver<T> {
   View<const std::uint8_t, 1> triggers_;  // (N) of the current batch
   View<const std::int32_t, 1> targets_;   // (N) of the current batch
 
-  std::vector<T> token_losses_;              // (N); this buffer and the next four are empty if no metric reads them
+  std::vector<T> token_losses_;              // (N); this buffer and the next four: empty if no metric reads them
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)

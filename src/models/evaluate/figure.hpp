@@ -7,10 +7,10 @@
 
 namespace headgate::metrics {
 
-/// Value of Figure::decimals and demo_decimals that leaves the figure out of the tables.
+/// Value of Figure::decimals or demo_decimals for figures that the tables do not show.
 inline constexpr int kNoColumn = -1;
 
-/// Selects how the model's value of a figure follows from its values of layers.
+/// Selects how a figure's value for the whole model is computed from its values for the layers.
 enum class OverLayers {
   mean,
   maximum,
@@ -22,10 +22,10 @@ struct Figure {
   std::string_view key{};           ///< name of the figure: JSON key, column heading and argument of `--metrics`
   std::string_view head{};          ///< column heading, if it differs from the key
   bool null_without_gate = false;   ///< null for models without a gate
-  bool null_for_one_token = false;  ///< null for sequences of one token, in which the query sees no other token
-  bool may_overflow = false;        ///< infinity is a valid value and does not mean that the model diverged
-  /// True if the figure lies in [0, 1] by definition; plots then use that scale. A gate's figure lies there only if the
-  /// gate function is the sigmoid.
+  bool null_for_one_token = false;  ///< null for sequences of one token, which have no key but the query's own
+  bool may_overflow = false;        ///< infinity is a valid value, not a sign of divergence
+  /// True if the figure lies in [0, 1] by definition; plots then use that scale. For figures of gates, this holds only
+  /// if the gate function is the sigmoid.
   bool is_share = false;
   OverLayers over_layers = OverLayers::mean;
   bool is_index = false;          ///< true if values are whole numbers, integers in JSON
@@ -45,7 +45,7 @@ class FigureRow {
     std::optional<double> value;  ///< null in JSON if empty
   };
 
-  /// Sets the figure's value, replacing an earlier one. Keeps a pointer to `figure`.
+  /// Sets the value of `figure`, or replaces it. Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
   /// Returns the figure's value; empty if it is null or the figure was not requested.

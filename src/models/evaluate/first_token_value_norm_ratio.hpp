@@ -53,7 +53,7 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
   };
 
   Mean ratio_;
-  std::vector<Norms> norms_;  // (B,H) value norms of the current layer, accumulated over the parts of a sequence
+  std::vector<Norms> norms_;  // (B,H) value norms in the current layer, over all parts of the sequence so far
 };
 
 inline constexpr Metric kFirstTokenValueNormRatioMetric{

@@ -6,7 +6,7 @@
 #include "headgate/runtime.hpp"
 #include "models/decoder/decoder.hpp"
 
-// Computes a layer's gates after the gate function. If heads share a gate, the result is the mean over heads.
+// Computes a layer's gates g(z), after the gate function. If heads share a gate, the result is its mean over heads.
 
 namespace headgate::metrics {
 

@@ -23,7 +23,7 @@ inline constexpr std::array<Figure, 2> kKurtosisFigures{{
      .meaning = "The kurtosis of the residual stream without the first token, which often holds massive activations."},
 }};
 
-/// Sums of the powers of numbers.
+/// Sums of the first four powers of numbers.
 struct PowerSums {
   double count = 0.0, first = 0.0, second = 0.0, third = 0.0, fourth = 0.0;
 
@@ -42,8 +42,8 @@ struct PowerSums {
     third += other.third;
     fourth += other.fourth;
   }
-  /// Returns the fourth central moment divided by the squared variance. Empty if the mean exceeds some 300 standard
-  /// deviations, as where all numbers are equal: the sums then cancel.
+  /// Returns the fourth central moment divided by the squared variance. Returns nothing if |mean| exceeds about 300
+  /// standard deviations, for example if all numbers are equal: the variance would then be mostly rounding error.
   std::optional<double> kurtosis() const {
     if (count == 0.0) return std::nullopt;
     const double mean = first / count;
@@ -54,7 +54,7 @@ struct PowerSums {
   }
 };
 
-/// Sums over the first tokens of sequences and over all other tokens.
+/// Power sums of the first tokens of sequences, and of all other tokens.
 struct StreamSums {
   PowerSums first_tokens, others;
 

@@ -6,7 +6,7 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/metric.hpp"
 
-// Describes how the layers of a model differ: the number of heads, and which metrics cover a layer.
+// Says how the layers of a model differ: how many heads a layer has, and which metrics cover it.
 
 namespace headgate::metrics {
 

@@ -15,7 +15,8 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a mean for each head of each layer. A layer's mean weights all numbers of its heads equally.
+/// Accumulates a mean for each head of each layer. In a layer's mean, each number has the same weight, whatever its
+/// head.
 class MeanByHead {
  public:
   /// Creates heads_of(layer) means for each layer.
@@ -54,7 +55,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Averages a (Hq,N) array of LayerSample, which has one number per query, for each head.
+/// Averages an array (Hq,N) of LayerSample for each head. The array has one number per query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public Sums<T> {
  public:
@@ -70,7 +71,8 @@ class QueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Averages a (Hv,B·seq_len) array of RuleStatistics, which has one number per query of whole sequences, for each head.
+/// Averages an array (Hv,B·seq_len) of RuleStatistics for each head. The array has one number per query of whole
+/// sequences.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
 class RuleQueryMeanSums : public Sums<T> {
  public:
@@ -92,7 +94,8 @@ class RuleQueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Adds value(x) for each x of `states` (B,Hv), weighted by the number of tokens per sequence in the sample.
+/// Adds value(x) for each x of `states` (B,Hv). Each value is weighted by the number of tokens per sequence in the
+/// sample.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
@@ -104,7 +107,7 @@ void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const
   }
 }
 
-/// Averages a (B,Hv) array of RuleStatistics, which has one number per state of linear attention, for each head.
+/// Averages an array (B,Hv) of RuleStatistics for each head. The array has one number per state of linear attention.
 template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
 class StateMeanSums : public Sums<T> {
  public:
@@ -120,9 +123,8 @@ class StateMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates means over gates, for the whole layer and for each head with its own gates. A query head has its own
-/// gates or those of its key/value head. A gate that heads share, or one on the layer's output, counts for the layer
-/// only.
+/// Accumulates means of gates, for each layer and for each head. A query head counts its own gates, or those of its
+/// key/value head. Gates that all heads share, and gates on the layer's output, count only for the layer.
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
@@ -152,7 +154,8 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  PerLayer<std::int64_t> queries_;  ///< query heads per gate owner in each layer; 0 if no head has its own gates
+  PerLayer<std::int64_t>
+      queries_;  ///< by layer: query heads for each head that has gates; 0 if heads have no gates of their own
   MeanByHead mean_;
 };
 

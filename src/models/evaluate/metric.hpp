@@ -20,7 +20,7 @@
 
 namespace headgate::metrics {
 
-/// Inputs that a metric can read. Those that no metric reads are not computed.
+/// Inputs that a metric can read. The evaluator computes only those that some metric reads.
 enum class Input {
   token_losses,         ///< LossSample::token_losses
   exit_loss,            ///< LayerView::exit_loss; costs one pass through the vocabulary head per layer
@@ -40,19 +40,19 @@ using Inputs = EnumSet<Input>;
 /// Holds the results of linear_attention_statistics for a layer. Arrays that no metric reads are absent.
 struct RuleStatistics {
   View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) means over the tokens of the sample
-  View<const double, 2> effective_rank;                    ///< (B,Hv) rank after the last token; absent before it
-  /// (Hv,B·seq_len) one number per query of whole sequences. Absent until the sample contains the last token. No metric
-  /// counts query 0.
+  View<const double, 2> effective_rank;  ///< (B,Hv) the state's rank after the last token; absent until then
+  /// (Hv,B·seq_len) with one number per query of whole sequences. Absent until the sample contains the last token.
+  /// Metrics ignore query 0.
   View<const double, 2> first_shares, reaches;
 };
 
-/// Provides metrics with the data of one layer for a batch or a part of it. An input is computed once, however many
-/// metrics read it.
+/// Provides metrics with the data of one layer, for a batch or a part of it.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
   const ExecutionContext& context;  ///< context returned by resolved()
-  /// (Hq,N) softmax weight of each query on token 0 of its sequence. No metric counts query 0, which sees only itself.
+  /// (Hq,N) softmax weight of each query on token 0 of its sequence. Metrics ignore query 0, which attends only to
+  /// itself.
   View<const double, 2> first_token_weights;
   /// (Hq,N) entropy −Σ w log w of each query's softmax weights w, in nats.
   View<const double, 2> entropies;
@@ -81,9 +81,9 @@ struct LossSample {
 /// Values of a metric's figures, in the order of Metric::figures.
 using Values = std::vector<std::optional<double>>;
 
-/// Accumulates a metric over the batches of an evaluation. Receives only layers that the metric covers and inputs that
-/// it declares. Metrics that read gates receive no layer without a gate. Metrics of Scope::triggers receive no batch
-/// without triggers.
+/// Accumulates a metric over the batches of an evaluation. It receives only layers that the metric covers, and inputs
+/// that the metric declares. Metrics that read gates do not receive layers without a gate. Metrics of Scope::triggers
+/// do not receive batches without triggers.
 template <typename T>
 class Sums {
  public:
@@ -92,7 +92,7 @@ class Sums {
   virtual void add_losses(const LossSample<T>& /*sample*/) {}
   /// Returns a layer's values, for Scope::layers and Scope::layers_and_mean.
   virtual Values of_layer(std::int64_t /*layer*/) const { return {}; }
-  /// Returns a head's values, for metrics with Metric::of_heads. A value is null if the head has none of its own.
+  /// Returns a head's values, for metrics with Metric::of_heads. A value is null if it does not exist for this head.
   virtual Values of_head(std::int64_t /*layer*/, std::int64_t /*head*/) const { return {}; }
   /// Returns the model's values, for Scope::model and Scope::triggers.
   virtual Values of_model() const { return {}; }
@@ -102,8 +102,8 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model by Figure::over_layers
-  triggers,         ///< the whole model, on tasks with triggers; "backcopy" in JSON
+  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers says
+  triggers,         ///< the whole model, for tasks with triggers; the key "backcopy" in JSON
 };
 
 /// Selects the layers that a metric covers. Its figures are null for other layers.
@@ -138,11 +138,11 @@ struct Metric {
   Inputs inputs{};
   bool of_heads = false;  ///< layer figures also exist per query head, or per value head of linear attention
   SumsMaker sums{};
-  bool by_default = true;  ///< computed unless other metrics are named; false if too costly
+  bool by_default = true;  ///< computed unless the user names metrics; false if it costs too much time
   /// Returns a line printed above the tables of `headgate eval`. A null pointer prints none.
   std::string (*headline)(const FigureRow& row) = nullptr;
-  /// Returns the text that `headgate train` prints for an evaluation. Texts are concatenated, so each begins with its
-  /// separator. A null pointer prints nothing.
+  /// Returns the text that `headgate train` prints for an evaluation. The texts of all metrics are joined, so each
+  /// begins with its separator. A null pointer prints nothing.
   std::string (*training_text)(const FigureRow& row) = nullptr;
 };
 

@@ -20,8 +20,8 @@ MetricList default_metrics();
 std::string metric_names(const MetricList& metrics);
 
 /// Parses names of metrics, keys of figures, or "all". A word can hold several, separated by commas. Without words,
-/// returns default_metrics(). A key that several metrics share selects the first of them, such as loss_nats of the
-/// model rather than of its layers. Throws Error with the known names if a name is unknown.
+/// returns default_metrics(). If several metrics share a key, selects the first: loss_nats selects the model's loss,
+/// not that of its layers. Throws Error with the known names if a name is unknown.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
 /// Returns the metrics that apply to a task; those of Scope::triggers need a task with triggers.
@@ -30,8 +30,8 @@ MetricList that_apply(const MetricList& metrics, bool has_triggers);
 /// Returns the metrics with figures for each head.
 MetricList of_heads(const MetricList& metrics);
 
-/// Returns the figures of Scope::triggers if `of_triggers`, otherwise all others. A figure that two metrics share is
-/// listed once.
+/// Returns the figures of metrics with Scope::triggers if `of_triggers`, otherwise those of all other metrics. A figure
+/// that two metrics share is listed once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

@@ -10,9 +10,10 @@
 
 namespace headgate::metrics {
 
-/// Joins figures of the residual stream after a layer. Calls add(figure, entry, position of its token, channel) for the
-/// entries of ranges of tokens, the ranges in parallel, then joins the figures in order with Figure::join. The ranges
-/// do not depend on the number of threads, and so neither do the bits.
+/// Computes a Figure, such as a sum, over the residual stream after a layer. Splits the tokens into ranges and computes
+/// a Figure for each in parallel: calls add(figure, entry, position of the token, channel) for each entry. Then joins
+/// the ranges' figures in order with Figure::join. The result is bitwise identical at any number of threads, because
+/// the ranges do not depend on it.
 template <class Figure, typename T, class Add>
 Figure over_stream(const LayerSample<T>& sample, const Add& add) {
   constexpr std::int64_t kRanges = 64;

@@ -27,13 +27,14 @@ namespace headgate::models {
 
 namespace {
 
-/// Largest number of rows (tokens of all sequences) that pass through the layers at once. At 512 rows, packing and
-/// widening the weights cost little beside the products. More rows would only need more memory.
+/// Largest number of rows (new tokens of all sequences) that pass through the layers at once. At 512 rows, packing and
+/// widening the weights cost little time beside the matrix products; more rows would only need more memory.
 constexpr std::int64_t kMostRows = 512;
-/// Fewest rows that are multiplied in bf16. Products of fewer rows read the matrices in place (kSkinnyRows).
+/// Smallest number of rows for products in bf16. With fewer rows (at most kSkinnyRows), products read the matrices in
+/// place.
 constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
-/// Owns a model's weights: vectors in f32 and matrices of type M. All share one buffer if M is f32.
+/// Owns a model's weights: vectors in f32 and matrices of type M. If M is f32, vectors and matrices share one buffer.
 template <typename M>
 class StoredWeights {
  public:
@@ -129,8 +130,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores a permutation of rows or columns and returns its address. Returns null if it is empty: the order in the
-  /// file then stays.
+  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty one, which keeps the
+  /// order in the file.
   const std::int64_t* kept(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -170,7 +171,7 @@ class MappedWeights {
   std::shared_ptr<const WeightFiles> files_;
   Block vectors_;
   std::size_t bytes_ = 0;
-  std::deque<std::vector<std::int64_t>> orders_;  // orders of rows and columns that matrices_ points to
+  std::deque<std::vector<std::int64_t>> orders_;  // permutations of rows and columns; matrices_ points to them
   std::vector<layers::StoredMatrix> matrices_;    // in the order of the parameter table
   std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
   OuterWeights<const float, const layers::StoredBlocks> outer_;
@@ -252,7 +253,7 @@ struct CachedDecoder::State {
   bool can_truncate(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  /// Returns buffers for T new tokens per sequence. Reuses those in `kept` if they have the right size.
+  /// Returns the buffers for T new tokens per sequence: those in `kept` if they have this size, otherwise new ones.
   template <typename A>
   Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
     if (!kept || kept->sizes.N != options.batch * T) {
@@ -294,7 +295,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Computes the logits of the tokens in this part that are among the last R of all T tokens.
+    // Computes logits only for those tokens of the part that are among the last R of all T tokens.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -335,7 +336,7 @@ void CachedDecoder::State::truncate(std::int64_t length) {
 
 template <typename M>
 struct CachedDecoder::StateOf : State {
-  /// `source` is the argument that the weights are constructed from: a DecoderConfig or a ModelFile.
+  /// `source` is the constructor argument of the weights: a DecoderConfig or a ModelFile.
   template <class Source>
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}
@@ -356,7 +357,7 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns the bytes of experts that a step does not read, assuming that no two sequences choose the same expert.
+  /// Returns the bytes of experts that a step does not read. Assumes that all sequences choose different experts.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;
@@ -392,8 +393,7 @@ void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const s
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  // In bf16, stores the normalized rows (f32) over the residual stream before the last layer, which is no longer
-  // needed.
+  // For bf16, the normalized rows stay f32: they overwrite the first layer's input, which is no longer needed.
   View<float, 2> normed = memory.layer(0).x;
   if constexpr (std::is_same_v<A, float>) normed = memory.h_last;
   pass.blocks.template norm<float, float>(normed, memory.rstd_last, memory.x_last, weights.outer().norm);

@@ -13,17 +13,17 @@
 #include "models/decoder/model_precision.hpp"
 #include "models/layers/attention_skip.hpp"
 
-// Extends sequences with a model. A cache holds the keys and values of earlier tokens, so a new token costs one pass
-// over the weights.
+// Computes the next tokens of sequences with a model. A cache holds the keys and values of earlier tokens, so a new
+// token costs one pass over the weights.
 
 namespace headgate::models {
 
 class ModelFile;
 
 struct CachedDecoderOptions {
-  /// Type of matrices in memory: f32 or bf16 (rounded to nearest even); vectors are f32. If empty, matrices are read in
-  /// place from GGUF files that are not all f32 and from directories with MXFP4 blocks. All other matrices are then
-  /// bf16.
+  /// Type of matrices in memory: f32 or bf16 (rounded to nearest even); vectors are always f32. If empty, GGUF files
+  /// with other formats than f32 and directories with MXFP4 blocks are read in place, without conversion. Matrices of
+  /// all other models are then bf16.
   std::optional<DType> weights = std::nullopt;
   /// Precision of passes over at least 33 new tokens, counted over all sequences; shorter passes are computed in f32.
   /// bf16: activations and matrices are rounded to bf16, as in Decoder<BFloat16>. Logits are always computed in f32.
@@ -36,12 +36,12 @@ struct CachedDecoderOptions {
   ExecutionContext context{};
 };
 
-/// Holds a model and B sequences of equal length. Computes in f32 for any type in memory, except as
-/// CachedDecoderOptions::precision says. Few and many rows use different kernels, so the number of tokens per call can
-/// change the rounding of results.
+/// Holds a model and B sequences of equal length. Computes in f32 for any type in memory, unless
+/// CachedDecoderOptions::precision is bf16. The kernel depends on the number of rows, so results can differ in rounding
+/// if tokens are appended in other portions.
 class CachedDecoder {
  public:
-  /// Reads the weights one tensor at a time, so that only one tensor needs an extra f32 copy, or maps them. A mapped
+  /// Maps the weights, or reads them one tensor at a time, so that only one tensor needs an extra copy in f32. A mapped
   /// file must not change: append() throws io::FileError if it has become shorter. Throws io::FileError if the model
   /// does not fit its config, Error if the options do not fit the config, and std::bad_alloc.
   CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options);
@@ -51,7 +51,7 @@ class CachedDecoder {
   CachedDecoder(const CachedDecoder&) = delete;
   CachedDecoder& operator=(const CachedDecoder&) = delete;
 
-  /// Appends T ≥ 1 new tokens to each sequence, tokens(B,T). Computes logits(B,V) of the token after the last. Throws
+  /// Appends T ≥ 1 new tokens to each sequence, tokens(B,T). Computes logits(B,V) of the token that follows. Throws
   /// Error without any effect for wrong shapes, tokens outside the vocabulary, and more than capacity() tokens. After
   /// std::bad_alloc, length() tells how many tokens were appended.
   void append(View<float, 2> logits, View<const std::int32_t, 2> tokens);
@@ -69,14 +69,14 @@ class CachedDecoder {
   const CachedDecoderOptions& options() const;  ///< options with capacity and context resolved
   std::int64_t capacity() const;
 
-  /// Returns whether matrices are read in place, in the format of their file.
+  /// Returns whether matrices are read in place from the model's files, without conversion.
   bool reads_in_place() const;
   /// Returns the bytes of all weights, including mapped ones.
   std::size_t weight_bytes() const;
   /// Returns the bytes that the caches of all layers currently occupy, including free pages.
   std::size_t cache_bytes() const;
   /// Returns the bytes read to compute one more token per sequence: the weights, and the keys and values that the token
-  /// sees. Experts count as if every sequence chose different ones, which is an upper bound.
+  /// attends to. Counts different experts for every sequence, which is an upper bound.
   std::size_t step_bytes() const;
   /// Returns the counters of rows that the gate threshold has skipped so far, and the time spent in attention.
   const layers::AttentionSkip& skipped() const;

@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Marks around special tokens in messages, which distinguish them from special tokens of the template. Both are
-// private-use code points. transformers' sanitize_control_tokens inserts the same marks in the same places.
+// Marks before and after the spelling of a special token in a message. They distinguish it from special tokens of the
+// template. Both are private-use code points, the same as in transformers' sanitize_control_tokens.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 
@@ -34,7 +34,7 @@ bool is_special(const tokenize::Tokenizer& tokenizer, std::string_view spelling)
   return id != tokenize::kNoToken && tokenizer.special(id);
 }
 
-/// Returns the text between the last `begin` and the next `end`, or the end of the text. Returns nothing without
+/// Returns the text after the last `begin`, up to the next `end` or the end of the text. Returns nothing without
 /// `begin`.
 std::optional<std::string> last_between(std::string_view text, std::string_view begin, std::string_view end) {
   const std::size_t at = text.rfind(begin);
@@ -79,7 +79,7 @@ std::vector<std::int32_t> Chat::end_ids() const {
 }
 
 /// Returns the special token that the template writes after an answer. Renders a conversation that ends with the
-/// answer, then, if none follows, one in which another question does.
+/// answer. If no special token follows the answer, renders one in which another question follows.
 std::optional<std::int32_t> Chat::end_of_turn() const {
   constexpr std::string_view kAnswer = "ANSWER";
   std::vector<Message> messages{{"user", "?"}, {std::string(kAssistant), std::string(kAnswer)}};
@@ -125,7 +125,7 @@ Chat::Written Chat::write(std::span<const Message> messages, bool begin_answer) 
   return out;
 }
 
-/// Returns a message with marks around its special tokens. Removes marks that the message already has.
+/// Returns a message with marks around its special tokens. Removes marks that the message already contains.
 std::string Chat::marked(const std::string& text) const {
   std::string plain = text;
   for (const std::string_view mark : {kBegin, kEnd}) {
@@ -140,7 +140,8 @@ std::string Chat::marked(const std::string& text) const {
     if (!tokenizer_.special(tokens.ids[i])) continue;
     const tokenize::Span span = tokens.spans[i];
     const std::string spelling = tokenizer_.spelling(tokens.ids[i]);
-    const std::size_t at = plain.find(spelling, span.begin);  // spans may include white space
+    const std::size_t at =
+        plain.find(spelling, span.begin);  // the token's span may include white space before its spelling
     if (at == std::string::npos || at + spelling.size() > span.end) continue;
     out.append(plain, done, at - done);
     out.append(kBegin).append(spelling).append(kEnd);
@@ -149,8 +150,8 @@ std::string Chat::marked(const std::string& text) const {
   return out.append(plain, done, std::string::npos);
 }
 
-/// Encodes marked text without the marks. Encodes a special token between a pair of marks as plain text. A mark without
-/// its counterpart only splits the text.
+/// Encodes marked text and leaves out the marks. A special token between a pair of marks is encoded as plain text. An
+/// unpaired mark has no effect, except that the text on each side is encoded separately.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {
@@ -171,11 +172,11 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   if (part.empty()) return;
   const tokenize::EncodeOptions options{.add_special = false, .special_as_text = as_text, .spans = true};
   const std::size_t begin = out.text.size();
-  std::size_t left = 0;  // number of tokens of the newline that was encoded before the part
+  std::size_t left = 0;  // number of tokens of a newline that was encoded before the part
   tokenize::Encoding tokens;
   if (begin > 0) {
-    // Encodes a newline before the part and drops its tokens, since some tokenizers insert a space at the start of a
-    // text but not after a newline.
+    // Some tokenizers insert a space at the start of a text but not after a newline. Encodes a newline before the part
+    // and drops its tokens.
     tokens = tokenizer_.encode("\n" + std::string(part), options);
     const bool apart =
         tokens.ids.size() >= newline_.size() && std::equal(newline_.begin(), newline_.end(), tokens.ids.begin());

@@ -32,7 +32,7 @@ struct ChatOptions {
   /// Encodes special tokens that are spelled out in system and user messages as plain text. If false, they become
   /// special tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
-  std::optional<std::time_t> now{};  ///< time for templates that write the date; empty: time of the call
+  std::optional<std::time_t> now{};  ///< time that templates write; empty: time of the call
 };
 
 class Chat {
@@ -43,8 +43,8 @@ class Chat {
     tokenize::Encoding tokens;
   };
 
-  /// Parses the chat template of `files`. `tokenizer` must outlive the object. Throws Error if there is no template or
-  /// if jinja::Template refuses it.
+  /// Parses the chat template of `files`. `tokenizer` must outlive the object. Throws Error if there is no template, or
+  /// if jinja::Template cannot parse it.
   Chat(const GenerationFiles& files, const tokenize::Tokenizer& tokenizer, const ChatOptions& options = {});
 
   /// Renders messages and the beginning of an answer, as transformers' apply_chat_template(add_generation_prompt=True)

@@ -17,8 +17,8 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   messages_ = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. Keeps ids_ if the text continues text_ and a token begins where text_
-/// ends. Otherwise returns the tokens of the whole text.
+/// Returns the tokens of a rendered conversation. If the text begins with text_ and a token begins where text_ ends,
+/// keeps ids_ for that beginning. Otherwise returns the tokens of the whole text.
 std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto behind =
@@ -53,7 +53,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   const auto same =
       static_cast<std::size_t>(std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin());
-  keep_in_decoder(std::min(same, ids.size() - 1));  // leaves at least the last token to process, for its logits
+  keep_in_decoder(std::min(same, ids.size() - 1));  // processes at least the last token, to get its logits
   left_out_ = ids_.empty() ? written.tokens.left_out
                            : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
   asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
@@ -62,12 +62,12 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   GenerateOptions options = options_;
   options.sampling.seed += turns_++;
-  // The decoder lacks the last token of the previous answer, which was chosen but not processed. It also lacks the rest
-  // of a question that a hook interrupted.
+  // The decoder lacks the last token of the previous answer: it was chosen but not processed. If a hook interrupted the
+  // previous question, the decoder also lacks the rest of that question.
   const auto read = static_cast<std::size_t>(decoder_.length());
   Generated result = generate(decoder_, tokenizer_, std::span(ids_).subspan(read), options, hooks);
   std::vector<std::int32_t> answer = result.ids;
-  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token
+  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token in the next turn
   ids_.insert(ids_.end(), answer.begin(), answer.end());
   text_ = written.text;
   for (const std::int32_t id : answer) text_ += tokenizer_.bytes(id);

@@ -21,9 +21,9 @@ class Conversation {
   Conversation(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer, const Chat& chat,
                const std::string& system, GenerateOptions options);
 
-  /// Adds a question and generates the answer, which stays in the conversation even if max_tokens or a hook ended it.
-  /// Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error as generate() and Chat::write() do;
-  /// the question is then not in the conversation.
+  /// Adds a question and generates the answer. The answer stays in the conversation even if max_tokens or a hook ended
+  /// it. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error as generate() and Chat::write()
+  /// do; the question is then not in the conversation.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
   /// Removes all turns.
   void clear();
@@ -31,10 +31,10 @@ class Conversation {
   /// Returns the tokens of all turns. An answer keeps the tokens that the model chose if the template writes its text
   /// unchanged and a token begins right after that text. Otherwise the template's text is tokenized anew.
   const std::vector<std::int32_t>& ids() const { return ids_; }
-  /// Returns the tokens of the last turn before the answer, from the first that differs from the earlier conversation.
+  /// Returns the prompt of the last turn from its first token that differs from the earlier conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
-  /// Returns how many bytes of the last question have no token in the vocabulary. The first turn counts the whole
-  /// rendered text.
+  /// Returns how many bytes of the last question have no token in the vocabulary. For the first turn, counts all bytes
+  /// of the prompt.
   std::size_t left_out() const { return left_out_; }
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 

@@ -17,7 +17,7 @@ constexpr int kMaxDepth = 32;
 constexpr const char* kEndId = "eos_token_id";
 constexpr const char* kTemplate = "chat_template";
 
-/// Maps the name that chat templates use for a special token to the GGUF key of its id.
+/// Pairs the name that chat templates use for a special token with the GGUF key of the token's id.
 struct Role {
   const char* name;
   const char* gguf_key;
@@ -53,7 +53,7 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // An unsigned number above the largest i64 wraps to a negative id, which is refused too.
+    // An unsigned number above the largest i64 becomes a negative id, for which add() throws.
     add(path, kEndId, value.get<std::int64_t>());
   }
   /// Returns the ids in ascending order without duplicates.
@@ -116,8 +116,8 @@ void add_special_tokens(GenerationFiles& out, const std::string& path, const io:
   }
 }
 
-/// Reads tokenizer_config.json. Also reads special_tokens_map.json, as transformers does, if the former is too old to
-/// have added_tokens_decoder.
+/// Reads tokenizer_config.json. If it has no added_tokens_decoder, also reads special_tokens_map.json, as transformers
+/// does for old models.
 void add_special_tokens(GenerationFiles& out, const std::string& directory) {
   const std::string path = directory + "/tokenizer_config.json", old_path = directory + "/special_tokens_map.json";
   const io::Json json = object_in(path);
@@ -132,7 +132,8 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
   for (const Role& role : kRoles) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
-    if (id < 0 || static_cast<std::size_t>(id) >= tokens.size()) continue;  // the tokenizer's reader refuses them
+    if (id < 0 || static_cast<std::size_t>(id) >= tokens.size())
+      continue;  // the reader of the tokenizer throws for such an id
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }

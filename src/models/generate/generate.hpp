@@ -55,8 +55,8 @@ struct Generated {
 };
 
 /// Appends `prompt` to the decoder, then generates and appends tokens one by one. The decoder must hold one sequence.
-/// Chooses only ids in the tokenizer's vocabulary, since matrices may have more rows. Throws Error for an empty prompt,
-/// a prompt beyond the capacity, a token outside the model's vocabulary, and logits that are not finite.
+/// Never chooses ids outside the tokenizer's vocabulary, although the logits may have more entries. Throws Error for an
+/// empty prompt, a prompt beyond the capacity, a token outside the model's vocabulary, and logits that are not finite.
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                    std::span<const std::int32_t> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
 

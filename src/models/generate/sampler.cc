@@ -33,8 +33,8 @@ void check_sampling(const Sampling& s) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) { check_sampling(sampling); }
 
-/// Moves the most likely tokens of kept_[from, end) to kept_[from, to), in descending order. Smaller ids come first on
-/// ties, so the order depends only on the logits.
+/// Moves the most likely tokens of kept_[from, end) to kept_[from, to), in descending order. Among equally likely
+/// tokens, the smallest id comes first, so the order depends only on the logits.
 void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to) {
   const auto more_likely = [logits](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -46,7 +46,7 @@ void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, 
 }
 
 double Sampler::keep_nucleus(std::span<const float> logits, double total) {
-  constexpr std::size_t kFirst = 64;  // size of the first sorted part; few tokens usually hold most of the sum
+  constexpr std::size_t kFirst = 64;  // number of tokens to sort first; usually few tokens hold most of the probability
   std::size_t sorted = 0;
   double sum = 0.0;
   for (std::size_t i = 0; i < kept_.size(); ++i) {
@@ -86,7 +86,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // if rounding leaves `left` at 0 or above, the last possible token is chosen
+    if (weight > 0.0) chosen = id;  // the last such id is chosen if rounding keeps `left` at 0 or above
     left -= weight;
     if (left < 0.0) break;
   }

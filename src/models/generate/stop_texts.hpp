@@ -8,9 +8,9 @@
 
 namespace headgate::generate {
 
-/// Finds the first of several stop texts in a stream of bytes, and withholds bytes that may begin a stop text. The text
-/// that ends first wins; if two end together, the longer one wins. The result does not depend on how the stream is
-/// split.
+/// Finds the first of several stop texts in a stream of bytes, and withholds bytes that may begin a stop text. The
+/// first stop text is the one that ends first; if two end at the same byte, the longer one. The result does not depend
+/// on how the stream is cut into pieces.
 class StopTexts {
  public:
   /// `texts` must not contain an empty text.
@@ -20,7 +20,7 @@ class StopTexts {
   std::string pass(std::string_view bytes);
   /// Returns whether the stream contains a stop text.
   bool found() const { return found_; }
-  /// Returns and clears the withheld bytes. At the end of the stream they belong to the text.
+  /// Returns and clears the withheld bytes. Call it at the end of the stream: the bytes then belong to the text.
   std::string rest();
 
  private:
