@@ -22,7 +22,7 @@ class WriteError : public FileError {
   using FileError::FileError;
 };
 
-/// Reports a directory that is not replaced because it holds files that this program does not write there.
+/// Reports a directory that cannot be replaced, because it holds files that this program does not write.
 class NotReplaceable : public WriteError {
  public:
   using WriteError::WriteError;

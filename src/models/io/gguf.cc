@@ -24,21 +24,21 @@ namespace headgate::io {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr std::uint64_t kMaxKey = 65535;  // in bytes, from the specification
+constexpr std::uint64_t kMaxKey = 65535;  // limit in the GGUF specification, in bytes
 constexpr std::uint64_t kMaxName = 1024;
 constexpr std::uint32_t kMaxDimensions = 4;
 constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 16;
 constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // limit of the numbers in a tensor
+constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // limit of the number of elements in a tensor
 constexpr int kMaxParts = 1024;
-constexpr std::size_t kMaxBlock = 256;  // limit of the numbers in a block of any readable format
+constexpr std::size_t kMaxBlock = 256;  // limit of the number of elements in a block, for all readable formats
 constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< size in bytes; 0 if each value stores its own size
+  std::size_t bytes;  ///< size of a value in bytes; 0 if the file stores the size of each value
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -116,8 +116,8 @@ class GgufHeader {
   }
 
  private:
-  // Minimum sizes in bytes. A value has at least a length (8), a type (4) and a byte of data. A tensor has at least a
-  // length (8), a count (4), a format (4) and an offset (8).
+  // Smallest sizes in the file, in bytes. A value has at least a length (8), a type (4) and a byte of data. A tensor
+  // has at least a length (8), a count (4), a format (4) and an offset (8).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 
@@ -240,8 +240,8 @@ class GgufHeader {
     return static_cast<std::uint64_t>(bytes);
   }
 
-  /// Converts the offsets of tensors to pointers. Throws FileError for tensors that are unaligned, outside the file or
-  /// overlapping.
+  /// Computes the tensors' pointers from their offsets. Throws FileError for tensors that are unaligned, outside the
+  /// file or overlapping.
   void place_data() {
     const std::uint64_t align = alignment();
     const std::uint64_t start = (at_ + align - 1) / align * align;
@@ -301,7 +301,7 @@ namespace {
 
 constexpr std::string_view kNumber = "split.no", kCount = "split.count", kTensors = "split.tensors.count";
 
-/// Returns the end of a part's path, such as "-00001-of-00003.gguf".
+/// Returns the end of the path of one part, such as "-00001-of-00003.gguf".
 std::string part_suffix(std::int64_t number, std::int64_t count) {
   return fmt::format("-{:05}-of-{:05}.gguf", number, count);
 }
@@ -322,7 +322,7 @@ std::vector<std::string> gguf_parts(const std::string& path) {
   return out;
 }
 
-/// Reads the remaining parts of a model after its first part has been read.
+/// Opens the other parts of a model, given its first part.
 void GgufFile::add_other_parts() {
   const std::int64_t count = has(kCount) ? integer(kCount) : 1;
   if (count <= 1) return;

@@ -29,32 +29,32 @@ enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, 
 /// Returns the name of a type for messages, such as "u8".
 std::string_view gguf_type_name(GgufType type);
 
-/// A value of the header. Its bytes stay in the mapped file, and GgufFile reads them.
+/// A value of the header. GgufFile reads it from the mapped file, where its bytes stay.
 struct GgufValue {
   GgufType type = GgufType::u8;
-  GgufType of = GgufType::u8;          ///< type of a list's elements, which are not lists; else equal to `type`
-  std::uint64_t count = 1;             ///< number of elements of a list; else 1
-  const std::uint8_t* data = nullptr;  ///< first byte of the value or of the list's elements
+  GgufType of = GgufType::u8;  ///< of a list: type of its elements, which cannot be lists; otherwise equal to `type`
+  std::uint64_t count = 1;     ///< of a list: number of its elements; otherwise 1
+  const std::uint8_t* data = nullptr;  ///< first byte of the value, or of a list's elements
 };
 
 /// Format, shape and location of a tensor in a file.
 struct GgufTensor {
   std::string name;
   const GgufFormat* format = nullptr;
-  std::vector<std::int64_t> shape;   ///< row-major; outermost dimension first, the reverse of the order in the file
-  const MappedFile* file = nullptr;  ///< file or part that contains the tensor
+  std::vector<std::int64_t> shape;   ///< row-major: the outermost dimension comes first, unlike in the file
+  const MappedFile* file = nullptr;  ///< the file that contains the tensor: a whole model, or one part of it
   const std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
 
   std::int64_t numel() const { return static_cast<std::int64_t>(bytes / format->bytes) * format->numbers; }
 };
 
-/// Maps a GGUF file, and its other parts, into memory. Every function that reads data first checks that no file has
+/// Maps a GGUF file, and all its parts, into memory. Every function that reads data first checks that no file has
 /// become shorter.
 class GgufFile {
  public:
-  /// Opens a whole file, or the first of several parts together with the others. Checks everything except the numbers
-  /// in the tensors. Throws FileError, which names the file and the problem, as do all functions below.
+  /// Opens a whole file, or all parts of a model given the first one. Checks everything except the elements of tensors.
+  /// This and the functions below throw FileError, which names the file and the problem.
   explicit GgufFile(const std::string& path);
 
   /// Returns the path of the file, or of the first part.

@@ -14,8 +14,8 @@
 namespace headgate::io {
 namespace {
 
-constexpr int kSmall = 32;   // numbers in a block of Q4_0 … Q8_0
-constexpr int kSuper = 256;  // numbers in a block of Q4_K, Q5_K, Q6_K
+constexpr int kSmall = 32;   // elements in a block of Q4_0 … Q8_0
+constexpr int kSuper = 256;  // elements in a block of Q4_K, Q5_K, Q6_K
 
 template <typename T>
 T load(const std::uint8_t* at) {
@@ -30,13 +30,13 @@ void widen_f32(float* out, const std::uint8_t* block) { *out = load<float>(block
 void widen_f16(float* out, const std::uint8_t* block) { *out = half(block); }
 void widen_bf16(float* out, const std::uint8_t* block) { *out = to_f32(load<BFloat16>(block)); }
 
-/// Computes d · q with the scale d.
+/// Converts a block of Q8_0: d · q with the scale d.
 void widen_q8_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   for (int i = 0; i < kSmall; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(block[2 + i])) * d;
 }
 
-/// Returns the 4-bit number i of 32. The low nibbles come first, then the high ones.
+/// Returns 4-bit element i of 32. Elements 0 to 15 are the low nibbles of the bytes, elements 16 to 31 the high ones.
 int nibble(const std::uint8_t* bytes, int i) {
   const int count = kSmall / 2;
   return i < count ? bytes[i] & 0x0F : bytes[i - count] >> 4;
@@ -44,13 +44,14 @@ int nibble(const std::uint8_t* bytes, int i) {
 
 int bit(std::uint32_t bits, int i) { return static_cast<int>((bits >> i) & 1U); }
 
-/// Computes d · (q − 8).
+/// Converts a block of Q4_0: d · (q − 8) with the scale d.
 void widen_q4_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   for (int i = 0; i < kSmall; ++i) out[i] = d * static_cast<float>(nibble(block + 2, i) - 8);
 }
 
-/// Computes d · q + m. The product is rounded before it is added, as in every format below.
+/// Converts a block of Q4_1: d · q + m with the scale d and the minimum m. Rounds the product before the addition, as
+/// in every format below.
 void widen_q4_1(float* out, const std::uint8_t* block) {
   const float d = half(block), m = half(block + 2);
   for (int i = 0; i < kSmall; ++i) {
@@ -59,7 +60,7 @@ void widen_q4_1(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Computes d · (q − 16). One word holds the fifth bits of all q.
+/// Converts a block of Q5_0: d · (q − 16) with the scale d. One word holds the fifth bits of all q.
 void widen_q5_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   const auto high = load<std::uint32_t>(block + 2);
@@ -68,7 +69,7 @@ void widen_q5_0(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Computes d · q + m.
+/// Converts a block of Q5_1: d · q + m with the scale d and the minimum m.
 void widen_q5_1(float* out, const std::uint8_t* block) {
   const float d = half(block), m = half(block + 2);
   const auto high = load<std::uint32_t>(block + 4);
@@ -78,7 +79,7 @@ void widen_q5_1(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Scales and minima of the 8 groups of a super-block, packed as 6 bits each in 12 bytes.
+/// Holds the scales and minima of the 8 groups of a super-block, which take 6 bits each and are packed in 12 bytes.
 struct GroupScales {
   std::array<int, 8> scale{}, least{};
 
@@ -92,8 +93,8 @@ struct GroupScales {
   }
 };
 
-/// Computes d · scale · q − dmin · least in groups of 32. Bit g of byte i of `fifth`(32) is the fifth bit of number i
-/// of group g. `fifth` is null if q has four bits.
+/// Computes d · scale · q − dmin · least in groups of 32 elements, each with its own scale and minimum. If q has five
+/// bits, bit g of byte i of `fifth`(32) is the fifth bit of element i of group g. If q has four bits, `fifth` is null.
 void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* low) {
   const float d = half(block), dmin = half(block + 2);
   const GroupScales groups(block + 4);
@@ -112,12 +113,13 @@ void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fif
 void widen_q4_k(float* out, const std::uint8_t* block) { widen_groups(out, block, nullptr, block + 16); }
 void widen_q5_k(float* out, const std::uint8_t* block) { widen_groups(out, block, block + 16, block + 48); }
 
-/// Computes d · scale · (q − 32) in groups of 16 with 8-bit scales. q has four bits in ql and two in qh.
+/// Computes d · scale · (q − 32) in groups of 16 elements, each with its own 8-bit scale. q has its low four bits in ql
+/// and its high two in qh.
 void widen_q6_k(float* out, const std::uint8_t* block) {
   const std::uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
   const float d = half(block + 208);
   for (int i = 0; i < kSuper; ++i) {
-    const int part = i / 128, within = i % 128;  // halves of 128 numbers: 64 bytes of ql, 32 of qh
+    const int part = i / 128, within = i % 128;  // each half of 128 elements has 64 bytes of ql and 32 of qh
     const int low = ql[part * 64 + within % 64] >> (within / 64 * 4) & 0x0F;
     const int high = qh[part * 32 + within % 32] >> (within / 32 * 2) & 0x03;
     const float step = d * static_cast<float>(static_cast<std::int8_t>(scales[i / 16]));
@@ -128,14 +130,14 @@ void widen_q6_k(float* out, const std::uint8_t* block) {
 bool is_finite_f32(const std::uint8_t* block) { return std::isfinite(load<float>(block)); }
 bool is_finite_bf16(const std::uint8_t* block) { return std::isfinite(to_f32(load<BFloat16>(block))); }
 
-/// Returns whether the f16 numbers at the byte offsets kAt are finite. An exponent of all ones means infinity or NaN.
+/// Returns whether a block's f16 numbers at byte offsets kAt are finite. An exponent of all ones means infinity or NaN.
 template <std::size_t... kAt>
 bool has_finite_half(const std::uint8_t* block) {
   constexpr std::uint16_t kExponent = 0x7C00;
   return (((load<std::uint16_t>(block + kAt) & kExponent) != kExponent) && ...);
 }
 
-/// Returns the index of the first of `count` blocks that is not finite, or `count` if all are.
+/// Returns the index of the first of `count` blocks with a scale that is not finite, or `count` if there is none.
 template <std::int64_t kBytes, bool (*kIsFinite)(const std::uint8_t*)>
 std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
   for (std::int64_t b = 0; b < count; ++b) {

@@ -7,7 +7,8 @@
 #include <string>
 #include <string_view>
 
-// Defines how tensors of a GGUF file are stored: in blocks of a few numbers that share their scales.
+// Defines the storage formats of tensors in GGUF files. A tensor consists of blocks of a few elements that share
+// scales.
 
 namespace headgate::io {
 
@@ -15,13 +16,13 @@ namespace headgate::io {
 struct GgufFormat {
   std::string_view word;  ///< name, such as "Q4_K"
   std::uint32_t id;       ///< id in files
-  std::int64_t numbers;   ///< numbers per block; a row of a tensor is a whole number of blocks
+  std::int64_t numbers;   ///< elements per block; a row of a tensor consists of whole blocks
   std::size_t bytes;      ///< bytes per block
-  /// Converts one block(bytes) to out(numbers). Null if the format cannot be read and only its size is known.
+  /// Converts one block(bytes) to out(numbers). Null if the library cannot read the format and knows only its size.
   void (*widen)(float* out, const std::uint8_t* block);
-  /// Returns the index of the first of `count` blocks with a number that is not finite, or `count` if there is none.
-  /// For blocks with 16-bit scales, only the scales are read: if they are finite, all numbers are. Null if `widen` is
-  /// null.
+  /// Returns the index of the first of `count` blocks with an element that is not finite, or `count` if there is none.
+  /// In blocks with 16-bit scales, elements are finite if the scales are, so only the scales are read. Null if `widen`
+  /// is null.
   std::int64_t (*find_not_finite)(const std::uint8_t* blocks, std::int64_t count);
 };
 

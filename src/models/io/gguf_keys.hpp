@@ -6,15 +6,15 @@
 #include <string>
 #include <string_view>
 
-// Lists the keys of GGUF files that may remain unread, because their values do not change what is computed. Other
-// unread keys are refused by name: those of an architecture by GgufValues, and tokenizer.* by read_gguf_vocabulary().
-// Keys with other prefixes, such as quantize.imatrix.file, belong to other programs. They are ignored here and in
+// Lists the keys of GGUF files that a reader may ignore, because their values do not change what is computed. Other
+// keys that nothing reads are errors: GgufValues reports those of an architecture, read_gguf_vocabulary() those of
+// tokenizer.*. Keys with other prefixes, such as quantize.imatrix.file, belong to other programs and are ignored, as in
 // llama.cpp.
 
 namespace headgate::io {
 
 struct HarmlessGgufKey {
-  std::string_view key;  ///< "ARCH." stands for the architecture, and "*" at the end for any text
+  std::string_view key;  ///< "ARCH." stands for the architecture; "*" at the end stands for any text
   std::string_view of;   ///< architecture, or model of the tokenizer, to which the row applies; empty for all
   std::string_view why;
 };
@@ -61,7 +61,7 @@ inline constexpr std::array<HarmlessGgufKey, 39> kHarmlessGgufKeys{{
     {"tokenizer.ggml.pre", "llama", "a text is one word"},
 }};
 
-/// Returns whether a key may remain unread. `kind` is the file's architecture or the model of its tokenizer.
+/// Returns whether a reader may ignore a key. `kind` is the file's architecture or the model of its tokenizer.
 inline bool is_harmless_gguf_key(std::string_view key, std::string_view kind) {
   constexpr std::string_view kArchitecture = "ARCH.";
   return std::any_of(kHarmlessGgufKeys.begin(), kHarmlessGgufKeys.end(), [&](const HarmlessGgufKey& row) {

@@ -16,7 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the value of an environment variable, or nullopt if it is unset or empty. An empty one would lead to `/`.
+/// Returns the value of an environment variable. Returns nullopt if it is unset or empty, because an empty value in a
+/// path would lead to `/`.
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -30,7 +31,8 @@ bool is_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), is_name_character);
 }
 
-/// Returns whether each part between slashes is a word. The path of such a revision stays inside its directory.
+/// Returns whether `text` consists of words between slashes. No word begins with a dot, so that the path of the
+/// revision cannot leave its directory.
 bool is_revision(std::string_view text) {
   for (std::size_t end = text.find('/'); end != std::string_view::npos; end = text.find('/')) {
     if (!is_word(text.substr(0, end))) return false;

@@ -5,12 +5,13 @@
 #include <string>
 #include <string_view>
 
-// Finds, without using the network, models that the Hugging Face Hub's own programs have downloaded. In the cache of
-// huggingface_hub, the file models--OWNER--NAME/refs/REVISION names a directory in models--OWNER--NAME/snapshots/.
+// Finds models that programs of the Hugging Face Hub have downloaded. Does not use the network. In the cache of
+// huggingface_hub, the file models--OWNER--NAME/refs/REVISION contains the name of a directory in models--OWNER--
+// NAME/snapshots/.
 
 namespace headgate::io {
 
-/// Name of a model on the Hub: OWNER/NAME, or NAME for the Hub's first models. An optional @REVISION is a branch, a tag
+/// Name of a model on the Hub: OWNER/NAME, or only NAME for some old models. An optional @REVISION is a branch, a tag
 /// or a commit.
 struct HubName {
   std::string model;
@@ -24,13 +25,17 @@ std::optional<HubName> parse_hub_name(std::string_view text);
 /// huggingface_hub; an empty variable counts as unset.
 std::string hub_cache();
 
-/// Returns the directory of a snapshot of `model`, a directory models--OWNER--NAME. This is the snapshot that
-/// refs/REVISION names, else the one named REVISION (a commit), else, for "main", the only one. Throws FileError if
-/// there is none, or if refs/REVISION names none.
+/// Returns the directory of a snapshot of `model`, a directory models--OWNER--NAME. Returns the first of these that
+/// exists:
+/// - the snapshot that refs/REVISION names
+/// - the snapshot named REVISION, a commit
+/// - for the revision "main", the only snapshot
+///
+/// Throws FileError if there is none, or if the snapshot that refs/REVISION names does not exist.
 std::string snapshot_of(const std::string& model, const std::string& revision);
 
 /// Returns the snapshot of a model in the cache, or nullopt if the cache does not have the model. If the snapshot has
-/// no config.json and no tokenizer.json but one GGUF file, returns that file. Throws FileError as snapshot_of() does,
+/// neither config.json nor tokenizer.json but one GGUF file, returns that file. Throws FileError as snapshot_of() does,
 /// for a dangling link in the snapshot, and for several GGUF files.
 std::optional<std::string> cached_model(const HubName& name);
 

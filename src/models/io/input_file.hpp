@@ -12,8 +12,8 @@
 
 namespace headgate::io {
 
-/// Makes untrusted bytes safe to print on one line. Shows at most `most` bytes, and writes all but printable ASCII as
-/// \xNN.
+/// Makes untrusted bytes safe to print on one line: writes all but printable ASCII as \xNN, and shows at most `most`
+/// bytes.
 std::string printable(std::string_view text, std::size_t most = 40);
 
 /// A regular file, opened for reading. The constructor throws FileError for anything else.
@@ -29,7 +29,7 @@ class InputFile {
 
   /// Reads the next `bytes` bytes. Throws FileError if fewer are left.
   void read(void* to, std::size_t bytes) const;
-  /// Reads `bytes` bytes from `offset`; does not move the position of read().
+  /// Reads `bytes` bytes from `offset`. The next read() continues where the last read() ended.
   void read_at(void* to, std::size_t bytes, std::size_t offset) const;
 
  private:

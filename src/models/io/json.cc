@@ -12,8 +12,8 @@ namespace headgate::io {
 namespace {
 
 /// Throws FileError for duplicate keys and for brackets nested too deeply. Stops at syntax errors, which Json::parse()
-/// reports. A parser callback could check the same, but it visits all members of an object again after each inner
-/// object.
+/// reports later. A callback of Json::parse() would be slower: after each inner object, it visits all members of the
+/// outer object again.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
@@ -55,7 +55,7 @@ class StructureCheck : public Json::json_sax_t {
 }  // namespace
 
 Json parse_json(const std::string& path, std::string_view text, int max_depth) {
-  // nlohmann/json takes a NUL for the end of the text.
+  // nlohmann/json would treat a NUL as the end of the text.
   if (const auto nul = text.find('\0'); nul != std::string_view::npos) {
     fail(path, "not JSON: byte 0x00 at offset {}", nul);
   }
@@ -65,7 +65,7 @@ Json parse_json(const std::string& path, std::string_view text, int max_depth) {
     return Json::parse(text);
   } catch (const Json::exception& error) {
     constexpr std::size_t kMaxReason = 160;
-    std::string_view what = error.what();  // "[json.exception.NAME.ID] REASON", which may quote the text
+    std::string_view what = error.what();  // "[json.exception.NAME.ID] REASON"; REASON may quote the text
     if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
     fail(path, "not JSON: {}", printable(what, kMaxReason));
   }

@@ -6,7 +6,7 @@
 
 namespace headgate::io {
 
-/// Follows symbolic links to their final target, which need not exist. The result is canonical if `path` is a link,
+/// Follows symbolic links to their final target, which need not exist. Returns a canonical path if `path` is a link,
 /// else `path`. Sets `error` if the links form a loop or a directory cannot be read.
 std::filesystem::path follow_links(const std::filesystem::path& path, std::error_code& error);
 

@@ -17,9 +17,9 @@
 
 namespace headgate::io {
 
-/// Memory region of a mapped file. Regions are reused but never freed, so a signal handler may walk their list in any
-/// thread at any moment. A handler reads the path only of the region that its own thread is reading. The file of that
-/// region is still mapped, so the path does not change.
+/// Describes where a file is mapped. Regions are reused but never freed, so a signal handler may walk their list in any
+/// thread at any moment. A handler reads the path only of the region that its own thread was accessing. That region's
+/// file is still mapped, so its path does not change.
 struct MappedRegion {
   std::atomic<const std::uint8_t*> begin{nullptr};  ///< null if no file is mapped
   std::size_t bytes = 0;
@@ -33,9 +33,9 @@ namespace {
 std::atomic<MappedRegion*> g_regions{nullptr};
 static_assert(std::atomic<MappedRegion*>::is_always_lock_free);
 std::mutex g_free_mutex;
-MappedRegion* g_free = nullptr;  // list of the regions without a file
+MappedRegion* g_free = nullptr;  // list of the regions in which no file is mapped
 
-/// Returns a free or new region with its path and size set. No file is mapped in it yet.
+/// Returns a region with its path and size set, in which no file is mapped yet. Reuses a free region if there is one.
 MappedRegion* take_region(const std::string& path, std::size_t bytes) {
   std::string shown = shown_path(path);
   const std::lock_guard lock(g_free_mutex);

@@ -12,8 +12,8 @@ namespace headgate::io {
 
 struct MappedRegion;
 
-/// A file mapped into memory for reading. Another process may shorten the file at any moment; reading the part that is
-/// gone then raises SIGBUS. A program that handles this signal gets the file's name from mapped_path_at().
+/// A file mapped into memory for reading. If another process shortens the file, reading the part that no longer exists
+/// raises SIGBUS. A handler of this signal gets the file's path from mapped_path_at().
 class MappedFile {
  public:
   /// Throws FileError.

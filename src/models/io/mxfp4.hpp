@@ -15,13 +15,14 @@ namespace headgate::io {
 inline constexpr std::int64_t kMxfp4Numbers = 32;    ///< numbers per block
 inline constexpr std::int64_t kMxfp4CodeBytes = 16;  ///< bytes per block, without its scale
 
-/// Internal format id of MXFP4 with the scales in a separate tensor. No file uses it.
+/// Internal id of the format with scales in a separate tensor. No file contains it.
 inline constexpr std::uint32_t kMxfp4ApartId = std::numeric_limits<std::uint32_t>::max();
 
-/// Doubled number of each 4-bit code. Doubling makes all of them integers.
+/// Twice the value of each 4-bit code. Twice, because all values are then integers.
 inline constexpr std::int8_t kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// Returns the f32 bits of 2^(scale − 128), the factor of the doubled numbers. 2^-127 and 2^-128 are subnormal.
+/// Returns the bits of the f32 number 2^(scale − 128), which multiplies doubled values. 2^-127 and 2^-128 are
+/// subnormal.
 constexpr std::uint32_t mxfp4_half_scale_bits(std::uint8_t scale) {
   return scale < 2 ? std::uint32_t{0x0020'0000} << scale : (std::uint32_t{scale} - 1) << 23;
 }
@@ -31,7 +32,8 @@ void widen_mxfp4(float* out, const std::uint8_t* block);
 /// Converts 16 bytes of codes in Hugging Face's layout, with their scale, to out(32).
 void widen_mxfp4_apart(float* out, const std::uint8_t* codes, std::uint8_t scale);
 
-/// Returns the index of the first of `count` blocks with a number that f32 cannot hold, or `count` if there is none.
+/// Returns the index of the first of `count` blocks with a value that f32 cannot represent, or `count` if there is
+/// none.
 std::int64_t find_infinite_mxfp4(const std::uint8_t* blocks, std::int64_t count);
 std::int64_t find_infinite_mxfp4_apart(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t count);
 

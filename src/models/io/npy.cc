@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kPreambleV1 = 10;  // magic, two bytes of version, u16 header length
 constexpr std::size_t kPreambleV2 = 12;  // u32 header length from version 2.0 on
-// A dict of three entries with at most kMaxRank dimensions of 19 digits takes less than 1 KiB; the rest is padding.
+// A dict of three entries with at most kMaxRank dimensions of 19 digits takes less than 1 KiB. The rest is padding.
 constexpr std::size_t kMaxHeader = 65535;
 
 struct DTypeName {
@@ -172,7 +172,7 @@ class HeaderParser {
       dimensions.push_back(dimension());
       if (dimensions.size() > kMaxRank) fail(path_, "header: more than {} dimensions", kMaxRank);
       if (accept(',')) continue;
-      // (3) is a number in Python; a tuple of one is (3,).
+      // In Python, (3) is a number; a tuple with one element is (3,).
       if (dimensions.size() == 1) unexpected("','");
       expect(')');
       break;

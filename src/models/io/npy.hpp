@@ -38,15 +38,15 @@ struct Array {
 /// 2^62 bytes.
 Array make_array(DType dtype, std::vector<std::int64_t> shape);
 
-/// Returns whether an array of `shape` has at most 2^62 bytes, with dimensions of 0 counted as 1. If so, no product of
-/// its dimensions and no stride overflows.
+/// Returns whether an array of `shape` has at most 2^62 bytes, counting dimensions of 0 as 1. If so, no product of its
+/// dimensions and no stride overflows.
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
 
 /// Returns a shape as Python writes it, such as "(2, 8)", "(3,)" or "()".
 std::string shape_text(const std::vector<std::int64_t>& shape);
 
-/// Reads a whole file. Fortran order is expressed by strides; the elements are not reordered.
-/// Throws FileError, naming the file and what is wrong with it.
+/// Reads a whole file. Does not reorder elements: strides express Fortran order. Throws FileError that names the file
+/// and the problem.
 Array read_npy(const std::string& path);
 
 /// Returns the header of a version 1.0 file with a row-major array: magic, length and dict, padded to a multiple of 64

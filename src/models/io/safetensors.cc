@@ -23,7 +23,7 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kPreamble = 8;  // u64 length of the header
-// The header of 1000 layers with 12 tensors each, and two moments per tensor, takes 4 MiB.
+// Limit of the header in bytes. For 1000 layers with 12 tensors each and two moments per tensor, a header takes 4 MiB.
 constexpr std::size_t kMaxHeader = std::size_t{1} << 23;
 constexpr int kHeaderDepth = 3;  // levels of brackets: header, tensor, shape
 constexpr std::size_t kMaxName = 1024;
@@ -258,13 +258,13 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  state_ = std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` for each `word`, and vice versa
+  state_ = std::rotl((state_ ^ word) * kOdd, 29);  // a bijection of `state_`, and of `word`
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Adds the bytes that complete a pending word, then whole words, then the beginning of the next word.
+  // Adds single bytes until the pending word is complete, then whole words, then the bytes that begin another word.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {
@@ -304,7 +304,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   metadata["format"] = "pt";
   metadata[kChecksum] = checksum.text();
   std::string text = fmt::format("{{\"{}\":{}{}}}", kMetadata, Json(metadata).dump(), entries);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // aligns the elements of the first tensor in the file
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // pads the header, so that the data is aligned
   const std::uint64_t length = text.size();
   StagedFile file(path);
   file.write(&length, kPreamble);

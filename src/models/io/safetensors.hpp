@@ -25,7 +25,7 @@ namespace headgate::io {
 /// A tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< none for U8: bytes in a format that other tensors or the model describe
+  DType dtype = DType::none;  ///< empty for U8: bytes in a format that only the model or other tensors define
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;
@@ -35,12 +35,12 @@ struct TensorEntry {
 
 class SafetensorsReader {
  public:
-  /// Reads and checks the header. Throws FileError, which names the file, the tensor and the problem, as do all
-  /// functions below.
+  /// Reads and checks the header. This and the functions below throw FileError, which names the file, the tensor and
+  /// the problem.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  /// Returns the tensors in the order of the data.
+  /// Returns the tensors in the order of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
   /// Returns the tensor with that name, or null if there is none.
   const TensorEntry* find(std::string_view name) const;
@@ -97,7 +97,7 @@ class Checksum {
   void add_byte(std::byte byte);
 
   std::uint64_t state_ = 0x9E3779B97F4A7C15U;
-  std::uint64_t pending_ = 0;  ///< last bytes_ % 8 bytes, which do not fill a word
+  std::uint64_t pending_ = 0;  ///< the last bytes_ % 8 bytes, which are not a whole word yet
   std::uint64_t bytes_ = 0;
 };
 

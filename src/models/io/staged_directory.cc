@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".new";
-constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255, and the rest of a staging name takes 14 bytes
+constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255; the other characters of a staging name take 14 bytes
 
 std::string old_name(const fs::path& target) {
   return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
@@ -148,7 +148,7 @@ void StagedDirectory::commit(Replacing replacing) {
   if (::fsync(lock_) != 0) fail_with_reason();
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // after an exchange, this is the old directory
+  remove_known(path_);  // the old directory if the two were exchanged; otherwise missing
   remove_known(old_);
   unfinished_.clear();
   path_.clear();
@@ -201,7 +201,7 @@ void StagedDirectory::remove_known(const std::string& directory) const {
 
 void StagedDirectory::sync_parent() const {
   const int descriptor = open_directory(parent_);
-  if (descriptor < 0) return;  // the directory may be writable but not readable
+  if (descriptor < 0) return;  // the process may write to the directory but not read it
   ::fsync(descriptor);
   ::close(descriptor);
 }

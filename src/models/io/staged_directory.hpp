@@ -9,9 +9,9 @@
 
 namespace headgate::io {
 
-/// Method by which commit() replaces an existing directory. `automatic` uses one atomic exchange (renameat2) if the
-/// file system supports it, else two renames. `two_renames` always uses two renames. Between them, the old directory is
-/// at ".NAME.old", where present_directory() finds it.
+/// Selects how commit() replaces an existing directory. `automatic` uses one atomic exchange (renameat2) if the file
+/// system supports it, otherwise two renames. `two_renames` always uses two renames. Between the two, the old directory
+/// is at ".NAME.old", where present_directory() finds it.
 enum class Replacing { automatic, two_renames };
 
 /// Throws NotReplaceable if `target` exists and is not a directory or holds anything but `names`.
@@ -19,10 +19,9 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
 
 /// Writes a directory of known files atomically, replacing the one that was there.
 ///
-///
 /// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor and
-/// remove_unfinished_files() remove it unless it was committed. If the process is killed, the next StagedDirectory of
-/// the same target removes it. A directory that holds anything but `names` is never replaced.
+/// remove_unfinished_files() remove that directory unless it was committed. If the process is killed, the next
+/// StagedDirectory of the same target removes it. Never replaces a directory that holds anything but `names`.
 class StagedDirectory {
  public:
   /// Creates missing parent directories. Throws WriteError.
@@ -54,11 +53,11 @@ class StagedDirectory {
   std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
   std::vector<UnfinishedPath> unfinished_;  ///< registers path_ and its files
-  int lock_ = -1;                           ///< locks path_; an unlocked staging directory was left by a killed process
+  int lock_ = -1;  ///< holds the lock on path_; a staging directory without a lock was left by a killed process
 };
 
-/// Returns the path of the directory committed to `target`. This is `target`, or ".NAME.old" if a process was killed
-/// between two renames. Returns `target` if neither exists.
+/// Returns the path of the directory that was last committed to `target`: `target` itself, or ".NAME.old" if a process
+/// was killed between two renames. Returns `target` if neither exists.
 std::string present_directory(const std::string& target);
 
 }  // namespace headgate::io

@@ -28,7 +28,7 @@ std::string directory_of(const std::string& target) {
 std::string random_name(const std::string& directory, const std::string& target) {
   std::random_device random;
   const std::string name = std::filesystem::path(target).filename().string();
-  // NAME_MAX is 255 on every common file system; the rest of the name takes 14 bytes.
+  // NAME_MAX is 255 on every common file system; the other characters of the name take 14 bytes.
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
@@ -37,7 +37,7 @@ std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::path(path).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   std::error_code error;
-  // Checked before links are followed, because links to pipes name nothing that can be looked up.
+  // Checks the kind of file before follow_links(): links to pipes in /proc name a target that does not exist.
   const fs::file_status there = fs::status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   const fs::path target = follow_links(path, error);
@@ -45,7 +45,7 @@ std::string resolved(const std::string& path) {
   return target.string();
 }
 
-/// Throws WriteError for `path`. `reason` is the errno of a call that failed in `directory`.
+/// Throws WriteError for `path`. `reason` is the errno of a failed call in `directory`.
 [[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
   if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
   fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
@@ -65,7 +65,7 @@ StagedFile::StagedFile(const std::string& path, Staging staging, const std::stri
     : path_(path), target_(resolved(path)), stage_in_(stage_in.empty() ? directory_of(target_) : stage_in) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
-  // Copies the old file's mode before the new file has content that this mode would hide.
+  // Copies the old file's mode before anything is written, so that others can never read a private file's new content.
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & kPermissions);
 }
@@ -86,7 +86,7 @@ StagedFile::~StagedFile() {
 
 void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
-  // give_name() needs /proc to give the nameless file a name.
+  // give_name() needs /proc to give a name to the nameless file.
   if (::access("/proc/self/fd", X_OK) != 0) return;
   descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif

@@ -19,16 +19,17 @@ enum class Staging { automatic, named };
 
 /// Writes a file atomically: it appears at its path complete or not at all.
 ///
-///
 /// Bytes are written to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends.
 /// If the file system does not support that, they are written to ".NAME.XXXXXXXX.tmp" there, which the destructor
 /// removes. If a signal ends the process, that file remains unless the signal handler calls remove_unfinished_files().
-/// commit() flushes the data to the disk and renames the file. A symbolic link at the path is followed. If anything but
-/// a regular file is there, the constructor throws.
+/// commit() flushes the data to the disk and renames the file.
+///
+/// Follows a symbolic link at the path. If anything but a regular file is there, the constructor throws.
 class StagedFile {
  public:
-  /// If the target's directory does not exist yet, `stage_in` is the directory of the temporary file, on the same file
-  /// system. Throws WriteError if no file can be created there. write(), flush() and commit() throw it if they fail.
+  /// `stage_in` is the directory of the temporary file if the target's directory does not exist yet. It must be on the
+  /// same file system. Throws WriteError if no file can be created there. write(), flush() and commit() throw it if
+  /// they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;

@@ -5,14 +5,14 @@
 
 namespace headgate::io {
 
-/// Removes the paths of all UnfinishedPaths of this process: files first, then directories, if they are empty.
+/// Removes the paths of all UnfinishedPath objects of this process: first files, then directories that are empty.
 /// Async-signal-safe: a signal handler may call it in any thread before it ends the process. May change errno.
 void remove_unfinished_files() noexcept;
 
 enum class PathKind { file, directory };
 
-/// Registers a temporary path, which remove_unfinished_files() removes until forget() is called or the object is
-/// destroyed. More than 64 paths in a process, and paths of PATH_MAX bytes or more, are not registered.
+/// Registers a temporary path. remove_unfinished_files() removes it until forget() is called or the object is
+/// destroyed. Does not register paths of PATH_MAX bytes or more, or more than 64 paths per process.
 class UnfinishedPath {
  public:
   UnfinishedPath() = default;

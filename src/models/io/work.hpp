@@ -13,7 +13,7 @@ namespace headgate::io {
 /// fraction done. A fraction of 1 ends the work.
 using WorkReporter = std::function<void(std::string_view what, const std::string& path, double done)>;
 
-/// Makes report_work() call `reporter` in this thread while the object exists. If several exist, the latest one
+/// Makes report_work() call `reporter` in this thread while the object exists. If several objects exist, the newest one
 /// applies.
 class ReportedWork {
  public:

@@ -21,7 +21,7 @@ using Names = std::span<const std::string_view>;
 struct Call {
   std::string_view name;
   const Value& value;            ///< the filtered or tested value, or the object of a method
-  std::vector<Value> arguments;  ///< one value per parameter; undefined if it was not given
+  std::vector<Value> arguments;  ///< one value per parameter; undefined if the call does not give it
   const Arguments& all;
   Budget& budget;
   std::time_t now = 0;
@@ -55,11 +55,11 @@ struct Row {
   std::string_view name;
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
-  std::size_t needed = 0;      ///< number of parameters, counted from the first, that must be given
-  bool any_arguments = false;  ///< true if arguments are not matched to `parameters`; `run` reads Call::all
+  std::size_t needed = 0;      ///< the first `needed` parameters must be given
+  bool any_arguments = false;  ///< true: arguments are not matched to `parameters`, and `run` reads Call::all
 };
 
-/// Finds the row of a name, checks the arguments and runs the row. `what` is "filter", "test", … for messages.
+/// Runs the built-in called `name` after checking its arguments. `what` is "filter", "test", … for messages.
 Value run(std::span<const Row> rows, std::string_view what, std::string_view name, const Value& value,
           const Arguments& given, Budget& budget, std::time_t now = 0) {
   budget.take(Budget::kStep);
@@ -119,7 +119,7 @@ Value items_of(const Value& value, Budget& budget) {
   return Value(std::move(out));
 }
 
-/// Follows a dotted path: for "a.b" it returns value.a.b. Each step looks up an item first, then an attribute.
+/// Follows a dotted path: for "a.b" it returns value.a.b. Each step prefers an item to an attribute.
 Value path_of(const Value& value, const Value& path) {
   const std::string* names = path.string();
   if (names == nullptr) refuse("an attribute's name is {}", path.kind());
@@ -209,8 +209,7 @@ Value map(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Returns the elements for which the test returns `wanted`. Tests each element, or an attribute of it if
-/// `of_attribute`.
+/// Returns the elements for which the test returns `wanted`. If `of_attribute`, tests an attribute of each element.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -359,7 +358,8 @@ constexpr std::array kTests{
 
 const std::string& self(const Call& call) { return call.string_in(call.value); }
 
-/// Returns whether the text begins (`front`) or ends with the argument, or with any string of it if it is a list.
+/// Returns whether the text begins (`front`) or ends with the argument. If the argument is a list, any of its strings
+/// may match.
 Value edge(const Call& call, bool front) {
   const std::string& text = self(call);
   const List one{call.arguments[0]};
@@ -482,7 +482,7 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// Methods of Python that are refused as unsupported. Any other unknown name gives an undefined value.
+// Methods of Python for which the interpreter throws Refusal. Any other unknown name gives an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
     "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",
@@ -508,7 +508,7 @@ Value raise(const Call& call) { refuse("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
-  // Python's strftime interprets these letters differently from C's.
+  // In Python's strftime, these letters have another meaning than in C's.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
     if (format.find(std::string("%") + letter) != std::string::npos)
       refuse("strftime_now of '%{}' is not supported", letter);

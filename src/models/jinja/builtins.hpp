@@ -17,17 +17,17 @@ struct Arguments {
   Dict named;
 };
 
-// These functions run a built-in by its name. They throw Refusal, which names the built-in, if it or one of its
-// arguments is not supported.
+// These functions run a built-in by its name. If they do not support it or one of its arguments, they throw Refusal,
+// which names the built-in.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 Value call_method(const Value& object, std::string_view name, const Arguments& arguments, Budget& budget);
 /// Runs a built-in function. `now` is the time for strftime_now().
 Value call_function(std::string_view name, const Arguments& arguments, std::time_t now, Budget& budget);
 
-/// Returns whether call_method() supports the name for an object. Throws Refusal for a name that only Python supports.
+/// Returns whether call_method() supports this method of an object. Throws Refusal if only Python supports it.
 bool has_method(const Value& object, std::string_view name);
-/// Returns whether a template may call the function. Throws Refusal for a function that only Jinja supports.
+/// Returns whether a template may call this function. Throws Refusal if only Jinja supports it.
 bool has_function(std::string_view name);
 
 /// Returns object.name, or an undefined value. Throws Refusal for an undefined object and for methods.

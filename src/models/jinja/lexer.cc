@@ -54,7 +54,7 @@ std::string unescaped(std::string_view text) {
       out += text[i];
       continue;
     }
-    const char letter = text[++i];  // exists: in a string, a backslash is always followed by another character
+    const char letter = text[++i];  // in bounds: a backslash in a string is always followed by a character
     const auto coded =
         std::find_if(kCoded.begin(), kCoded.end(), [letter](const auto& row) { return row.first == letter; });
     if (const std::size_t at = kSimple.find(letter); at != std::string_view::npos) {
@@ -94,7 +94,7 @@ class Lexer {
     return true;
   }
 
-  /// Adds tokens for the text up to the next tag, and for that tag.
+  /// Adds tokens for the text before the next tag, and for the tag.
   void next_tag() {
     std::size_t at = rest_.find('{');
     while (at != std::string_view::npos &&
@@ -120,9 +120,9 @@ class Lexer {
     add(kind == '{' ? TokenKind::end_output : TokenKind::end_statement, "");
   }
 
-  /// Removes white space between the beginning of a line and the tag.
+  /// Removes the tag's indentation: the white space before it, if the line has nothing else before the tag.
   std::string_view without_indent(std::string_view before) const {
-    const std::size_t line = before.rfind('\n') + 1;  // 0 if there is no line end
+    const std::size_t line = before.rfind('\n') + 1;  // 0 without a line end
     if (line == 0 && !at_line_) return before;
     return space_at_front(before.substr(line)) == before.size() - line ? before.substr(0, line) : before;
   }
@@ -215,7 +215,7 @@ class Lexer {
   std::string all_;
   std::string_view rest_;
   int& line_;
-  bool at_line_ = true;  ///< true if a line begins after the last tag
+  bool at_line_ = true;  ///< true if the text after the last tag begins a line
   std::vector<Token> tokens_;
 };
 

@@ -27,8 +27,8 @@ struct Token {
   int line;
 };
 
-/// Splits a template into tokens, as Jinja does with trim_blocks and lstrip_blocks, which transformers sets. Comments
-/// are left out, and the last token is `end`. Sets `line` to the line of the current token, also if Refusal is thrown.
+/// Splits a template into tokens. Works as Jinja with trim_blocks and lstrip_blocks, which transformers sets. Leaves
+/// out comments. The last token is `end`. Sets `line` to the line of the current token, also if Refusal is thrown.
 std::vector<Token> tokens_of(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

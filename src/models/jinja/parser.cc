@@ -105,7 +105,7 @@ class Parser {
 
   // --- statements
 
-  /// Parses statements up to a tag that begins with one of `ends`. Consumes only the {% of that tag.
+  /// Parses statements up to a tag that begins with one of `ends`. Of this tag, consumes only the {%.
   Node block(Words ends) {
     const Nested nested(depth_);
     Node out = make(NodeKind::block, "");
@@ -127,7 +127,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // the caller reports the error
+          if (ends.size() == 0) return out;  // whole() reports the error
           refuse("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -140,7 +140,7 @@ class Parser {
     }
   }
 
-  /// Parses the body of a statement up to its end tag. A `break` in the body cannot leave a loop outside the statement.
+  /// Parses the body of a statement up to its end tag. In the body, `break` is allowed only in loops that begin there.
   Node closed_body(std::string_view end) {
     const Nested scope(scopes_);
     const int loops = std::exchange(loops_, 0);
@@ -380,7 +380,7 @@ class Parser {
   }
 
   /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first` is
-  /// an element that has been read already and is followed by a comma.
+  /// an element that has already been parsed, up to the comma after it.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();

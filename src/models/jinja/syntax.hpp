@@ -16,14 +16,14 @@ enum class NodeKind {
   text,       ///< name: the text itself
   output,     ///< expression
   if_else,    ///< children: test, then, else
-  for_in,     ///< names: targets; children: items, filter or nothing, body, else
-  set,        ///< names: targets; child: expression; name: attribute of the namespace names[0], or empty
+  for_in,     ///< names: targets; children: items, filter or `nothing`, body, else
+  set,        ///< names: targets; child: expression; name: attribute of namespace names[0], or empty
   set_block,  ///< names and name as for `set`; children: filters applied to `captured`, then the block
-  macro,      ///< name; names: parameters; children: body, then the defaults of the last parameters
+  macro,      ///< name: of the macro; names: parameters; children: body, then defaults of the last parameters
   scope,      ///< child: a block with its own variables
   break_loop,
   continue_loop,
-  nothing,  ///< a child that is omitted
+  nothing,  ///< stands for a child that is omitted
   // Expressions
   constant,   ///< value
   name,       ///< name
@@ -33,14 +33,14 @@ enum class NodeKind {
   item,       ///< children: object, index
   slice,      ///< children: object, begin, end, step
   call,       ///< children: callee, then arguments; names: names of the last arguments
-  filter,     ///< name; children: value, then arguments
-  test,       ///< name; children: value, then arguments
+  filter,     ///< name: of the filter; children: value, then arguments
+  test,       ///< name: of the test; children: value, then arguments
   unary,      ///< name: operator; child: operand
   binary,     ///< name: operator; children: left, right
-  join,       ///< children: operands of ~, which joins their texts
+  join,       ///< children: operands of ~, which concatenates their texts
   compare,    ///< names: operators; children: operands
-  if_value,   ///< children: value, test, else or nothing
-  captured,   ///< text of the block of set_block, before its filters
+  if_value,   ///< children: value, test, else or `nothing`
+  captured,   ///< output of the block in a set_block, the input of its filters
 };
 
 /// A statement or an expression. Nodes nest at most kMostNested deep, which bounds recursion over them.

@@ -31,17 +31,17 @@ auto with_line(const Work& work) {
   }
 }
 
-/// Variables of a scope, such as a macro or one pass of a loop, and the enclosing scope.
+/// Variables of one scope, such as a macro call or one pass of a loop, and a pointer to the enclosing scope.
 struct Scope {
   Dict variables{};
   Scope* outer = nullptr;
 };
 
-/// Opens a scope, and closes it in the destructor. `current` is the pointer to the innermost scope.
+/// Opens a scope in the constructor and closes it in the destructor. `current` points to the innermost scope.
 class Inner {
  public:
   explicit Inner(Scope*& current) : Inner(current, current) {}
-  /// Opens a scope with the enclosing scope `outer`, which may differ from `current`.
+  /// Opens a scope that lies in `outer`, which may be another scope than `current`.
   Inner(Scope*& current, Scope* outer) : current_(current), before_(current), scope_{.outer = outer} {
     current = &scope_;
   }
@@ -71,7 +71,7 @@ class Nested {
   int& depth_;
 };
 
-/// Control flow after a statement.
+/// Says how rendering continues after a statement.
 enum class Flow { next, break_loop, continue_loop };
 
 std::int64_t floored_quotient(std::int64_t a, std::int64_t b) {
@@ -169,7 +169,8 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // The filter `safe` marks text as HTML. This has no effect on text that is written out, only on operators.
+    // The filter `safe` marks text as HTML, which affects only operators. Here the text is output, so the filter is
+    // skipped.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
@@ -220,7 +221,8 @@ class Renderer {
              {"first", Value(first)},           {"last", Value(last)},
              {"length", Value(count)},          {"depth", Value(std::int64_t{1})},
              {"depth0", Value(std::int64_t{0})}};
-    // The new dictionary nests no deeper than the list that holds these items, so it cannot exceed the limit.
+    // previtem and nextitem nest as deep in this dictionary as in the list of items, so the dictionary cannot exceed
+    // the limit.
     if (!first) out.emplace_back("previtem", items[i - 1]);
     if (!last) out.emplace_back("nextitem", items[i + 1]);
     return Value(std::move(out));
@@ -279,7 +281,7 @@ class Renderer {
       if (const Value* found = find(scope->variables, name)) return *found;
     }
     if (const Value* found = find(variables_, name)) return *found;
-    // `name` belongs to a node and therefore outlives the value, as Value::function() requires.
+    // `name` belongs to a Node and therefore outlives the value, as Value::function() requires.
     return has_function(name) ? Value::function(name) : Value(Undefined{std::string(name)});
   }
 

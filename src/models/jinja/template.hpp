@@ -9,7 +9,7 @@
 
 #include "models/jinja/value.hpp"
 
-// Renders chat templates. Supports the part of Jinja that they use, with the settings of transformers.
+// Renders chat templates. Supports the part of Jinja that chat templates use, with the settings of transformers.
 
 namespace headgate::jinja {
 
@@ -17,7 +17,7 @@ struct Node;
 
 struct RenderOptions {
   std::time_t now = 0;  ///< time that strftime_now() formats, in local time
-  /// Limit of the computation of render(): about 16 units for each step and 1 for each byte of a string.
+  /// Limit of the work of render(), in units. A step takes about 16 units, a byte of a string 1.
   std::size_t budget = std::size_t{1} << 28;
 };
 
@@ -30,8 +30,8 @@ class Template {
   Template(Template&&) noexcept;
   Template& operator=(Template&&) noexcept;
 
-  /// Returns the text that the template outputs. Throws Error if the template raises an exception, if an operation
-  /// would fail in Python, or if it is not supported. The message has the form of the constructor's.
+  /// Returns the text that the template outputs. Throws Error if the template raises an exception, if Python would
+  /// raise one, or if an operation is not supported. The message has the form of the constructor's.
   std::string render(const Dict& variables, const RenderOptions& options) const;
 
  private:

@@ -85,7 +85,7 @@ std::string with_case(std::string_view text, Case to) {
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most) {
   std::string out;
   while (most != 0) {
-    if (from.empty()) {  // inserts `to` before every character and at the end
+    if (from.empty()) {  // empty `from`: inserts `to` before every character and at the end
       out += to;
       if (text.empty()) return out;
       const std::size_t bytes = first_bytes(text);

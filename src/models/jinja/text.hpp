@@ -19,7 +19,7 @@ std::int64_t characters_in(std::string_view text);
 struct Ends {
   bool left = true, right = true;
 };
-/// Removes characters from the ends of `text`: those in `set`, or white space if `set` is null.
+/// Removes characters from the chosen ends of `text`: those in `set`, or white space if `set` is null.
 std::string_view stripped(std::string_view text, const std::string_view* set, Ends ends);
 /// Returns the number of bytes of white space at the front of `text`.
 std::size_t space_at_front(std::string_view text);

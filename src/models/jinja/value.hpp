@@ -57,7 +57,7 @@ class Value {
   explicit Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   explicit Value(Namespace* value) : data_(value) {}
   explicit Value(const Node* macro) : data_(macro) {}
-  /// These two throw Refusal if the values nest too deep.
+  /// These two constructors throw Refusal if the values nest too deep.
   explicit Value(List values);
   explicit Value(Dict values);
   /// Returns a value that represents the built-in function `name`. `name` must outlive the value.
@@ -103,7 +103,7 @@ class Value {
   int depth_ = 0;
 };
 
-/// Limit of the computation of a template.
+/// Limits the work of rendering a template.
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
@@ -128,7 +128,7 @@ bool equal(const Value& a, const Value& b, Budget& budget);
 /// Returns a negative number if a < b, 0 if they are equal, else a positive number. Throws Refusal for values without
 /// an order.
 int compare(const Value& a, const Value& b);
-/// Returns whether the string, list or dictionary `in` contains the item as a substring, element or key.
+/// Returns whether `in` contains the item: as a substring of a string, an element of a list or a key of a dictionary.
 bool contains(const Value& in, const Value& item, Budget& budget);
 /// Returns the text that a template outputs for a value. Throws Refusal for lists and dictionaries.
 std::string text_of(const Value& value);
