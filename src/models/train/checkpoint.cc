@@ -32,7 +32,7 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns the table of the parameters for which a checkpoint has moments, according to its trainer state.
+/// Returns the table of the parameters that have moments, according to the checkpoint's trainer state.
 models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::ParameterTable& table,
                                     const std::string& state_path) {
   if (checkpoint.trainer_state.empty()) return table;

@@ -33,7 +33,7 @@ struct CheckpointView {
   const float* second_moment = nullptr;    ///< (number of trained parameters), or null
   std::string trainer_state;               ///< JSON text, or empty
   std::vector<NamedText> text_files = {};  ///< files of the tokenizer, from SequenceSource::model_files()
-  TrainedPart trained = TrainedPart::all;  ///< the trained part, as in `trainer_state`
+  TrainedPart trained = TrainedPart::all;  ///< which parameters were trained and have moments, as in `trainer_state`
   /// Says whether BOS precedes a text of a byte-level model. Empty: a tokenizer decides.
   std::optional<Bos> bos = std::nullopt;
 };

@@ -33,7 +33,7 @@ constexpr std::string_view option_of() {
   }
 }
 
-/// Derives the sizes that the user did not give from the given ones.
+/// Computes sizes that the user did not give from those that the user gave.
 void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   const bool dim = keys.of<&DecoderConfig::dim>().has_value();
   const bool heads = keys.of<&DecoderConfig::heads>().has_value();
@@ -49,7 +49,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// Returns the gate `before`, changed by --gate and --gate-site. The caller then applies the other options of the gate.
+/// Returns the gate `before`, changed by --gate and --gate-site. Other options of the gate are not applied yet.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -79,7 +79,7 @@ constexpr std::array<LayerWord, 3> kLayerWords{{{"gated_delta", LayerType::linea
                           io::printable(pattern), kLayerWords[0].word, kLayerWords[1].word, kLayerWords[2].word));
 }
 
-/// Parses "N:M", the numbers of linear and of attention layers. Returns false if `text` has another form.
+/// Parses "N:M": N layers of linear attention and M of attention. Returns false if `text` has another form.
 bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& attention) {
   const char* const end = text.data() + text.size();
   const auto first = std::from_chars(text.data(), end, linear);
@@ -107,7 +107,7 @@ void require_use_of_window(const DecoderConfig& config, const std::string& patte
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
-/// Throws Error if options of a gate were given without a gate.
+/// Throws Error if the user gave options of a gate but the model has none.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
     const bool part = row.group == models::OptionGroup::gate && keys.is_given(slot);
@@ -116,7 +116,8 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// A gate that starts as the identity: its matrix starts at 0, where g is 1 for `mul` and 0 for `add`.
+/// Describes a gate that starts as the identity. Its matrix starts at 0, so its logits are 0. There, g is 1 for `mul`
+/// and 0 for `add`.
 struct IdentityGate {
   GateFn fn;
   GateOp op;
@@ -140,7 +141,7 @@ void require_identity(const GateVariant& gate) {
           option_of<&GateVariant::init_std>(), gate.init_std);
 }
 
-/// Returns the gate of a run that starts from `model`. `config`: the model's config, changed by options. Throws Error
+/// Returns the gate of a run that starts from `model`. `config` is the model's config, changed by options. Throws Error
 /// if the options contradict the model's gate, or if an added gate does not start as the identity.
 GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, const DecoderConfig& model,
                       const std::string& path) {
@@ -159,7 +160,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws Error if the option of `row` was given with another value than the model's.
+/// Throws Error if the user gave the option of `row` with another value than the model has.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;
@@ -170,7 +171,7 @@ void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, 
   }
 }
 
-/// Throws Error if --layer-types was given and differs from the model's layers.
+/// Throws Error if the user gave --layer-types and they are not the types of the model's layers.
 void require_same_layers(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
   if (choices.layer_types.empty()) return;
   const std::vector<LayerType> types = parse_layer_types(choices.layer_types, model.layers);
@@ -256,7 +257,7 @@ bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_
   try {
     return make_config(choices, task, bos, ids) == config;
   } catch (const Error&) {
-    return false;  // derived sizes may not fit the given ones
+    return false;  // derived sizes may contradict those that the user gave
   }
 }
 

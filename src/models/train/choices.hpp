@@ -13,16 +13,16 @@
 #include "models/train/settings.hpp"
 #include "models/train/task_defaults.hpp"
 
-// Builds a model's config and a run's settings from the user's options. Other values come from a file, the defaults of
-// a task or a resumed run. Error messages name options.
+// Builds a model's config and a run's settings from the user's options. Values without an option come from a file, the
+// defaults of a task or a resumed run. Error messages name options.
 
 namespace headgate::train {
 
 /// The options of a model that the user gave on the command line.
 struct ModelChoices {
-  std::string config_file;  ///< a config.json to start from; empty: the task's own model
+  std::string config_file;  ///< config.json to start from; empty: the task's default model
   Given<models::kConfigKeys> keys;
-  std::string gate;  ///< name of a gate variant, for parse_gate(); options in `keys` change its parts; empty: not given
+  std::string gate;         ///< name of a gate variant, for parse_gate(); `keys` may change its parts; empty: not given
   std::string layer_types;  ///< pattern for parse_layer_types(); empty: not given
   bool match_params = false;
 
@@ -35,42 +35,42 @@ struct ModelChoices {
 /// The options of a run that the user gave on the command line.
 using RunChoices = Given<kSettings>;
 
-/// Returns the types of `layers` layers by repeating `pattern`. "N:M" stands for N layers of linear attention, then M
-/// of attention; "gated_delta,attention,sliding" names each layer. Throws Error.
+/// Returns the types of `layers` layers by repeating `pattern`. The pattern "N:M" means N layers of linear attention,
+/// then M of attention. A pattern such as "gated_delta,attention,sliding" names the type of each layer. Throws Error.
 std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
-/// Returns a valid config. If neither an option nor a file sets the vocabulary, its size is `ids`, the tokens of a
-/// tokenizer, rounded up to a multiple of 8. Without a tokenizer (`ids` = 0), tokens are bytes and, for Bos::on, kBos.
-/// Throws Error, and io::FileError for the config file.
+/// Returns a valid config. If neither an option nor a file sets the vocabulary, its size is `ids`, the tokenizer's
+/// number of tokens, rounded up to a multiple of 8. If `ids` is 0, there is no tokenizer: the vocabulary consists of
+/// the bytes and, for Bos::on, kBos. Throws Error, and io::FileError for the config file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
-/// Returns the config of a run that starts from a model with the config `model`, or continues such a run. It equals
-/// `model`, except that options may add a gate that starts as the identity. Throws Error that names `path` if an option
+/// Returns the config of a run that starts from, or continues, a model with the config `model`. The result equals
+/// `model`, but options may add a gate that starts as the identity. Throws Error that names `path` if an option
 /// contradicts the model.
 models::DecoderConfig make_config_from(const ModelChoices& choices, const models::DecoderConfig& model,
                                        const std::string& path);
 
-/// Returns the sequence length of a run that starts from `model`: the chosen length, or the default of the task limited
-/// to the model's positions. Throws Error if the chosen length exceeds these positions.
+/// Returns the sequence length of a run that starts from `model`: the chosen length, or the task's default, but at most
+/// the model's number of positions. Throws Error if the chosen length exceeds that number.
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
                                   const std::string& path);
 
-/// Returns whether make_config() with these arguments returns `config`.
+/// Returns whether make_config(choices, task, bos, ids) returns `config`.
 bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids,
                     const models::DecoderConfig& config);
 
-/// Throws Error that names the option and `path` if a given option differs from `model`. Refuses --config and
+/// Throws Error that names the option and `path` if a given option differs from `model`. Also throws for --config and
 /// --match-params, which cannot be compared with a model.
 void require_options_of(const ModelChoices& choices, const models::DecoderConfig& model, const std::string& path);
 
-/// Returns valid settings of a new run. The task defaults to text. `seq_len`: tokens of a sequence. Throws Error.
+/// Returns valid settings of a new run with sequences of `seq_len` tokens. The task defaults to text. Throws Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
 /// Returns the settings of a resumed run: `run`, with the choices that may change on --resume. Throws Error if any
 /// other choice differs from `run`.
 TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
 
-/// Formats a value as in options and in --help.
+/// Formats a value as the user writes it in an option, and as --help shows it.
 template <typename Value>
 std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -80,8 +80,9 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Returns the default of a row's field for --help: "10000", "text 6, bigram-backcopy 1" if tasks differ, or
-/// default_text of the row. of_task(task): returns the default config or settings of the task.
+/// Returns the default value of a row's field for --help: default_text of the row if it has one, otherwise the value,
+/// such as "10000". If the tasks' defaults differ, returns all of them: "text 6, bigram-backcopy 1". of_task(task)
+/// returns the default config or settings of a task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

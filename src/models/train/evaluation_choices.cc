@@ -28,7 +28,7 @@ namespace {
 
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
-/// Returns the task that --task names, or the one task on which all models were trained.
+/// Returns the task that --task names. Without --task, returns the task on which all models were trained.
 Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   if (!choices.task.empty()) return parse_word<Task>("task", choices.task);
   const Task task = trained_on(models.front());
@@ -39,7 +39,7 @@ Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& m
   return task;
 }
 
-/// Returns the sequence length in tokens, at most the number of positions of every model.
+/// Returns the sequence length in tokens. It is at most the number of positions of every model.
 std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   std::int64_t most = models.front().config.seq_len;
   bool all_read_bytes = true;
@@ -101,7 +101,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   return out;
 }
 
-/// Returns the first of `sources` with the same sequences as `source`, or `source` if there is none.
+/// Returns the first of `sources` that provides the same sequences as `source`. Returns `source` if there is none.
 Source shared(const std::vector<Source>& sources, Source source) {
   const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
     return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
@@ -109,12 +109,12 @@ Source shared(const std::vector<Source>& sources, Source source) {
   return same == sources.end() ? source : *same;
 }
 
-/// The text as a model reads it: as tokens or as bytes.
+/// A text in the form in which a model reads it: tokens or bytes.
 struct ReadText {
   std::optional<TokenText> tokens;  ///< empty: the model reads bytes
   Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
 
-  /// Returns the number of ids of the text in a sequence of `seq_len` tokens and its last target. Tokens before the
+  /// Returns how many ids of the text a sequence of `seq_len` tokens takes, its last target included. Tokens before the
   /// text, such as BOS, do not count.
   std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
   std::int64_t front() const {
@@ -122,7 +122,7 @@ struct ReadText {
   }
 };
 
-/// Returns the number of bytes of the text that a sequence of `seq_len` tokens and its last target cover.
+/// Returns how many bytes of the text a sequence of `seq_len` tokens covers, its last target included.
 std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   if (!text.tokens) return text.ids(seq_len);
   const std::vector<std::int32_t>& bytes = text.tokens->bytes;
@@ -130,8 +130,8 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the length of the longest sequence that, with its last target, covers at most `bytes` bytes of the text. The
-/// result is between 1 and `seq_len`.
+/// Returns the length of the longest sequence that covers at most `bytes` bytes of the text, its last target included.
+/// The result is between 1 and `seq_len`.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
@@ -157,7 +157,7 @@ std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, con
   return out;
 }
 
-/// Returns whether all models read the same tokens: bytes, with or without BOS before them, or the tokens of one
+/// Returns whether all models read the same tokens: all read bytes, with or without BOS, or all have the same
 /// tokenizer.
 bool same_tokens(const std::vector<Source>& sources) {
   return std::all_of(sources.begin(), sources.end(), [&](const Source& source) {
@@ -165,7 +165,8 @@ bool same_tokens(const std::vector<Source>& sources) {
   });
 }
 
-/// Returns the source of sequences for each model. A text shorter than a sequence gives one shorter sequence.
+/// Returns the source of sequences for each model. If the text is shorter than a sequence, the source has one shorter
+/// sequence.
 std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoices& choices,
                                     const std::vector<LoadedModel>& models, std::int64_t seq_len) {
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
@@ -196,8 +197,8 @@ std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoice
   return out;
 }
 
-/// The source of sequences for each model. `limit` describes the part of the text that is read by default; empty if the
-/// whole text is read.
+/// The source of sequences for each model. `limit` describes the part of the text that is read by default, for
+/// messages. It is empty if the whole text is read.
 struct Sources {
   std::vector<Source> list;
   std::string limit{};
@@ -261,7 +262,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
   require_seen_first_tokens(input.metrics, seq_len, models);
-  const bool ends = !input.source->has_triggers();  // drawn sequences have no end
+  const bool ends = !input.source->has_triggers();  // false: sequences are drawn at random without end
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);

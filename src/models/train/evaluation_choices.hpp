@@ -22,16 +22,16 @@
 
 namespace headgate::train {
 
-/// Default for the maximum number of tokens that pass through a layer at a time. With this many rows, reading the
-/// weights takes only a small part of the time of a matrix product.
+/// Default for EvaluationChoices::part. With this many rows, a matrix product spends only a small part of its time
+/// reading weights.
 inline constexpr std::int64_t kPartTokens = 2048;
 
-/// Default for the maximum number of tokens of an evaluation: minutes for a model of a billion parameters.
+/// Default maximum number of tokens of an evaluation, which takes minutes for a model of a billion parameters.
 inline constexpr std::int64_t kDefaultTokens = 65536;
 /// Value of EvaluationChoices::tokens that selects every sequence of the text.
 inline constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
-/// Default number of bytes, from the beginning of the text, that models with different tokens read. All of them thus
-/// read the same text.
+/// Default number of bytes, from the beginning of the text, that models with different tokenizers read. It makes all of
+/// them read the same text.
 inline constexpr std::int64_t kDefaultBytes = 4 * kDefaultTokens;
 
 /// The options of an evaluation that the user gave.
@@ -41,14 +41,14 @@ struct EvaluationChoices {
   std::string task;       ///< name of the task; empty: the task on which the models were trained
   std::optional<std::int64_t> seq_len;
   std::optional<std::int64_t> tokens;      ///< maximum number of tokens; empty: kDefaultTokens
-  std::optional<std::int64_t> text_bytes;  ///< number of bytes, from the beginning of the text, that a tokenizer reads
-  std::int64_t longest_of_others = 512;    ///< default maximum of seq_len for models that do not read bytes
+  std::optional<std::int64_t> text_bytes;  ///< bytes at the beginning of the text that tokenizers read; empty: all
+  std::int64_t longest_of_others = 512;    ///< default of seq_len is at most this for models with a tokenizer
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
-  /// Evaluates one sequence per model. All sequences cover the same text: its longest beginning with at most `tokens`
-  /// tokens for every model.
+  /// Evaluates one sequence per model, all of the same text: the longest beginning of it that takes at most `tokens`
+  /// tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
 };
@@ -64,14 +64,14 @@ struct LoadedModel {
   std::string tokenizer{};               ///< path of the model's tokenizer, for tokenize::open_tokenizer()
 };
 
-/// Resolves `path` with io::given_path() and returns the directory or file for models::ModelFile. The path may name a
-/// checkpoint, a run (its newest checkpoint is used), a directory of another program, or a GGUF file. Throws
-/// io::FileError.
+/// Resolves `path` with io::given_path() and returns the directory or file that models::ModelFile opens. The path may
+/// name a checkpoint, a run, a directory of another program, or a GGUF file. For a run, returns its newest checkpoint.
+/// Throws io::FileError.
 std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
-/// Returns the LoadedModel without parameters. `path`: path of the model, as the user gave it. `file`: opened from
+/// Returns the LoadedModel without parameters. `path` is the path that the user gave; `file` is opened from
 /// model_path(path).
 LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
@@ -80,15 +80,19 @@ struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
-  /// Describes the evaluated part of the text, "65536 of the text's 80000 tokens, …", if the default of `tokens` omits
-  /// the rest. Otherwise empty.
+  /// Describes which part of the text is evaluated, such as "65536 of the text's 80000 tokens, …", if defaults leave
+  /// out the rest. Otherwise empty.
   std::string limit;
 };
 
-/// Returns one input for each model. Given options take precedence over the models' training settings, which take
-/// precedence over the defaults. Models that read the same tokens share a source. Other models read the same text in
-/// sequences of an equal number of their own tokens. Throws Error if the models disagree on something that no option
-/// sets, if options contradict the models or each other, or if a tokenizer has more tokens than its model.
+/// Returns one input for each model. The user's options take precedence over the models' training settings, and those
+/// over the defaults. Models that read the same tokens share a source. Models with different tokenizers read the same
+/// text, each in its own tokens.
+///
+/// Throws Error if:
+/// - the models disagree on something that no option sets;
+/// - options contradict the models or each other;
+/// - a tokenizer has more tokens than its model.
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 

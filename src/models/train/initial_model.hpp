@@ -26,8 +26,8 @@ class InitialModel {
   /// Returns whether BOS precedes a text of bytes.
   Bos bos() const { return about_.bos; }
 
-  /// Returns all parameters, in one flat buffer, for `config`: the model's config, or the same with an added gate. The
-  /// parameters of an added gate are 0.
+  /// Returns all parameters for `config` in one flat buffer. `config` is the model's config, with or without an added
+  /// gate. The parameters of an added gate are 0.
   std::vector<float> parameters(const models::DecoderConfig& config) const;
 
  private:

@@ -20,7 +20,8 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
-/// Takes the next training step and returns its report with rates. If Cancelled is thrown, the step does not count.
+/// Takes the next training step and returns its report, with rates such as tokens per second. If Cancelled is thrown,
+/// the step has not been taken.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();
@@ -45,7 +46,7 @@ std::optional<Evaluation> evaluated(Trainer& trainer) {
 class Interruptible {
  public:
   Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
-    // Does not cancel passes in a group, because all processes must end after the same step.
+    // Processes of a group must not cancel passes, because all of them must end after the same step.
     if (trainer.group().size() == 1) trainer.cancel_when([&observer] { return observer.interrupted(); });
   }
   Interruptible(const Interruptible&) = delete;
@@ -56,7 +57,7 @@ class Interruptible {
   Trainer& trainer_;
 };
 
-/// Returns the reason to end the loop after the last step, or nothing if the loop continues.
+/// Returns the reason to end the loop now, or nothing if the loop continues.
 std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interruption, const LoopOptions& options) {
   const bool interrupted = trainer.group().any(own_interruption);
   if (trainer.finished()) return LoopReason::finished;
@@ -65,7 +66,7 @@ std::optional<LoopReason> reason_to_end(const Trainer& trainer, bool own_interru
   return std::nullopt;
 }
 
-/// Saves checkpoints and logs metrics. A write that fails does not end the run.
+/// Saves checkpoints and logs metrics. The run continues if a write fails.
 class RunWriter {
  public:
   RunWriter(const Trainer& trainer, RunDirectory& run, LoopObserver& observer)
@@ -80,7 +81,7 @@ class RunWriter {
     observer_.saved(saved_step_, run_.checkpoint());
   }
 
-  /// Saves a checkpoint unless the last step is saved already. Returns the reason of a failure, or an empty string.
+  /// Saves a checkpoint unless the last step is saved already. Returns an empty string, or the reason of a failure.
   /// After a failure the previous checkpoint remains.
   std::string save() {
     if (saved_step_ == trainer_.steps_done()) return "";
@@ -137,8 +138,8 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run) {
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
   RunWriter writer(trainer, run, observer);
   const Interruptible interruptible(trainer, observer);
-  // Saves before the first step, so that an unusable directory is reported early and a run that diverges early has a
-  // checkpoint.
+  // Saves before the first step, for two reasons: an unusable directory is reported early, and a run that diverges
+  // early has a checkpoint.
   if (trainer.steps_done() == 0) writer.save_start();
   try {
     if (lacks_evaluation(trainer, run)) writer.add_evaluation(trainer.evaluate());

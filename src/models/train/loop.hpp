@@ -12,24 +12,25 @@
 namespace headgate::train {
 
 struct LoopOptions {
-  std::int64_t stop_at = 0;      ///< stop after this step, as if interrupted; 0: never
-  double fma_peak_gflops = 0.0;  ///< FMA peak of the run's threads; 0: unknown, so MFU is not reported
+  std::int64_t stop_at = 0;  ///< stop after this step, as if interrupted; 0: never
+  double fma_peak_gflops =
+      0.0;  ///< peak rate of fused multiply-adds of the run's threads; 0: unknown, so MFU is not reported
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called with the evaluation after the last step of a resumed run, if an interruption had prevented it.
+  /// Called at the start of a resumed run with an evaluation that an interruption had prevented.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
-  /// Called after a checkpoint was saved. `directory` changes if a checkpoint could not replace the previous one
-  /// (RunDirectory::save).
+  /// Called after a checkpoint was saved. `directory` differs from the last call's if that directory could not be
+  /// replaced (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
-  /// Called if something could not be written; training continues. `what`: one line that names the file, the reason and
-  /// what happens next.
+  /// Called if something could not be written; training continues. `what` is one line that names the file, the reason
+  /// and what happens next.
   virtual void not_written(const std::string& what) = 0;
-  /// Returns true to end the loop, which then saves the last whole step. Called after each step. If the process trains
-  /// alone, also called between parts of a step and of an evaluation.
+  /// Returns true to end the loop, which then saves the last whole step. Called after each step. In a process that
+  /// trains alone, also called between parts of a step and of an evaluation.
   virtual bool interrupted() = 0;
 };
 
@@ -43,20 +44,22 @@ struct LoopEnd {
   std::string not_logged;       ///< reason why metrics.jsonl lacks lines; empty if it is complete
 };
 
-/// Returns whether an interruption prevented the evaluation of the last step. Throws io::FileError.
+/// Returns whether the evaluation of the last step is due but missing, because the run was interrupted. Throws
+/// io::FileError.
 bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 
 /// Trains until all steps are done, `stop_at` is reached or the observer interrupts.
+/// - If lacks_evaluation() is true, begins with that evaluation.
 /// - Saves at the start of a new run, every save_every steps and at the end.
-///   Evaluates every eval_every steps and at the last step.
-/// - Begins with the evaluation that lacks_evaluation() finds missing.
+/// - Evaluates every eval_every steps and at the last step.
 /// - Drops an interrupted step. A resumed run takes it again, bitwise identically.
-/// - Retries a write that fails after the start, such as on a full disk, at the next save or line.
+/// - If a write fails after the start, for example on a full disk, tries again at the next save or line.
+///
 /// Throws Diverged; the checkpoint of the last save then remains. Throws io::FileError before the first step if
 /// something cannot be written, and later if the data has changed.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
-/// Takes the steps of run_loop() in a process that does not lead its group, without writing or evaluating. An
+/// Takes the same steps as run_loop() in a process that does not lead its group. Does not write or evaluate. An
 /// interruption of any process ends the loops of all processes.
 LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 

@@ -32,17 +32,17 @@ std::optional<std::uint64_t> number_after(const std::string& file, const std::st
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::ifstream in(file);
   std::uint64_t number = 0;
-  if (!(in >> number)) return std::nullopt;  // "max": no limit
+  if (!(in >> number)) return std::nullopt;  // the file holds "max": there is no limit
   return number;
 }
 
-/// File names of a control group (cgroup) in one version of the kernel's interface.
+/// Names of the files of control groups (cgroups), in one version of the kernel's interface.
 struct GroupFiles {
   const char* controller;  ///< name of the controller in /proc/self/cgroup
   const char* root;
   const char* limit;
   const char* usage;
-  const char* file_cache[2];  ///< keys in memory.stat: page cache, which is freed on demand
+  const char* file_cache[2];  ///< keys in memory.stat for the page cache, which the kernel frees on demand
 };
 constexpr GroupFiles kVersions[] = {
     {"", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -66,7 +66,7 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Returns the smallest number of bytes left in the process's control groups and their ancestors.
+/// Returns how many bytes the process's control groups and their ancestors leave: the smallest number of any of them.
 std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

@@ -14,21 +14,21 @@ namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
 
-/// Returns the number of bytes that this process can still allocate: the available memory and swap of the machine, or
-/// less if a control group limits the process. Empty if the kernel does not report it. `root`: prefix of /proc and
-/// /sys, for tests.
+/// Returns the number of bytes that this process can still allocate: the machine's available memory and swap, or less
+/// if a control group limits the process. Returns nothing if the kernel does not report it. `root` is a prefix of /proc
+/// and /sys, for tests.
 std::optional<std::uint64_t> available_memory(const std::string& root = "");
 
 /// Returns one line, "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …". If
-/// `available` is unknown or sufficient, the line says instead that the system gave less.
+/// `available` is unknown or sufficient, the line has "and the system gave less" in its place.
 std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> available);
 
-/// Throws Error with shortage_text() if the plan exceeds the available memory. `taken`: bytes of the plan that are
-/// already allocated.
+/// Throws Error with shortage_text() if the plan exceeds the available memory. `taken` bytes of the plan are already
+/// allocated.
 void require_memory(const MemoryPlan& plan, std::uint64_t taken = 0);
 
-/// Calls make(), which allocates the memory of `plan` except for `taken` bytes that are already allocated. Throws Error
-/// with shortage_text() if there is too little memory, before the allocation where possible.
+/// Calls make(), which allocates the memory of `plan` except for the `taken` bytes that are already allocated. Throws
+/// Error with shortage_text() if there is too little memory, and if possible before the allocation.
 template <class Make>
 auto with_memory(const MemoryPlan& plan, std::uint64_t taken, const Make& make) {
   require_memory(plan, taken);

@@ -14,7 +14,7 @@ namespace headgate::train {
 struct Progress {
   StepReport step;
   double tokens_per_second = 0.0;
-  std::optional<double> mfu;             ///< model FLOPs (models::training_flops) over FMA peak
+  std::optional<double> mfu;  ///< model FLOPs utilisation: models::training_flops per second, divided by the FMA peak
   std::optional<Evaluation> evaluation;  ///< evaluation after the step, if one was due
 };
 
@@ -27,12 +27,12 @@ void check_metrics(const std::string& path);
 /// Returns whether `path` has a record of `step` without an evaluation. Throws the errors of check_metrics().
 bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 
-/// Writes metrics.jsonl, one JSON object per line for each step. Writes a line as soon as it is added. If writing
-/// fails, for instance on a full disk, keeps lines in memory and writes them with the next line.
+/// Writes metrics.jsonl, which has one JSON object per line for each step. Writes each line at once. If writing fails,
+/// for example on a full disk, keeps the lines in memory and writes them with the next line.
 class MetricsLog {
  public:
-  /// Opens the file to append records after `step`. Removes later records, which a run wrote after its last checkpoint.
-  /// Throws io::FileError, also in the cases of check_metrics(); the file is then unchanged.
+  /// Opens the file to append records after `step`. Removes records of later steps, which a run wrote after its last
+  /// checkpoint. Throws io::FileError, also in the cases of check_metrics(); the file is then unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

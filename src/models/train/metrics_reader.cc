@@ -28,11 +28,12 @@ namespace {
 
 using io::Json;
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 30;  // largest file; curves take about as much memory at most
+constexpr std::size_t kMostBytes = std::size_t{1}
+                                   << 30;  // limit of the file's size; curves take at most about as much memory
 constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
 constexpr std::size_t kChunk = std::size_t{1} << 20;
 constexpr int kMostNested = 16;
-constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // largest count, since JSON readers may use doubles
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // limit of counts: JSON readers may store them as doubles
 
 /// Calls take(line, number, ended) for each line of the file. `ended` is false if the newline is missing. Reports
 /// progress.
@@ -73,7 +74,7 @@ struct Record {
     const auto it = in.find(std::string(key));
     return it == in.end() ? nullptr : &*it;
   }
-  /// Returns the object at `key`, or null if the key is absent.
+  /// Returns the object at `key`, or null if the key is absent. Throws io::FileError for a value of another type.
   const Json* object(const Json& in, std::string_view key) const {
     const Json* value = find(in, key);
     if (value != nullptr && !value->is_object()) io::fail(where, "'{}' is {}, not an object", key, quoted(*value));
@@ -97,7 +98,7 @@ struct Record {
   }
 };
 
-/// The place of a figure in a record: at the top level, in the evaluation, or in the evaluation by trigger.
+/// Says where a record holds a figure: at the top level, in the evaluation, or in the evaluation by trigger.
 enum class Place { step, evaluation, by_trigger };
 
 std::vector<std::pair<const metrics::Figure*, Place>> figures_and_places() {
@@ -165,7 +166,7 @@ class Reader {
     }
   }
 
-  /// Removes the records of `step` and later steps, which a resumed run repeats.
+  /// Removes the records of `step` and later steps. A resumed run has written them again.
   void take_back_to(std::int64_t step) {
     const auto shorten = [step](std::vector<std::int64_t>& steps) {
       const auto from = std::lower_bound(steps.begin(), steps.end(), step);
@@ -183,7 +184,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< has a curve for every figure until finished() removes those without numbers
+  RecordedRun run_;  ///< has a curve for every figure; finished() removes those without numbers
   std::vector<Place> places_;
 };
 

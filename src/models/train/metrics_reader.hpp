@@ -22,16 +22,16 @@ struct RecordedRun {
   std::vector<std::int64_t> steps;     ///< steps of the records, increasing, at least one
   std::optional<std::int64_t> tokens;  ///< tokens seen up to the last step
   std::vector<std::int64_t> spikes;    ///< steps at which a loss spike begins
-  std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); never empty
-  std::int64_t replaced = 0;  ///< number of records replaced by later ones of the same or an earlier step
-  bool cut_off = false;       ///< the last line is incomplete and left out
+  std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); not empty
+  std::int64_t replaced = 0;  ///< number of records that later lines with the same or an earlier step replace
+  bool cut_off = false;       ///< whether the last line was incomplete and is left out
 
   /// Returns the curve of a figure, or null if the run does not have that figure.
   const Curve* find(const metrics::Figure& figure) const;
 };
 
-/// Returns every figure that a record may have: the step's loss, the figures of an evaluation, the other figures of a
-/// step.
+/// Returns every figure that a record may have, in this order: the step's loss, the figures of an evaluation, the
+/// step's other figures.
 std::vector<const metrics::Figure*> recorded_figures();
 
 /// Reads metrics.jsonl of a run, which may still be running. If steps go back, later records replace earlier ones.

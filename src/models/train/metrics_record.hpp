@@ -42,7 +42,7 @@ inline constexpr metrics::Figure kMfu{
 
 inline constexpr std::array kStepFigures{&kStepLoss, &kStepBits, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 
-/// Returns whether an incomplete line may be the beginning of a record. Such a line remains if the writer is killed.
+/// Returns whether an incomplete line may be the beginning of a record. A writer that is killed may leave such a line.
 bool may_begin_record(std::string_view line);
 
 }  // namespace headgate::train

@@ -36,8 +36,8 @@ class MpiGroup : public ProcessGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  /// Sums x over the processes. Each process receives its slice of x from all processes, adds the slices in the order
-  /// of the ranks, and sends the sum to all.
+  /// Sums x over the processes. Each process receives its own slice of x from all processes, adds the slices in the
+  /// order of the ranks, and sends the total to all.
   void sum(float* x, std::int64_t n) override {
     for (std::int64_t first = 0; first < n; first += kPiece) sum_piece(x + first, std::min(kPiece, n - first));
   }
@@ -56,7 +56,7 @@ class MpiGroup : public ProcessGroup {
   }
 
  private:
-  /// Number of elements summed at a time. The slices that a process receives then take 16 MiB together.
+  /// Number of elements summed at a time: the slices that a process receives take 16 MiB in total.
   static constexpr std::int64_t kPiece = std::int64_t{1} << 22;
 
   void sum_piece(float* x, std::int64_t n) {
@@ -87,7 +87,8 @@ class MpiGroup : public ProcessGroup {
 
   void wait(MPI_Request& request) {
     using Clock = std::chrono::steady_clock;
-    constexpr std::chrono::milliseconds kToLive(300);  // mpirun waits one second between SIGTERM and SIGKILL
+    constexpr std::chrono::milliseconds kToLive(
+        300);  // less than the second that mpirun waits between SIGTERM and SIGKILL
     constexpr std::chrono::microseconds kNap(50);
     constexpr int kTriesAwake = 2000;
     Clock::time_point told{};
@@ -108,7 +109,7 @@ class MpiGroup : public ProcessGroup {
   std::function<bool()> signalled_;
   int rank_ = 0, size_ = 1;
   bool lost_ = false;
-  std::vector<float> slices_;  // this process's slice of x, received from each process
+  std::vector<float> slices_;  // this process's slice of x, one copy from each process
 };
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace headgate::train {
 
-/// Represents the processes that train one run together, with ranks from 0 on. All processes call the same functions in
-/// the same order, and each function waits until all have called it.
+/// Represents the processes that train one run together. Ranks begin at 0. All processes call the same functions in the
+/// same order, and each function waits until all have called it.
 class ProcessGroup {
  public:
   virtual ~ProcessGroup() = default;
@@ -22,12 +22,12 @@ class ProcessGroup {
   virtual void sum(float* x, std::int64_t n) = 0;
   /// Returns the value `x` of each process, in the order of the ranks.
   virtual std::vector<double> gather(double x) = 0;
-  /// Ends all processes at once after an error that only this process has.
+  /// Ends all processes at once. For errors that occur in this process only.
   [[noreturn]] virtual void end_all(int status) = 0;
 
-  /// Returns whether this is the process that reports and writes.
+  /// Returns whether this process has rank 0, which reports and writes.
   bool leads() const { return rank() == 0; }
-  /// Returns the sum over the processes, added in the order of their ranks.
+  /// Returns the sum of x over the processes, added in the order of their ranks.
   double sum(double x) {
     if (size() == 1) return x;
     double total = 0.0;
@@ -40,15 +40,17 @@ class ProcessGroup {
 /// Returns the group of a process that trains alone.
 ProcessGroup& alone();
 
-/// Thrown instead of waiting for processes that no longer respond.
+/// Thrown if other processes no longer respond, in place of waiting for them.
 class GroupLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Returns the group of processes that an MPI launcher (mpirun) started, or null without a launcher. `signalled`:
-/// returns whether a signal has told this process to end. From then on, calls of the group wait no longer than the
-/// launcher's grace period and then throw GroupLost. Throws Error in a build without MPI.
+/// Returns the group of processes that an MPI launcher (mpirun) started, or null without a launcher. Throws Error in a
+/// build without MPI.
+///
+/// signalled() returns whether a signal has told this process to end. Once it has, calls of the group wait for less
+/// than the launcher's grace period and then throw GroupLost.
 std::unique_ptr<ProcessGroup> launched_group(std::function<bool()> signalled);
 
 /// Returns the number of processes according to the launcher's environment variables; 1 without a launcher.

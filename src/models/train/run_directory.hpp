@@ -27,12 +27,12 @@ std::string newest_checkpoint(const std::string& run);
 /// Returns the paths of all files that a run in `run` writes, whether they exist or not.
 std::vector<std::string> files_of_run(const std::string& run);
 
-/// Returns the files that outputs must not overwrite: the files of the model or run at `path`. If `path` is a
-/// checkpoint of a run, includes the run's metrics.jsonl. Includes files of known names that do not exist.
+/// Returns the files of the model or run at `path`, which outputs must not overwrite. If `path` is a checkpoint of a
+/// run, includes the run's metrics.jsonl. Includes files that do not exist yet but that the model or run may have.
 std::vector<std::string> files_of_model_or_run(const std::string& path);
 
-/// Throws io::FileError if a new run cannot begin: `run` holds a checkpoint, the metrics of a run, or a checkpoint/
-/// that cannot be replaced.
+/// Throws io::FileError if `run` holds something that a new run would overwrite: a checkpoint, the metrics of a run, or
+/// a checkpoint/ that cannot be replaced.
 void require_no_run(const std::string& run);
 
 enum class RunStart { fresh, resumed };
@@ -40,19 +40,20 @@ enum class RunStart { fresh, resumed };
 /// Locks a run's directory against other trainers while the object exists.
 class RunDirectory {
  public:
-  /// Opens and locks the directory. RunStart::fresh creates the directory if it is missing, but not its parent, and
-  /// calls require_no_run(). RunStart::resumed requires that the directory exists. Throws io::FileError, also if
-  /// another process holds the lock, metrics.jsonl belongs to no run, or the newest checkpoint cannot be replaced.
+  /// Opens and locks the directory. RunStart::fresh calls require_no_run() and creates the directory if it is missing,
+  /// but not its parent. With RunStart::resumed, the directory must exist. Throws io::FileError, also if another
+  /// process holds the lock, if metrics.jsonl is not that of a run, or if the newest checkpoint cannot be replaced.
   RunDirectory(const std::string& path, RunStart start);
 
   const std::string& path() const { return path_; }
   /// Returns the newest checkpoint, which the next save replaces.
   const std::string& checkpoint() const { return checkpoint_; }
-  /// Returns the reason why the directory is not locked, if its file system has no locks; empty if it is locked.
+  /// Returns the reason why the file system cannot lock the directory; empty if the directory is locked.
   const std::string& lock_unavailable() const { return lock_.unavailable(); }
 
-  /// Saves a checkpoint in place of the newest one. If the newest checkpoint's directory holds other files, saves to a
-  /// new directory, which checkpoint() then returns. Throws io::WriteError (the last checkpoint remains) and Diverged.
+  /// Saves a checkpoint in place of the newest one. If that directory holds files that are not part of a checkpoint,
+  /// saves to a new directory, which checkpoint() then returns. Throws io::WriteError and Diverged; the last checkpoint
+  /// then remains.
   void save(const Trainer& trainer);
 
  private:

@@ -14,7 +14,7 @@ enum class Decay { cosine, linear, constant };
 struct Schedule {
   Decay decay = Decay::cosine;
   double peak = 1e-3;
-  double floor = 0.1;       ///< last learning rate, as a share of `peak`
+  double floor = 0.1;       ///< learning rate at the last step, as a fraction of `peak`
   std::int64_t warmup = 0;  ///< steps of the warm-up
   std::int64_t steps = 1;   ///< steps of the whole run
 };

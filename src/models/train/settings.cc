@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headgate-trainer-1";
 
-/// Visits every key of a trainer state except the settings, both to write and to read the state.
+/// Visits every key of a trainer state except the settings. Used both to write and to read the state.
 template <class Archive, class State>
 void visit_progress(const Archive& at, State& state) {
   at("step", state.step);
@@ -31,7 +31,7 @@ void visit_progress(const Archive& at, State& state) {
   at("recent_losses", state.recent_losses);
 }
 
-// The read_value() functions refuse the conversions between number types that nlohmann/json performs silently.
+// The read_value() functions throw Error where nlohmann/json would silently convert a number to another type.
 void read_value(bool& out, const json& value) {
   if (!value.is_boolean()) throw Error("not true or false");
   out = value.get<bool>();
@@ -90,12 +90,13 @@ json parse_state(const std::string& text) {
   constexpr int kMaxDepth = 8;
   try {
     return io::parse_json("trainer state", text, kMaxDepth);
-  } catch (const io::FileError& error) {  // rethrown as Error: callers add the file's name
+  } catch (const io::FileError& error) {  // rethrown as Error, because callers add the file's name
     throw Error(error.what());
   }
 }
 
-/// Throws Error if a path is not UTF-8 and therefore cannot be stored in JSON. Accepts settings of other types.
+/// Throws Error if a path is not UTF-8 and therefore cannot be stored in JSON. The overload for other types does
+/// nothing.
 template <class Row, typename Value>
 void require_utf8(const Row& row, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {

@@ -38,7 +38,7 @@ struct TrainSettings {
   double clip = 1.0;             ///< largest gradient norm; 0: no limit
   std::uint64_t seed = 1;        ///< seed of the initial parameters and of the data's order
   std::int64_t eval_every = 0;   ///< number of steps between evaluations; 0: never
-  std::int64_t eval_tokens = 0;  ///< maximum number of held-out tokens of an evaluation, at least one sequence
+  std::int64_t eval_tokens = 0;  ///< maximum number of held-out tokens in an evaluation, at least one sequence
   std::int64_t save_every = 0;   ///< number of steps between saves; 0: only at the end
   models::ModelPrecision precision = models::ModelPrecision::f32;
   TrainedPart trained = TrainedPart::all;
@@ -55,7 +55,7 @@ enum class OnResume { stays, may_change };
 /// Says whether a saved state must have the setting.
 enum class InState { required, optional };
 
-/// The heading in --help under which a setting's option stands.
+/// The heading in --help that lists a setting's option.
 enum class SettingGroup { data, run, model, optimizer };
 
 template <typename V>
@@ -259,8 +259,8 @@ Bos bos_of(const TrainSettings& settings);
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The state of a run besides parameters and moments. State, parameters and moments continue a run as if it had never
-/// been interrupted, because data is drawn by index.
+/// The state of a run besides its parameters and moments. A run that continues from all three computes the same as if
+/// it had never been interrupted, because data is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done
@@ -274,8 +274,8 @@ struct TrainerState {
 std::string write_state(const TrainerState& state);
 /// Parses the untrusted text of a state and validates the result. Throws Error that names the key.
 TrainerState read_state(const std::string& text);
-/// Reads from the untrusted text of a state which parameters have moments; TrainedPart::all without that key. Throws
-/// Error.
+/// Returns which parameters have moments, from the untrusted text of a state. Returns TrainedPart::all if the text does
+/// not say. Throws Error.
 TrainedPart read_trained_part(const std::string& text);
 
 }  // namespace headgate::train

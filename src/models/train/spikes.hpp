@@ -8,11 +8,11 @@
 namespace headgate::train {
 
 /// Counts loss spikes. A step is high if its loss exceeds the mean of up to kWindow losses before it by more than
-/// kDeviations standard deviations and by more than kLeast nats. A run of high steps is one spike.
+/// kDeviations standard deviations and by more than kLeast nats. Consecutive high steps are one spike.
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses that are needed to judge a step
+  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses that it takes to judge a step
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 

@@ -67,7 +67,7 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-/// Calls note() if a changed number of steps changes the learning rate of `step`, the next step.
+/// Calls note() if the schedules `before` and `now` differ in the learning rate of `step`, the next step.
 void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
   const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
   if (is == was) return;
@@ -75,7 +75,7 @@ void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_
                    was, now.steps, before.steps));
 }
 
-/// Calls work() in each process of the group. If it fails in some processes, the first of these throws its error, and
+/// Calls work() in each process of the group. If it throws in some processes, the first of them rethrows its error, and
 /// all others throw OtherProcessFailed.
 template <class Work>
 void in_each_process(ProcessGroup& group, const Work& work) {
@@ -92,7 +92,8 @@ void in_each_process(ProcessGroup& group, const Work& work) {
   throw OtherProcessFailed("another process of the run has failed");
 }
 
-/// Returns the names of the inputs that differ between the processes of the group but must not; empty if all agree.
+/// Returns the names of inputs that differ between the processes of the group, although they must agree. Empty if none
+/// do.
 std::string disagreement(const Run& run) {
   const Trainer& trainer = *run.trainer;
   const auto differs = [&trainer](std::uint64_t own) {
@@ -148,7 +149,7 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// The inputs from which a run's trainer is made, except its directory and data.
+/// Inputs to make a run's trainer, except its directory and data.
 struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;
@@ -179,7 +180,7 @@ std::string tokenizer_of(const RunRequest& request, Task task, const std::option
   return init->tokenizer();
 }
 
-/// Reads the parameters of the initial model. Throws Error first if there is too little memory to train them.
+/// Reads the parameters of the initial model. If there is too little memory to train them, throws Error before reading.
 std::vector<float> initial_parameters(const InitialModel& init, const Prepared& run) {
   return with_memory(parameter_memory(run.config, run.settings.trained), 0,
                      [&] { return init.parameters(run.config); });
@@ -236,8 +237,8 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   return run;
 }
 
-/// Returns the tokenizer of a resumed run: the given one, or the one in its checkpoint. Throws Error if it is not the
-/// tokenizer of the run's training.
+/// Returns the tokenizer of a resumed run: the one that the user gave, or the one in the checkpoint. Throws Error if
+/// the run was trained with another tokenizer.
 std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoices& choices,
                                                                    const TrainSettings& settings,
                                                                    const std::string& checkpoint) {
@@ -342,7 +343,7 @@ Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group)
   in_each_process(group, [&] { encode_text(run, request, p, note, group); });
   in_each_process(group, [&] {
     open_source(run, request, p);
-    const std::uint64_t read =  // bytes of the plan that parameters and moments already take
+    const std::uint64_t read =  // bytes of the plan that are already allocated: parameters and moments
         (p.checkpoint.parameters.size() + 2 * p.checkpoint.first_moment.size()) * sizeof(float);
     run.trainer = with_memory(training_memory(p.config, p.settings, *run.source, group), read, [&] {
       return std::make_unique<Trainer>(std::move(p.checkpoint), p.state, *run.source, group);

@@ -18,7 +18,8 @@ struct RunRequest {
   ModelChoices model;
   RunChoices settings;
   std::string directory;
-  std::optional<std::int64_t> stop_at = std::nullopt;  ///< the step after which the run stops, as if interrupted there
+  std::optional<std::int64_t> stop_at =
+      std::nullopt;  ///< step after which the run stops, as if the user interrupted it
 };
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.
@@ -31,17 +32,18 @@ struct Run {
 /// Callback for notes to the user that are not errors, one line each.
 using Note = std::function<void(const std::string& line)>;
 
-/// Thrown if another process of the group cannot begin the run. That process throws the reason.
+/// Thrown if another process of the group cannot begin the run. The other process throws the reason.
 class OtherProcessFailed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// start_run() starts a new run, and resume_run() continues one. All processes of the group call them together; the
-/// group must outlive the run. Both throw Error, with messages that name options, and io::FileError. They also throw if
-/// the processes differ in data, settings, parameters or vector target. If one process fails, the others throw
-/// OtherProcessFailed. Nothing is written then except the file of token ids, which all processes read from the leading
-/// process's directory.
+/// start_run() starts a new run, and resume_run() continues one. All processes of the group call the same function at
+/// the same time; the group must outlive the run.
+///
+/// Both throw io::FileError, and Error with messages that name options. They also throw if the processes differ in
+/// data, settings, parameters or vector target. If one process fails, the others throw OtherProcessFailed. Nothing is
+/// written then except the file of token ids, which all processes read from the leading process's directory.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 

@@ -16,8 +16,8 @@ models::DecoderConfig task_model(Task task);
 /// Vocabulary of models whose sequences begin with kBos.
 inline constexpr std::int64_t kVocabWithBos = tokenize::kVocabWithByteBos;
 
-/// Returns the default settings of a task, without data. The warm-up is default_warmup() of the steps. The caller sets
-/// seq_len to the model's sequence length.
+/// Returns the default settings of a task, without data. The number of warm-up steps is default_warmup(steps). The
+/// caller sets seq_len to the model's sequence length.
 TrainSettings task_settings(Task task);
 
 /// Returns the default number of warm-up steps for a run of `steps` steps: a tenth, at most 100.

@@ -9,11 +9,11 @@
 
 namespace headgate::train {
 
-/// The parameters that a run trains. All others stay bitwise unchanged and have no moments.
+/// Selects the parameters that a run trains. All others stay bitwise unchanged and have no moments.
 enum class TrainedPart : std::int32_t { all, gates };
 
-/// Returns the table of trained parameters, without gaps, which is the layout of the optimizer's moments. Throws Error
-/// if there are none.
+/// Returns the table of trained parameters, with offsets in a flat buffer without the others. The optimizer's moments
+/// have this layout. Throws Error if there are none.
 models::ParameterTable trained_parameters(const models::ParameterTable& table, TrainedPart part);
 
 }  // namespace headgate::train

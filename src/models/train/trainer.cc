@@ -18,7 +18,7 @@ namespace {
 bool never() { return false; }
 
 [[noreturn]] void throw_diverged(std::int64_t step, const char* what, double value) {
-  const double shown = std::isnan(value) ? std::abs(value) : value;  // the sign of NaN has no meaning
+  const double shown = std::isnan(value) ? std::abs(value) : value;  // shows NaN without its meaningless sign
   throw Diverged(fmt::format("step {}: {} is {}", step, what, shown));
 }
 
@@ -36,7 +36,7 @@ models::Purpose purpose_of(const TrainSettings& settings) {
   return settings.trained == TrainedPart::gates ? models::Purpose::train_gates : models::Purpose::train;
 }
 
-/// Returns the shape of each process's part of a pass. Throws Error if the batch cannot be divided evenly among the
+/// Returns the shape of this process's share of a batch. Throws Error if the batch cannot be divided evenly among the
 /// processes.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
   require(settings.batch % group.size() == 0, "batch {} is not a multiple of the number of processes, {}",
@@ -132,7 +132,7 @@ void Trainer::plan() {
   }
 }
 
-/// Merges adjacent trained parameters into ranges, and into segments with the same weight decay.
+/// Merges adjacent trained parameters into ranges, and those with the same weight decay into segments.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
   auto next = trained_.entries().begin();  // both tables have the same order

@@ -19,7 +19,7 @@
 
 namespace headgate::train {
 
-/// Thrown if a loss, gradient, parameter or moment is not finite, with a message of one line, "step N: …". If step()
+/// Thrown if a loss, gradient, parameter or moment is not finite. The message is one line, "step N: …". If step()
 /// throws, the parameters are unchanged.
 class Diverged : public std::runtime_error {
  public:
@@ -27,9 +27,9 @@ class Diverged : public std::runtime_error {
 };
 
 struct StepReport {
-  std::int64_t step = 0;                  ///< number of the step, from 1
+  std::int64_t step = 0;                  ///< number of the step, from 1 on
   double loss = 0.0;                      ///< mean over the step's tokens, before the update, in nats
-  std::optional<double> bits_per_byte{};  ///< the loss in bits a byte of text; empty if the text is unknown
+  std::optional<double> bits_per_byte{};  ///< the loss in bits per byte of text; empty if the text is unknown
   double grad_norm = 0.0;                 ///< norm of the gradient before clipping
   double lr = 0.0;
   std::int64_t tokens = 0;  ///< tokens seen since step 1
@@ -46,8 +46,8 @@ std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& con
 std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained);
 
 /// Trains a model: holds its parameters and AdamW's moments, and takes training steps on settings.threads threads. In a
-/// group of n processes, each process holds all parameters and computes 1/n of every batch, in the order of the ranks.
-/// Gradients and losses are summed, so that all processes take the same step.
+/// group of n processes, each process holds all parameters and computes 1/n of every batch. The ranks split the batch
+/// in their order. Gradients and losses are summed over the processes, so that all take the same step.
 class Trainer {
  public:
   /// Starts a new run with parameters initialised from settings.seed. `source` and `group` must outlive the trainer.
@@ -67,12 +67,12 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Makes step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it returns
-  /// true. An empty function never cancels. Only for a process that trains alone: other processes of a group would wait
-  /// forever.
+  /// true. An empty function never cancels. Use it only in a process that trains alone, since other processes of a
+  /// group would wait forever.
   void cancel_when(std::function<bool()> cancelled);
 
-  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. Throws Diverged and Cancelled before
-  /// the update, so that save() still saves the previous state.
+  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If it throws Diverged or Cancelled,
+  /// the parameters are not updated yet, so save() still saves the state before the step.
   StepReport step();
 
   /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0, and Cancelled.
@@ -91,7 +91,7 @@ class Trainer {
   const models::DecoderConfig& config() const { return decoder_->config(); }
   const std::vector<float>& parameters() const { return parameters_; }
   std::int64_t spikes() const { return spikes_.count(); }
-  double flops_per_step() const;  ///< FLOPs of a step in all processes
+  double flops_per_step() const;  ///< FLOPs of a step, summed over all processes
   std::int64_t trained_count() const { return trained_.total(); }
   ProcessGroup& group() const { return group_; }
   TrainerState state() const;
@@ -106,7 +106,7 @@ class Trainer {
   };
   /// A range of adjacent trained parameters with the same weight decay.
   struct Segment : Range {
-    std::int64_t moments = 0;  ///< offset of their moments
+    std::int64_t moments = 0;  ///< offset of the range's moments in first_moment_ and second_moment_
     bool decays = false;
   };
 
@@ -121,7 +121,7 @@ class Trainer {
   TrainSettings settings_;
   const SequenceSource& source_;
   ProcessGroup& group_;
-  std::function<bool()> cancelled_;  // never empty: the decoders' contexts point to it
+  std::function<bool()> cancelled_;  // never empty, because the decoders' contexts point to it
   std::unique_ptr<models::SequenceDecoder<float>> decoder_;
   models::ParameterTable trained_;
   std::optional<HeldOutEvaluator> evaluator_;
