@@ -21,7 +21,7 @@ namespace headgate::train {
 
 inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 
-/// Counts how often each byte follows each other byte in a text.
+/// Counts for each byte which bytes follow it in a text, and how often.
 class BigramTable {
  public:
   /// Counts the pairs of bytes in the first 64 MiB of the text. Throws Error if the text has fewer than two bytes, or
@@ -34,8 +34,8 @@ class BigramTable {
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  std::vector<std::int64_t> cumulative_;  // (257,256) row b: cumulative counts of the bytes after byte b; row 256: of
-                                          // all bytes except triggers
+  /// (257,256) cumulative counts. Row b counts the bytes after byte b. Row 256 counts all bytes except triggers.
+  std::vector<std::int64_t> cumulative_;
 };
 
 class BackcopySource : public SequenceSource {

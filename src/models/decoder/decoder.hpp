@@ -68,7 +68,7 @@ struct LayerView {
   LayerType type = LayerType::full_attention;
   // Tap::scores in layers of linear attention
   LinearAttentionInputs rule_inputs;    ///< arguments for linear_attention_statistics
-  LinearAttentionOptions rule_options;  ///< likewise
+  LinearAttentionOptions rule_options;  ///< options for linear_attention_statistics
   // Tap::kept_rule in layers of linear attention; set in the view that ends the sequence
   LinearAttentionInputs kept_rule;  ///< inputs of the delta rule for all tokens of the sequence, without its state
   // Tap::scores in layers of attention
@@ -82,9 +82,9 @@ struct LayerView {
   std::int64_t window = 0;  ///< keys that a query attends to, its own included; 0: all keys up to its own
   // Tap::values
   View<const W, 3> v;  ///< values: (N,Hkv,D) after the gate, or (N,Hv,Dv) after the convolution of linear attention
-  // Tap::gate_logits
-  View<const W, 3> gate;  ///< raw logits z (N,heads,features); absent without a gate. The token stride is 0 for an
-                          ///< input-independent gate. Linear attention: logits of the output gate, (N,Hv,Dv)
+  // Tap::gate_logits: logits z (N,heads,features) of the gate, or (N,Hv,Dv) of the output gate in linear attention. The
+  // token stride is 0 if the gate does not depend on the input. Absent without a gate.
+  View<const W, 3> gate;
   // Tap::head_outputs
   View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o, after a gate or control of the attention output
   // Tap::output
@@ -119,8 +119,8 @@ struct LayerOverride {
 /// Name and size in bytes of a part of a decoder's working memory.
 using MemoryItem = WorkspaceItem;
 
-/// Interface of Decoder<T> that does not depend on the type of activations: runs a model on batches of one shape. W,
-/// the type of parameters, gradients and losses, is f32 or f64.
+/// Runs a model on batches of one shape: the interface of Decoder<T> for any type of activations. W, the type of
+/// parameters, gradients and losses, is f32 or f64.
 template <typename W>
 class SequenceDecoder {
  public:
@@ -175,8 +175,8 @@ class SequenceDecoder {
 template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
-  /// Throws Error if config is not valid or shape.seq exceeds config.seq_len. Also throws Error if `parts` cuts
-  /// sequences of a batch of several, or of a decoder for training. Throws std::bad_alloc if memory runs out.
+  /// Throws Error if config is not valid or if shape.seq exceeds config.seq_len. `parts` can cut only a single
+  /// sequence, and only with Purpose::evaluate; otherwise throws Error. Throws std::bad_alloc if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;
@@ -191,8 +191,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
               LayerObserver<Wide<T>>* observer = nullptr, Wide<T>* token_losses = nullptr,
               layers::AttentionSkip* skip = nullptr) override;
   /// Returns the loss with the outputs of some heads of one layer replaced. Throws Error if the layer or a head does
-  /// not exist, if sequences are cut into parts, or if factors have no buffer `ungated`. Also throws Error if there are
-  /// factors but the gate does not multiply the attention output.
+  /// not exist, or if sequences are cut into parts. If `replaced` has HeadOverride::factors, also throws Error if it
+  /// has no buffer `ungated` or if the gate does not multiply the attention output.
   double loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 

@@ -36,7 +36,8 @@ struct DecoderSizes {
   // Shapes of the mixers; absent if the model has no layers of that type.
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
-  std::optional<layers::ExpertsShape> experts;  ///< absent if no layer has experts; the limits of a layer are not set
+  std::optional<layers::ExpertsShape>
+      experts;  ///< without the limits, which differ by layer; absent if no layer has experts
 
   bool norms_outputs() const;  ///< whether any layer norms its outputs
 };

@@ -44,7 +44,7 @@ template <typename T, typename M = T>
 struct DecoderExperts {
   View<T, 2> router;                   ///< (E,C) router
   View<T, 1> router_bias;              ///< (E) bias of the sigmoid router
-  layers::MatrixOf<M> gate_up;         ///< (E·2I,C) for each expert the rows of its gate, then of up
+  layers::MatrixOf<M> gate_up;         ///< (E·2I,C) for each expert: I rows of its gate, then I rows of up
   layers::MatrixOf<M> down;            ///< (E·C,I) down projections of the experts
   layers::MatrixOf<M> shared_gate_up;  ///< (2S,C) gate and up projections of the shared expert
   layers::MatrixOf<M> shared_down;     ///< (C,S) down projection of the shared expert
@@ -333,7 +333,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last: of the tensors after the layers
+  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last entry: of the tensors after all layers
 };
 
 }  // namespace headgate::models

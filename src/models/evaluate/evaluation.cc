@@ -128,7 +128,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-/// Returns the loss of the current batch in nats, summed over its targets. Adds the time that it takes to `pass`.
+/// Returns the loss of the current batch in nats, summed over its targets. Adds its duration to pass.seconds.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);

@@ -65,10 +65,10 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  View<const std::uint8_t, 1> triggers_;  // (N) of the current batch
-  View<const std::int32_t, 1> targets_;   // (N) of the current batch
+  View<const std::uint8_t, 1> triggers_;  // (N) triggers of the current batch
+  View<const std::int32_t, 1> targets_;   // (N) targets of the current batch
 
-  std::vector<T> token_losses_;              // (N); this buffer and the next four: empty if no metric reads them
+  std::vector<T> token_losses_;              // (N); empty if no metric reads it, like the next four
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)

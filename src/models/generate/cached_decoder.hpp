@@ -45,7 +45,8 @@ class CachedDecoder {
   /// file must not change: append() throws io::FileError if it has become shorter. Throws io::FileError if the model
   /// does not fit its config, Error if the options do not fit the config, and std::bad_alloc.
   CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options);
-  /// Copies parameters(total), laid out as in ParameterTable(config). Throws Error and std::bad_alloc as above.
+  /// Copies parameters(total), laid out as in ParameterTable(config). Throws Error if config is not valid or the
+  /// options do not fit it, and std::bad_alloc.
   CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options);
   ~CachedDecoder();
   CachedDecoder(const CachedDecoder&) = delete;

@@ -25,7 +25,7 @@ struct GenerationFiles {
 /// - end ids: eos_token_id, one id or a list, in generation_config.json and config.json
 /// - chat template: chat_template.jinja, otherwise the key chat_template of tokenizer_config.json or
 ///   chat_template.json; of several templates, the one named "default"
-/// - special tokens: tokenizer_config.json, and special_tokens_map.json if the former has no added_tokens_decoder
+/// - special tokens: tokenizer_config.json, and special_tokens_map.json if the first has no added_tokens_decoder
 ///
 /// A GGUF file has these settings, under tokenizer.ggml if not stated otherwise:
 /// - end ids: eos_token_id, eot_token_id, eom_token_id, fim_pad_token_id, fim_rep_token_id and fim_sep_token_id

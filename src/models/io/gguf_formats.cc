@@ -137,7 +137,7 @@ bool has_finite_half(const std::uint8_t* block) {
   return (((load<std::uint16_t>(block + kAt) & kExponent) != kExponent) && ...);
 }
 
-/// Returns the index of the first of `count` blocks with a scale that is not finite, or `count` if there is none.
+/// Returns the index of the first of `count` blocks for which kIsFinite() is false, or `count` if there is none.
 template <std::int64_t kBytes, bool (*kIsFinite)(const std::uint8_t*)>
 std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
   for (std::int64_t b = 0; b < count; ++b) {

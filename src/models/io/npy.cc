@@ -351,7 +351,7 @@ void NpyWriter::commit() {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
     std::error_code error;
-    for (const std::string& directory : made) fs::remove(directory, error);  // has no effect on non-empty directories
+    for (const std::string& directory : made) fs::remove(directory, error);  // keeps directories that are not empty
     throw;
   }
   files_.clear();

@@ -258,7 +258,8 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  state_ = std::rotl((state_ ^ word) * kOdd, 29);  // a bijection of `state_`, and of `word`
+  state_ =
+      std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` and in `word`: another word gives another state
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {

@@ -209,7 +209,8 @@ Value map(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Returns the elements for which the test returns `wanted`. If `of_attribute`, tests an attribute of each element.
+/// Returns the elements of a list for which the test returns `wanted`. If `of_attribute`, tests an attribute of each
+/// element.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;

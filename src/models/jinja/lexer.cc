@@ -122,7 +122,7 @@ class Lexer {
 
   /// Removes the tag's indentation: the white space before it, if the line has nothing else before the tag.
   std::string_view without_indent(std::string_view before) const {
-    const std::size_t line = before.rfind('\n') + 1;  // 0 without a line end
+    const std::size_t line = before.rfind('\n') + 1;  // 0 if `before` has no line end
     if (line == 0 && !at_line_) return before;
     return space_at_front(before.substr(line)) == before.size() - line ? before.substr(0, line) : before;
   }

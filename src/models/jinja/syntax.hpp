@@ -32,7 +32,7 @@ enum class NodeKind {
   attribute,  ///< name: the attribute; child: object
   item,       ///< children: object, index
   slice,      ///< children: object, begin, end, step
-  call,       ///< children: callee, then arguments; names: names of the last arguments
+  call,       ///< children: callee, then arguments; names: of keyword arguments, the last ones
   filter,     ///< name: of the filter; children: value, then arguments
   test,       ///< name: of the test; children: value, then arguments
   unary,      ///< name: operator; child: operand

@@ -20,7 +20,7 @@ constexpr std::size_t kMostMessageBytes = 400;
 constexpr int kMostNested = 512;  ///< limit of nested statements and expressions; bounds the call stack
 constexpr int kMostCalls = 64;    ///< limit of nested macro calls
 
-/// Runs work(line) and converts a Refusal to an Error with that line.
+/// Runs work(line), which sets `line`. Converts a Refusal to an Error that names the line.
 template <class Work>
 auto with_line(const Work& work) {
   int line = 1;

@@ -41,7 +41,7 @@ struct CheckpointView {
 /// A checkpoint that was loaded.
 struct Checkpoint {
   models::DecoderConfig config;
-  std::vector<float> parameters;     ///< (total) of ParameterTable(config)
+  std::vector<float> parameters;     ///< (total) in the layout of ParameterTable(config)
   std::vector<float> first_moment;   ///< (number of trained parameters), or empty
   std::vector<float> second_moment;  ///< (number of trained parameters), or empty
   std::string trainer_state;         ///< JSON text, unchecked, or empty

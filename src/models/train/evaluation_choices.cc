@@ -138,7 +138,7 @@ std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::in
     const auto last = static_cast<std::size_t>(text.ids(seq_len) - 1);
     if (!text.tokens) {
       --excess;
-    } else if (last < text.tokens->bytes.size()) {  // a held-out text may have fewer ids
+    } else if (last < text.tokens->bytes.size()) {  // false if the text has fewer ids than a sequence takes
       excess -= text.tokens->bytes[last];
     }
   }
@@ -262,7 +262,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
   require_seen_first_tokens(input.metrics, seq_len, models);
-  const bool ends = !input.source->has_triggers();  // false: sequences are drawn at random without end
+  const bool ends = !input.source->has_triggers();  // tasks with triggers draw sequences at random, without end
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);

@@ -20,7 +20,7 @@ using MemoryPlan = std::vector<models::MemoryItem>;
 std::optional<std::uint64_t> available_memory(const std::string& root = "");
 
 /// Returns one line, "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …". If
-/// `available` is unknown or sufficient, the line has "and the system gave less" in its place.
+/// `available` is unknown or sufficient, the line says "and the system gave less" instead of "but … are available".
 std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> available);
 
 /// Throws Error with shortage_text() if the plan exceeds the available memory. `taken` bytes of the plan are already

@@ -23,7 +23,7 @@ struct RecordedRun {
   std::optional<std::int64_t> tokens;  ///< tokens seen up to the last step
   std::vector<std::int64_t> spikes;    ///< steps at which a loss spike begins
   std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); not empty
-  std::int64_t replaced = 0;  ///< number of records that later lines with the same or an earlier step replace
+  std::int64_t replaced = 0;  ///< number of records that were replaced because a resumed run repeated their steps
   bool cut_off = false;       ///< whether the last line was incomplete and is left out
 
   /// Returns the curve of a figure, or null if the run does not have that figure.
@@ -34,8 +34,8 @@ struct RecordedRun {
 /// step's other figures.
 std::vector<const metrics::Figure*> recorded_figures();
 
-/// Reads metrics.jsonl of a run, which may still be running. If steps go back, later records replace earlier ones.
-/// Throws io::FileError that names the bad line and value.
+/// Reads metrics.jsonl of a run, which may still be running. If a resumed run has repeated steps, later records replace
+/// earlier ones. Throws io::FileError that names the bad line and value.
 RecordedRun read_metrics(const std::string& path);
 
 /// Reads the metrics of the run in `directory`, resolved by io::given_path(). Throws the errors of read_metrics(), and

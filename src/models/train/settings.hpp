@@ -91,7 +91,7 @@ inline constexpr Range<std::int64_t> kFromOne{1, kMaxCount};
 inline constexpr Range<std::int64_t> kFromZero{0, kMaxCount};
 inline constexpr Range<double> kDecayShare{.least = 0.0, .most = 1.0, .at_most = Bound::excluded};
 
-/// The rows of all settings, in the order of trainer_state.json.
+/// Describes every setting in one row, in the order of trainer_state.json.
 inline constexpr std::tuple kSettings{
     Setting(&TrainSettings::task,
             {.name = "task",
@@ -259,8 +259,8 @@ Bos bos_of(const TrainSettings& settings);
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The state of a run besides its parameters and moments. A run that continues from all three computes the same as if
-/// it had never been interrupted, because data is drawn by index.
+/// The state of a run besides its parameters and moments. From these and the state, a run continues as if it had never
+/// been interrupted, because data is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done

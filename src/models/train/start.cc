@@ -296,8 +296,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   return p;
 }
 
-/// Encodes the text of a run with its tokenizer, in the leading process for all processes. Creates the directory of a
-/// new run.
+/// Tokenizes the text of a run into a file that all processes read. Only the leading process does this; it first
+/// creates the directory of a new run. Does nothing if bytes are tokens.
 void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
   if (!prepared.tokenizer || !group.leads()) return;
   if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);

@@ -135,7 +135,7 @@ void Trainer::plan() {
 /// Merges adjacent trained parameters into ranges, and those with the same weight decay into segments.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
-  auto next = trained_.entries().begin();  // both tables have the same order
+  auto next = trained_.entries().begin();  // parameters have the same order in trained_
   for (const models::Parameter& parameter : decoder_->table().entries()) {
     if (next == trained_.entries().end() || next->name != parameter.name) continue;
     const bool joins = !ranges_.empty() && ends_at(ranges_.back()) == parameter.offset;
