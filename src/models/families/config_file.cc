@@ -26,7 +26,8 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// A key with a fixed value, written for other programs, and the key of kConfigKeys before which it is written.
+// A key that is written with a fixed value, because other programs expect it. It is written before the key
+// `in_front_of` of kConfigKeys.
 struct Constant {
   const char* key;
   Json value;
@@ -71,14 +72,15 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Refuses keys of model_type headgate in a file of another family, unless that family gives them the same meaning.
+/// Throws if the file of a public family sets a key that only model_type headgate has. Accepts keys of kConfigKeys that
+/// the family itself uses with the same meaning.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // A flat partial_rotary_factor is checked by refuse_rope_share. With RopeObject::by_layer_type it must be inside
-    // rope_parameters.
+    // refuse_rope_share() checks a partial_rotary_factor at the top level. With RopeObject::by_layer_type the key is
+    // valid only inside rope_parameters.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || !in.has(row.key) || in.find(row.key)->is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
@@ -131,7 +133,8 @@ FileConfig read_as(ConfigReader& in, const Family& family) {
 /// Returns whether the Python code that is written beside a model supports `config`. The code does not support experts.
 bool modeling_code_computes(const DecoderConfig& config) { return config.experts == DecoderConfig{}.experts; }
 
-/// Returns whether config.json of `family` contains a key. `at_default` tells whether the key's field has its default.
+/// Returns whether config.json of `family` contains a key with this `presence`. `at_default`: the key's field in
+/// `config` has its default value.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
     case Presence::required:
@@ -161,10 +164,10 @@ Json json_of(const Value& value) {
   }
 }
 
-/// Writes features that public families name differently from this library.
+/// Writes keys that public families have and kConfigKeys lacks, such as sliding_window and rope_scaling.
 void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
   if (&family == &kMistral) out["sliding_window"] = config.window;
-  // Qwen3.5 has a different default, so the value is always written.
+  // Always writes partial_rotary_factor, because its default in Qwen3.5 differs from the default in this library.
   if (&family == &kQwen35) out["partial_rotary_factor"] = config.rope_fraction;
   if (&family == &kHeadgate || config.rope_scaling == layers::RopeScalingKind::none) return;
   nlohmann::ordered_json scaling{{"rope_type", word_of(config.rope_scaling)}, {"factor", config.rope_factor}};
@@ -210,8 +213,8 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   return out.dump(2) + "\n";
 }
 
-/// Returns whether Qwen3.5's text model computes the same as `config`. Writes `config` as Qwen3.5, reads it back and
-/// compares.
+/// Returns whether Qwen3.5's text model computes the same as `config`: writes `config` as a Qwen3.5 file, reads the
+/// file and compares the results.
 bool is_qwen35(const DecoderConfig& config) {
   if (!has_layer(config, LayerType::linear_attention)) return false;
   try {

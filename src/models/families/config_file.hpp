@@ -23,16 +23,16 @@ namespace headgate::models {
 /// "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// Returns the public family that computes the same as file.config and stores the gate's rows as file.layout says.
+/// Returns the public family that computes the same as file.config and has the gate layout file.layout (GateLayout).
 /// Returns kHeadgate if there is none.
 const Family& public_family(const FileConfig& file);
 
-/// Returns `config` with its public family and the gate layout of that family, which is GateLayout::separate except for
-/// Qwen3.5.
+/// Returns `config` with its public family and that family's gate layout. The layout is GateLayout::per_query_head for
+/// Qwen3.5, otherwise GateLayout::separate.
 FileConfig public_file(const DecoderConfig& config);
 
-/// Returns the text of config.json for public_family(file). Contains gate_layout if the family does not imply the
-/// layout of the gate's rows.
+/// Returns the text of config.json for public_family(file). Writes the key gate_layout only if the family does not
+/// determine the layout.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
 /// Writes `text` to config.json in `directory`. If model_type is "headgate", also writes kModelingFile

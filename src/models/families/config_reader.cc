@@ -89,8 +89,8 @@ ConfigReader::ConfigReader(const std::string& path, std::string_view text)
   enter_text_config();
 }
 
-/// Replaces the config of a model that also reads images by its text_config. Keys that text_config lacks, such as
-/// model_type, are taken from outside it.
+/// Replaces the config of a model that also reads images by its text_config. Three keys are copied from the outer
+/// object if text_config lacks them: model_type, tie_word_embeddings and quantization_config.
 void ConfigReader::enter_text_config() {
   const auto text = root_.find("text_config");
   if (text == root_.end()) return;
@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // rope_scaling applies to layers of full attention only, and transformers does not read the older key "type"
-      // there.
+      // Here rope_scaling applies to layers with full attention only. transformers does not read its older key "type"
+      // in this layout.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }
@@ -230,7 +230,7 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   }
 }
 
-/// Reads RoPE's parameters for each type of layer. Those of sliding attention must not be scaled.
+/// Reads the RoPE parameters of each layer type from its own object. Throws if sliding_attention has a scaled RoPE.
 void ConfigReader::take_rope_of_types(const std::string& object, const Json& parameters) {
   for (const auto& item : parameters.items()) {
     const std::string name = fmt::format("{}.{}", object, printable(item.key()));
@@ -243,7 +243,8 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
     rope_types_.push_back(item.key());
     if (item.key() == "full_attention") {
       take_rope(name, item.value());
-      // transformers looks for `truncate` outside this object, so it always uses the default, true.
+      // transformers reads `truncate` only at the top level of config.json, so a value here has no effect. Its default
+      // is true.
       if (root_.value("rope_truncate", true)) continue;
       fail(path_, "{}.truncate is {}; only true is supported", name, shown(item.value()["truncate"]));
     }
@@ -259,7 +260,8 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
   }
 }
 
-/// Returns the type of RoPE scaling, or "default" if there is none. Sets rope_scaling_type to any other type.
+/// Returns the type of RoPE scaling, or "default" if there is none. Sets the key rope_scaling_type to the type unless
+/// it is "default".
 std::string ConfigReader::take_rope_type(const std::string& object, const Json& parameters) {
   constexpr std::array kTypes{"default", "linear", "llama3", "yarn"};
   const char* key = parameters.contains("rope_type") ? "rope_type" : "type";
@@ -303,7 +305,7 @@ void ConfigReader::take_rope(const std::string& object, const Json& parameters) 
   if (type != "default") complete_scaling(object, parameters, type);
 }
 
-/// Sets the key `to` to a number of RoPE scaling, read from the key `from`. Throws if that key is missing.
+/// Copies the number parameters[from] to this library's key `to`. Throws if `parameters` lacks `from`.
 void ConfigReader::take_scaling_number(const std::string& object, const Json& parameters, const char* from,
                                        const char* to) {
   if (!parameters.contains(from)) {
@@ -316,7 +318,7 @@ void ConfigReader::take_scaling_number(const std::string& object, const Json& pa
   set_once(to, value);
 }
 
-/// Sets the parameters of a type of RoPE scaling. Missing ones get the defaults of transformers.
+/// Sets the keys that RoPE scaling of this type needs. Parameters missing in the file get the defaults of transformers.
 void ConfigReader::complete_scaling(const std::string& object, const Json& parameters, const std::string& type) {
   const auto number = [&](const char* from, const char* to) { take_scaling_number(object, parameters, from, to); };
   const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };
@@ -363,8 +365,8 @@ void ConfigReader::complete_scaling(const std::string& object, const Json& param
   complete_attention_factor(object, parameters);
 }
 
-/// Sets rope_attention_factor, which multiplies the features that YaRN rotates. Leaves it unset if the file gives
-/// neither attention_factor nor mscale and mscale_all_dim; the decoder then derives it from `factor`.
+/// Sets rope_attention_factor, which YaRN multiplies into the rotated features. Leaves it unset if the file has neither
+/// attention_factor nor both mscale and mscale_all_dim. The decoder then derives the factor from YaRN's `factor`.
 void ConfigReader::complete_attention_factor(const std::string& object, const Json& parameters) {
   const auto number = [&](const char* key) {
     double out = 0.0;

@@ -15,7 +15,8 @@ namespace headgate::models {
 
 enum class RopeObject;
 
-/// Reads the keys of one config.json. A key counts as known once it was looked up; finish() refuses all others by name.
+/// Reads the keys of one config.json. Each function that looks up a key marks it as known; finish() throws if any other
+/// key remains.
 class ConfigReader {
  public:
   /// Parses `text`, the content of the file `path`. All functions of this class throw io::FileError.
@@ -63,10 +64,10 @@ class ConfigReader {
   io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
-  /// Moves the contents of rope_parameters (newer files) or rope_scaling (older files) to keys of this library. Throws
-  /// if a number is missing that the type of scaling needs, or if a key is present that the type does not have.
+  /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
+  /// object lacks a number that its type of scaling needs, or has a key that the type does not use.
   void unfold_rope(RopeObject layout);
-  /// Refuses keys that were not looked up. Must be called last.
+  /// Throws for the first key that was never looked up. Must be called last.
   void finish();
 
  private:

@@ -22,7 +22,8 @@ namespace headgate::models {
 /// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Selects a family's features: those of Qwen3, or its own, which `finish` sets and checks.
+/// Tells whether a family has only the features of Qwen3 (of_qwen3) or further ones, such as experts (own). GGUF files
+/// of the former must have no experts.
 enum class Features { of_qwen3, own };
 
 /// Selects the layout of rope_parameters in config.json: parameters for all layers (flat), or an object for each type
@@ -34,16 +35,16 @@ struct Family;
 
 inline constexpr std::int64_t kNoBos = -1;
 
-/// Holds the content of a config.json and the naming of the model's tensors.
+/// Holds the content of a config.json, and how the model's files name their tensors.
 struct FileConfig {
   DecoderConfig config;
   GateLayout layout = GateLayout::separate;
   const Family* family = nullptr;       ///< family named by the file; null if there is no file yet
   std::string prefix = "model.";        ///< prefix of tensor names; longer in models with images
-  std::string head = "lm_head.weight";  ///< name of the tensor that maps to logits
-  std::int64_t further_layers = 0;      ///< layers after the model's own that predict further tokens
-  /// bos_token_id to write for a model that reads bytes: the id before every text, or kNoBos for null. Empty: not
-  /// written.
+  std::string head = "lm_head.weight";  ///< name of the output projection's tensor
+  std::int64_t further_layers = 0;      ///< number of multi-token-prediction (MTP) layers
+  /// bos_token_id to write for a model that reads bytes. kNoBos writes null: no token precedes a text. If empty, the
+  /// key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
 };
 
@@ -59,34 +60,38 @@ struct Family {
   std::string_view name;          ///< model_type in config.json
   std::string_view model_class;   ///< architectures in config.json
   std::string_view architecture;  ///< general.architecture in GGUF files; empty if GGUF is not supported
-  /// model_type of a config.json that holds this family's config in text_config. Empty if there is none.
+  /// model_type of models whose config.json contains this family's config as text_config, such as models that read
+  /// images. Empty if there are none.
   std::string_view outer_name = {};
   RopePairs gguf_pairs = RopePairs::halves;
   Features features = Features::of_qwen3;
-  /// True if files may also contain a vision model or a module that predicts further tokens; both are ignored.
+  /// True if files may also contain a vision model or a multi-token-prediction (MTP) module. Both are ignored.
   bool has_other_parts = false;
   /// JSON object with the defaults that transformers gives to keys missing in config.json.
   std::string_view defaults = "{}";
-  /// Keys of kConfigKeys that the family's config.json has with the same meaning, besides the keys of all families.
+  /// Keys of kConfigKeys that this family's config.json uses with the same meaning. Keys that all families have are not
+  /// listed.
   std::span<const std::string_view> shared_keys = {};
   RopeObject rope = RopeObject::flat;
   double rope_base = 1e4;  ///< base of RoPE if config.json has no rope_theta
-  /// Sets keys of kConfigKeys from the family's own keys, and keys that depend on others.
+  /// Translates the family's own keys to keys of kConfigKeys, and fills in defaults that depend on other keys. Runs
+  /// before kConfigKeys are read.
   void (*complete)(ConfigReader& in) = nullptr;
-  /// Reads the keys of config.json beyond kConfigKeys, after those have been read. Refuses by name features that the
-  /// decoder does not support.
+  /// Reads the family's other keys, after those of kConfigKeys. Throws, with the name of the feature, if the decoder
+  /// does not support it.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
-  /// Sets the features that all models of a GGUF architecture have, and reads its own keys.
+  /// Sets the features that all models of a GGUF architecture share, and reads the keys that only this architecture
+  /// has.
   void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
-  /// Changes `out`, the location of a layer's parameter in GGUF files of other families. `rest` is the parameter's name
-  /// after "model.layers.N."; `block` is "blk.N.".
+  /// Changes `out`, a layer parameter's location in a GGUF file, where this architecture differs from llama.cpp's usual
+  /// names and layout. `rest` is the parameter's name after "model.layers.N."; `block` is "blk.N.".
   void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) = nullptr;
-  /// Layer tensors with another name in the family's directories.
+  /// Names of layer tensors in the family's safetensors files, where they differ from this library's names.
   std::span<const TensorRename> renames = {};
-  /// Locates a layer's parameter in a directory where the file differs by more than the tensor's name. Returns false
-  /// for parameters that are only renamed. `rest` is the parameter's name after "model.layers.N."; `prefix` is the
-  /// file's equivalent of "model.layers.N.".
+  /// Locates a layer's parameter that the family's safetensors files store differently, for example fused or
+  /// transposed. Returns false for other parameters. `rest` is the parameter's name after "model.layers.N."; `prefix`
+  /// is the file's equivalent of "model.layers.N.".
   bool (*locate)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
                  const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };
@@ -115,8 +120,8 @@ void read_attention_bias(ConfigReader& in, DecoderConfig& config);
 /// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is then null.
 void complete_window(ConfigReader& in);
 
-/// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers from max_window_layers on
-/// have the window.
+/// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers max_window_layers and
+/// above have a sliding window.
 void complete_last_windows(ConfigReader& in);
 
 }  // namespace headgate::models

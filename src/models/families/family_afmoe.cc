@@ -9,9 +9,9 @@
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
-// Describes AFMoE, the architecture of Trinity. Of four layers, three have a window and RoPE; the fourth has full
-// attention without RoPE. Attention is gated, norms precede and follow mixer and MLP, and a sigmoid router chooses the
-// experts.
+// Describes AFMoE, the architecture of Trinity. Of four layers, three have a sliding window and RoPE; the fourth has
+// full attention without RoPE. Attention is gated. RMSNorm is applied before and after attention and MLP. A sigmoid
+// router chooses the experts.
 
 namespace headgate::models {
 namespace {

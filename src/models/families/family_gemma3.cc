@@ -7,8 +7,8 @@
 #include "models/families/hybrid_layers.hpp"
 
 // Describes Gemma 3, which has no gates. Of six layers, five have sliding attention and one has full attention; each
-// type has its own RoPE base. Zero-centred norms precede and follow mixer and MLP, the activation is GELU, and
-// embeddings are scaled.
+// type has its own RoPE base. Zero-centred RMSNorm is applied before and after attention and MLP. The activation is
+// GELU, and embeddings are scaled.
 
 namespace headgate::models {
 namespace {
@@ -29,7 +29,7 @@ void complete_gemma3(ConfigReader& in) {
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) in.require_value(key, nullptr);
   in.require_value("use_bidirectional_attention", false);
   complete_layer_types(in, "sliding_window_pattern", kInterval, LayerType::sliding_attention);
-  in.ignore("_sliding_window_pattern");  // transformers writes this key but does not read it
+  in.ignore("_sliding_window_pattern");  // transformers writes but never reads it
   complete_window(in);
   double local_base = 1e4;
   const io::Json* base = in.find("rope_local_base_freq");
@@ -46,8 +46,8 @@ void complete_gemma3(ConfigReader& in) {
   }
 }
 
-/// Sets the features of Gemma 3 for GGUF files. Norm weights in the file already include the 1 that zero-centred norms
-/// add. The file lacks the scale of attention, which only the 27B model changes.
+/// Sets the features of Gemma 3 for GGUF files. Norm weights are stored as 1 + w, so the norms are plain. The file
+/// lacks the scale of attention scores; only the 27B model differs from the default.
 void finish_gemma3_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 6, kLayersOf27B = 62;
   config.norm_placement = NormPlacement::sandwich;

@@ -20,7 +20,8 @@ constexpr std::int64_t kInterval = 2;  // every second layer has full attention
 constexpr std::array kGptOssRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
                                     TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
 
-/// Locates the experts' tensors, which are MXFP4 blocks or transposed, (E,in,out). Rows of gate and up alternate.
+/// Locates the experts' tensors, which are either MXFP4 blocks or transposed, (E,in,out). Rows of gate and up
+/// alternate: gate 0, up 0, gate 1, up 1, …
 bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest,
                     const std::string& prefix, const FileConfig& file, const LayerConfig& /*layer*/,
                     const ShapeOf& shape_of) {
@@ -42,7 +43,7 @@ bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::st
   return true;
 }
 
-/// Accepts MXFP4, which names of tensors reveal, and refuses other methods of quantisation.
+/// Throws if quantization_config names a method other than MXFP4. The names of tensors tell which of them are MXFP4.
 void check_quantisation(ConfigReader& in) {
   const io::Json* quantisation = in.find("quantization_config");
   if (quantisation == nullptr || quantisation->is_null()) return;
@@ -52,7 +53,7 @@ void check_quantisation(ConfigReader& in) {
   }
 }
 
-/// Sets YaRN's parameters if the file has no parameters of RoPE.
+/// Sets gpt-oss' YaRN parameters if config.json has neither rope_parameters nor rope_scaling.
 void complete_rope(ConfigReader& in) {
   if (in.has_rope_object()) return;
   constexpr double kFactor = 32.0, kFast = 32.0;
@@ -98,8 +99,8 @@ void set_features(DecoderConfig& config) {
   config.experts.activation = ExpertActivation::shifted_swiglu;
 }
 
-/// Sets the features that a GGUF file does not contain: the layers with a window, the limit of activations, and a YaRN
-/// that does not truncate.
+/// Sets what a GGUF file does not contain: which layers have a window, the limit of activations, and YaRN without
+/// rounding of its range (truncate = false).
 void finish_gpt_oss_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSoftmaxOfChosen = 3;
   set_features(config);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Describes Llama 2 and 3, SmolLM2 and similar models. GGUF files of Mistral also have the architecture "llama". These
-// files permute the rows of each q and k head, since llama.cpp rotates neighbouring features together.
+// Describes Llama 2 and 3, SmolLM2 and similar models. GGUF files of Mistral also have the architecture "llama". GGUF
+// files of this architecture permute the rows of each q and k head, since llama.cpp rotates neighbouring features
+// together.
 
 namespace headgate::models {
 

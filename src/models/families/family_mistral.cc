@@ -16,7 +16,7 @@ const Family kMistral{.name = "mistral",
                       .complete = complete_heads,
                       .finish = [](ConfigReader& in, FileConfig& out) {
                         out.config.qk_norm = QkNorm::none;
-                        in.take("attention_bias");  // ignored: Mistral has no biases
+                        in.take("attention_bias");  // has no effect: Mistral has no biases
                         const io::Json& window = in.get("sliding_window");
                         if (window.is_null()) return;
                         in.read(out.config.window, "sliding_window", window);

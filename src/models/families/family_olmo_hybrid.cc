@@ -18,8 +18,9 @@ constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weigh
                                   TensorRename{"linear_attn.norm.weight", "linear_attn.o_norm.weight"},
                                   TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
 
-/// Locates the convolution in three tensors; their rows together are the rows of the parameter. The tensors may be
-/// equal thirds, as transformers saves them, instead of q, k and v. Returns false if the rows do not add up.
+/// Locates the convolution's weights in three tensors, whose concatenated rows are the rows of the parameter. The
+/// tensors hold the channels of q, k and v, or equal thirds of all channels if transformers saved them. Returns false
+/// if a tensor is missing or the rows do not add up.
 bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
   std::int64_t rows = 0;
   for (const char* part : {"q", "k", "v"}) {
@@ -34,7 +35,7 @@ bool locate_three(TensorLocation& out, const Parameter& parameter, const std::st
   return false;
 }
 
-/// Locates parameters that files store separately for q, k and v, and norms under other names.
+/// Locates projections that files store as separate tensors for q, k and v, and norms that files name differently.
 bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& prefix, const FileConfig& file, const LayerConfig& layer,
                         const ShapeOf& shape_of) {
@@ -49,8 +50,8 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   }
   if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
   if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
-  // Released checkpoints name these norms differently from transformers' modules. When transformers saves a model, it
-  // uses the released names in all layers.
+  // Released checkpoints name the norms below differently from transformers' modules. transformers also saves models
+  // with the released names.
   const bool attention = layer.type != LayerType::linear_attention;
   struct Norm {
     std::string_view ours, theirs;
@@ -71,7 +72,7 @@ constexpr std::array<std::string_view, 6> kOlmoHybridKeys{"layer_types",        
                                                           "linear_key_head_dim",  "linear_value_head_dim",
                                                           "linear_num_key_heads", "linear_num_value_heads"};
 
-/// Sets full_attention in every fourth layer. With fewer than four layers, the last one has full attention.
+/// Sets every fourth layer to full_attention. In a model with fewer than four layers, the last one gets full attention.
 void complete_layers(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
   const bool given = in.has("layer_types") && !in.find("layer_types")->is_null();
@@ -86,7 +87,7 @@ void complete_olmo_hybrid(ConfigReader& in) {
   constexpr double kKeyShare = 0.75;
   complete_layers(in);
   complete_heads(in);
-  if (in.get("rope_theta").is_null()) {  // null: no RoPE
+  if (in.get("rope_theta").is_null()) {  // null disables RoPE
     in.put("rope_theta", 1e4);
     in.put("partial_rotary_factor", 0.0);
   }

@@ -30,7 +30,7 @@ const Family kQwen2{.name = "qwen2",
                         [](ConfigReader& in) {
                           complete_heads(in);
                           complete_last_windows(in);
-                          in.take("attention_bias");  // ignored: Qwen2 always has these biases
+                          in.take("attention_bias");  // has no effect: q, k and v of Qwen2 always have biases
                         },
                     .finish = [](ConfigReader&, FileConfig& out) { set_features(out.config); },
                     .finish_gguf = [](GgufValues&, DecoderConfig& config) { set_features(config); }};

@@ -4,9 +4,10 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes dense Qwen3, and the public research models that add a sigmoid gate on the attention output. The key
-// headwise_attn_output_gate or elementwise_attn_output_gate selects the gate. q_proj.weight stores the gate's rows of a
-// GQA group after the group's rows of q. In these models qkv_bias also adds a bias to o_proj.
+// Describes dense Qwen3, and the public research models that add a sigmoid gate on the attention output:
+// - headwise_attn_output_gate or elementwise_attn_output_gate selects the gate.
+// - q_proj.weight stores, for each GQA group, the rows of q and then the rows of the gate.
+// - qkv_bias also adds a bias to o_proj.
 
 namespace headgate::models {
 namespace {
@@ -25,8 +26,8 @@ void finish(ConfigReader& in, FileConfig& out) {
     out.layout = GateLayout::per_group;
   }
   if (in.find("use_qk_norm") != nullptr && !boolean_or(in, "use_qk_norm", false)) out.config.qk_norm = QkNorm::none;
-  // Reads biases only if q_proj has no gate rows. Otherwise its bias would include the gate's bias, which is not
-  // supported.
+  // Reads attention_bias only if the gate has its own tensor. A bias of a fused q_proj would also be a bias of the
+  // gate, which is not supported.
   if (out.layout == GateLayout::separate) read_attention_bias(in, out.config);
   in.require_value("qkv_bias", false);
 }

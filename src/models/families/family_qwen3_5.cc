@@ -5,7 +5,7 @@
 #include "models/families/hybrid_layers.hpp"
 
 // Describes the text model of Qwen3.5, dense or with experts. Every fourth layer has gated attention, the others Gated
-// DeltaNet. Checkpoints also hold a vision model and a module that predicts further tokens, which are not read.
+// DeltaNet. Checkpoints also hold a vision model and a multi-token-prediction (MTP) module; neither is read.
 
 namespace headgate::models {
 namespace {
@@ -30,8 +30,8 @@ void complete_experts(ConfigReader& in) {
   in.require_value("norm_topk_prob", true);
 }
 
-/// Locates parameters in GGUF files. llama.cpp's converter orders value heads tiled: the first of every key head, then
-/// the second of every key head, and so on.
+/// Locates parameters in GGUF files. llama.cpp's converter reorders value heads (ValueHeads::tiled): first the first
+/// value head of every key head, then the second of every key head, and so on.
 void locate_qwen3_5_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                          const std::string& block, const DecoderConfig& config) {
   locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::tiled);

@@ -4,10 +4,10 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but projections store their rows key head by key
-// head:
-// - in_proj_qkvz: q, k, and then v and z of the R value heads;
-// - in_proj_ba: b and a of the R value heads.
+// Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but projections group their rows by key head.
+// Each key head has R value heads and these rows:
+// - in_proj_qkvz: q, k, v of the R value heads, z of the R value heads;
+// - in_proj_ba: b of the R value heads, a of the R value heads.
 
 namespace headgate::models {
 namespace {

@@ -13,18 +13,19 @@
 #include "models/families/hybrid_layers.hpp"
 
 // Describes Step-3.5 and the text model of Step-3.7:
-// - attention with a headwise gate; of four layers, three have a window and one has full attention;
-// - a number of heads and a RoPE of their own in layers with a window;
+// - attention with a headwise gate; of four layers, three have a sliding window and one has full attention;
+// - layers with a window have another number of query heads and another RoPE than layers with full attention;
 // - zero-centred norms;
 // - experts chosen by a sigmoid router; some layers clamp their activations.
-// Layers that predict further tokens follow the model's own layers and are not read. Lists in the config may include
+// Multi-token-prediction (MTP) layers follow the model's own layers and are not read. Lists in the config may include
 // them.
 
 namespace headgate::models {
 namespace {
 
 constexpr double kSlidingBase = 1e4;  // default RoPE base of layers with a window
-// Keys with the meaning of kConfigKeys. partial_rotary_factor is valid only inside rope_parameters.
+// Keys of kConfigKeys that Step-3.5 uses with the same meaning. partial_rotary_factor is valid only inside
+// rope_parameters.
 constexpr std::array<std::string_view, 6> kStep3p5Keys{"layer_types",          "num_experts_per_tok",
                                                        "swiglu_limits",        "moe_intermediate_size",
                                                        "swiglu_limits_shared", "partial_rotary_factor"};
@@ -49,7 +50,8 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
   return true;
 }
 
-/// Renames the first of `keys` in the file to the last of `keys`, and removes the others.
+/// Replaces alternative names of one key by the last of `keys`. Its value is that of the first name in `keys` that the
+/// file sets.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {
@@ -59,8 +61,8 @@ void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   if (!value.is_null()) in.put(keys.back(), value);
 }
 
-/// Removes a list from the config and returns its first `layers` elements. Further elements, for layers that predict
-/// further tokens, are dropped.
+/// Removes a list from the config and returns its first `layers` elements. Drops further elements, which belong to
+/// multi-token-prediction (MTP) layers.
 io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   io::Json list = in.take(key);
   if (list.is_null()) return list;
@@ -71,7 +73,7 @@ io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   return list;
 }
 
-/// Sets num_dense_layers, the number of layers before the first with experts. Every later layer must have experts.
+/// Sets num_dense_layers to the index of the first layer with experts. Throws if a later layer has no experts.
 void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
   constexpr std::int64_t kDense = 3;
   const io::Json types = list_of(in, "mlp_layer_types", layers);
@@ -122,8 +124,8 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
   if (clamps) in.put(key, limits);
 }
 
-/// Sets the RoPE base and partial_rotary_factor of both types of layers. Sources are rope_parameters, or rope_theta and
-/// partial_rotary_factors, which may be lists with an element per layer.
+/// Sets the RoPE base and partial_rotary_factor of layers with full attention and of layers with a window. Reads
+/// rope_parameters, or rope_theta and partial_rotary_factors, which may have one element per layer.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
   const std::vector<std::string>& own = in.rope_types();
@@ -145,7 +147,7 @@ void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types)
   if (!in.has("rope_theta")) in.put("rope_theta", kSlidingBase);
 }
 
-/// Sets the number of query heads in layers with a window. per_layer_config may repeat that number but must not differ.
+/// Sets the number of query heads in layers with a window. Throws if per_layer_config gives another number.
 void complete_sliding_heads(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   constexpr const char* kHeads = "num_attention_heads";
   const bool repeats = in.has("per_layer_config");
@@ -223,8 +225,8 @@ void finish(ConfigReader& in, FileConfig& out) {
 
 // --- GGUF --------------------------------------------------------------------------------------------------------
 
-/// Returns the activation limits of the model's own layers, or an empty list if no layer is clamped. Values for layers
-/// that predict further tokens are dropped.
+/// Returns the activation limit of each layer, or an empty list if no layer is clamped. Drops the limits of
+/// multi-token-prediction (MTP) layers.
 std::vector<double> limits_of(GgufValues& in, const char* key, std::int64_t layers) {
   std::vector<double> limits = in.numbers(key, layers);
   if (!limits.empty() && std::ssize(limits) < layers) {
@@ -235,7 +237,7 @@ std::vector<double> limits_of(GgufValues& in, const char* key, std::int64_t laye
   return clamps ? limits : std::vector<double>{};
 }
 
-/// Reads which layers have a window, and the number of heads of both types of layers.
+/// Reads which layers have a window, and the numbers of heads in layers with and without a window.
 void read_layer_types(GgufValues& in, DecoderConfig& config) {
   const std::vector<bool> windows = in.booleans("attention.sliding_window_pattern");
   const std::vector<std::int64_t> heads = in.integers("attention.head_count");
@@ -271,7 +273,7 @@ void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
     config.sliding.rope_fraction =
         static_cast<double>(in.integer("rope.dimension_count_swa")) / static_cast<double>(config.head_dim);
   }
-  config.rope_fraction /= 2;  // the file gives the value of layers with a window, twice as large
+  config.rope_fraction /= 2;  // layers with full attention rotate half as many features as the file says
   Experts& e = config.experts;
   read_experts(in, e);
   e.dense_layers = dense_layers_of(in.file(), config.layers);

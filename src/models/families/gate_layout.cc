@@ -6,7 +6,7 @@
 namespace headgate::models {
 namespace {
 
-/// Returns the number of gate rows per head.
+/// Returns the number of gate rows per query head.
 std::int64_t gate_features(const DecoderConfig& c) {
   return layers::gate_logits(c.gate, c.dim, c.heads, c.kv_heads, c.head_dim).features;
 }
@@ -24,7 +24,7 @@ FusedRows fused_rows(GateLayout layout, const DecoderConfig& c) {
   const std::int64_t D = c.head_dim, F = gate_features(c), group = c.heads / c.kv_heads;
   FusedRows out;
   for (std::int64_t h = 0; h < c.heads; ++h) {
-    std::int64_t q = 0, gate = 0;  // first rows of the head's q and gate
+    std::int64_t q = 0, gate = 0;  // first row of the head's q, and first row of its gate
     switch (layout) {
       case GateLayout::separate:
         q = h * D;

@@ -9,30 +9,32 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Locates the rows of a gate's matrix in a file. They have a tensor of their own, or are in the tensor of the query
-// projection in one of several orders. A wrong order gives plausible results and no error.
+// Locates the rows of the gate's projection matrix in a file. The gate has its own tensor, or its rows are stored among
+// those of q_proj.weight. Reading them in a wrong order gives plausible results and no error.
 
 namespace headgate::models {
 
-/// Order of the rows of q_proj.weight. Each of Hq heads in Hkv groups has D rows of q and F rows of its gate: F = D, or
-/// 1 if the gate is headwise.
+/// Order of the rows of q_proj.weight. Each of the Hq query heads, in Hkv groups, has D rows of q. It also has F rows
+/// of its gate: D for an elementwise gate, 1 for a headwise gate.
 /// - separate: q only; the gate is in gate_proj.weight
-/// - per_query_head: q and gate of each head in turn
+/// - per_query_head: for each head, its q, then its gate
 /// - per_group: for each group, q of all its heads, then their gates
 /// - trailing: q of all heads, then all gates
 enum class GateLayout : std::int32_t { separate, per_query_head, per_group, trailing };
 
-/// Rows of the file's fused tensor: q[h·D + d] for feature d of head h, and gate[h·F + f] for feature f of its gate.
+/// Indices of rows in the file's tensor: q[h·D + d] for feature d of query head h, gate[h·F + f] for feature f of its
+/// gate.
 struct FusedRows {
   std::vector<std::int64_t> q, gate;
 };
 FusedRows fused_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Returns the number of rows of q_proj.weight in the file, including the gate's rows unless they are separate.
+/// Returns the number of rows of q_proj.weight in the file. They include the gate's rows, except in
+/// GateLayout::separate.
 std::int64_t q_projection_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Throws Error unless the layout can store the gate's rows among those of q. The gate must be at g1 or g4 and depend
-/// on the layer's input, and q, k and v must not have biases. GateLayout::separate is always valid.
+/// Throws Error unless `layout` can store the gate of `config`. Layouts other than separate require a gate at g1 or g4
+/// whose logits depend on the layer's input. q, k and v must then have no biases.
 void require_fusable(GateLayout layout, const DecoderConfig& config);
 
 /// Guesses the layout from the number of rows of q_proj.weight, ignoring the config's gate. Returns text such as

@@ -17,7 +17,7 @@ namespace {
 
 using io::fail;
 
-constexpr std::string_view kFactors = "rope_freqs.weight";  // divisors of RoPE's angles
+constexpr std::string_view kFactors = "rope_freqs.weight";  // divisors of RoPE's angles, one per feature pair
 
 struct TensorName {
   std::string_view ours, theirs;
@@ -58,8 +58,7 @@ constexpr std::array<TensorName, 17> kOtherLayerNames{
      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Locates a layer's parameter that llama.cpp stores in a different form, not only under another name. Returns false
-/// for other parameters.
+/// Locates a layer's parameter if llama.cpp changes more than its name. Returns false for other parameters.
 bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) {
   const Experts& e = config.experts;
@@ -124,7 +123,7 @@ constexpr std::array<FieldName, 31> kFieldNames{
      {"dense_layers", "leading_dense_block_count"},
      {"expert_scale", "expert_weights_scale"}}};
 
-/// Throws Error if the config is invalid. Messages name the keys of the file.
+/// Throws Error if the config is invalid. Messages use the file's names of keys.
 void validate_values(const DecoderConfig& config, const Family& family) {
   validate(config, [&family](const FieldText& row) {
     if (row.name == "vocab") return std::string("the number of rows of token_embd.weight");
@@ -142,18 +141,19 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Parameters of Llama 3's RoPE scaling in released models. GGUF files contain only the resulting divisors.
+/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores not these parameters, but the divisors
+/// of angles that follow from them.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Returns the index of the first divisor in `factors` that differs from those of the scaling, or their number if all
-/// agree.
+/// Compares `factors` with plain[i] / scaled[i], the divisors that a scaling implies. Returns the index of the first
+/// difference, or factors.size() if there is none. Divisors beyond `plain` must be 1.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
-  constexpr double kRounding = 1e-5;  // relative error of factors computed in f32
+  constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32
   std::size_t i = 0;
   while (i < factors.size()) {
     const double expected = i < plain.size() ? plain[i] / scaled[i] : 1.0;
@@ -163,8 +163,8 @@ std::size_t first_other_factor(const std::vector<float>& factors, const std::vec
   return i;
 }
 
-/// Recognises Llama 3's RoPE scaling by the divisors of the angles. Divisors beyond the rotated features of full
-/// attention must be 1.
+/// Reads Llama 3's RoPE scaling from the divisors in rope_freqs.weight. Divisors of feature pairs that full attention
+/// does not rotate must be 1.
 void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
@@ -199,7 +199,7 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   fail(file.path(), "tensor '{}' is not Llama 3's scaling of RoPE: element {} is {}", kFactors, other, factors[other]);
 }
 
-/// Reads RoPE as llama.cpp does: a factor without a type means linear scaling, and a factor of 0 means none.
+/// Reads RoPE's keys as llama.cpp does. A factor without a type means linear scaling; a factor of 0 means no scaling.
 void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, DecoderConfig& config) {
   config.rope_base = in.number("rope.freq_base", 10000.0);
   if (family.gguf_pairs == RopePairs::neighbours) in.require_value("rope.dimension_count", config.head_dim);
@@ -225,8 +225,8 @@ void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, D
   }
 }
 
-/// Throws if RoPE is scaled and layers with a window have their own base. llama.cpp scales those layers too, except in
-/// Gemma 3.
+/// Throws if RoPE is scaled and sliding-window layers have another RoPE base. llama.cpp scales RoPE in sliding-window
+/// layers too, except in Gemma 3; this library does not.
 void check_scaled_windows(const io::GgufFile& file, const Family& family, const DecoderConfig& config) {
   const bool own_base = has_layer(config, LayerType::sliding_attention) && config.sliding.rope_base > 0.0;
   if (config.rope_scaling == layers::RopeScalingKind::none || !own_base || &family == &kGemma3) return;
@@ -234,8 +234,8 @@ void check_scaled_windows(const io::GgufFile& file, const Family& family, const 
        family.architecture, config.rope_factor);
 }
 
-/// Throws unless a list gives each layer the config's number of heads. Lists may be longer than the model, for layers
-/// that predict further tokens.
+/// Throws unless the lists give each layer the number of heads in the config. The lists may also have elements for
+/// multi-token-prediction (MTP) layers.
 void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
                  const std::vector<std::int64_t>& kv_heads) {
   const auto check = [&](const char* key, const std::vector<std::int64_t>& list, std::int64_t layer,

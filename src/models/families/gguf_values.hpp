@@ -14,8 +14,8 @@
 
 namespace headgate::models {
 
-/// Reads the keys "NAME.…" of the architecture NAME. A key counts as known once it was looked up; finish() refuses all
-/// others, except harmless ones.
+/// Reads the keys "NAME.…" of the architecture NAME. Looking up a key marks it as known. finish() throws for any other
+/// key, unless it is known to be harmless.
 class GgufValues {
  public:
   GgufValues(const io::GgufFile& file, std::string_view architecture)

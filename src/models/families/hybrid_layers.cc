@@ -37,7 +37,7 @@ void complete_qwen_hybrid(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
   constexpr double kRopeShare = 0.25;
   complete_heads(in);
-  if (!in.has("partial_rotary_factor")) in.put("partial_rotary_factor", kRopeShare);  // null means 1
+  if (!in.has("partial_rotary_factor")) in.put("partial_rotary_factor", kRopeShare);  // an explicit null means 1
   complete_layer_types(in, "full_attention_interval", kInterval, LayerType::linear_attention);
   for (const char* key : {"mrope_section", "mrope_interleaved", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings",
                           "mamba_ssm_dtype", "output_router_logits", "router_aux_loss_coef"}) {
@@ -141,14 +141,15 @@ void read_qwen_experts(GgufValues& in, DecoderConfig& config) {
 
 namespace {
 
-/// Returns the index that a file gives to value head h, where h = key head · R + r.
+/// Returns the index in the file of value head h. Head h belongs to key head h / R, where R is the number of value
+/// heads per key head.
 std::int64_t stored_head(const LinearLayers& l, std::int64_t h, ValueHeads order) {
   const std::int64_t R = l.value_heads / l.key_heads;
   return order == ValueHeads::grouped ? h : h % R * l.key_heads + h / R;
 }
 
-/// Appends the file's row indices of all value heads, `size` rows per head. The first value head in the file begins at
-/// row `first`.
+/// Appends, for each value head of the library, the indices of its `size` rows in the file. Value heads begin at row
+/// `first` in the file.
 void add_value_heads(std::vector<std::int64_t>& rows, const LinearLayers& l, std::int64_t first, std::int64_t size,
                      ValueHeads order) {
   for (std::int64_t h = 0; h < l.value_heads; ++h) {

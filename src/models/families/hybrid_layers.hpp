@@ -29,35 +29,38 @@ void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interv
 /// the decoder.
 void complete_qwen_hybrid(ConfigReader& in);
 
-/// Does the same as complete_qwen_hybrid for models with experts.
+/// Does the same as complete_qwen_hybrid, for models with experts.
 void complete_qwen_experts(ConfigReader& in);
 
 /// Sets the features that all of Qwen's models with linear attention have: zero-centred norms, and an elementwise gate
 /// of the attention output whose rows are stored after those of q in each head.
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 
-/// Locates the weights of the convolution, which files store as (channels,1,K). Returns false for other parameters.
+/// Locates the weights of the short convolution, which files store as (channels,1,K). Returns false for other
+/// parameters.
 bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& name);
 
-/// Reads the number of experts, the number per token, and their widths from a GGUF file.
+/// Reads from a GGUF file the number of experts, the number of experts per token, and the widths of the routed and
+/// shared experts.
 void read_experts(GgufValues& in, Experts& experts);
 
-/// Subtracts the layers that predict further tokens from config.layers. A GGUF file includes them in block_count.
+/// Subtracts multi-token-prediction (MTP) layers from config.layers, because block_count of a GGUF file includes them.
 void leave_out_further_layers(GgufValues& in, DecoderConfig& config);
 
 /// Reads the layer types and the sizes of linear attention, and sets the gate of Qwen's models with linear attention.
-/// Leaves out layers that predict further tokens.
+/// Does not count multi-token-prediction (MTP) layers.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
 
 /// Does the same as read_qwen_hybrid, and reads the experts.
 void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
-/// Order of value heads in a GGUF file: all value heads of a key head together (grouped), or one of each key head in
-/// turn (tiled).
+/// Order of value heads in a GGUF file. grouped: all value heads of the first key head, then of the second, and so on.
+/// tiled: the first value head of every key head, then the second of every key head, and so on.
 enum class ValueHeads { grouped, tiled };
 
-/// Changes the location of parameters that GGUF files of Qwen's models with linear attention store differently.
+/// Changes the locations of parameters that GGUF files of Qwen's models with linear attention store in another order or
+/// shape.
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 

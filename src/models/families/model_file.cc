@@ -41,10 +41,10 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns whether a directory may contain the tensor although it is no parameter of the model:
-/// - tables of angles that old programs stored
+/// Returns whether a model's directory may contain the tensor although the decoder has no such parameter:
+/// - frequencies of RoPE, stored by old programs
 /// - a copy of tied embeddings
-/// - parts of a larger model that read images or predict further tokens
+/// - vision models and multi-token-prediction (MTP) layers
 bool is_extra_tensor(const std::string& name, const FileConfig& file) {
   if (name.ends_with(".rotary_emb.inv_freq")) return true;
   if (name == file.head && file.config.embeddings == Embeddings::tied) return true;
@@ -99,7 +99,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Adds shards, and weights in formats that are not read.
+    // Includes shards and indices that the model does not use, and weights in other formats.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -186,7 +186,7 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
 
 namespace {
 
-/// Calls visit(row) for each row of the tensor that the piece selects, in the order of the parameter's rows.
+/// Calls visit(row) for the index of each tensor row that `piece` selects, in the order of the parameter's rows.
 template <class Visit>
 void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) {
   for (const std::int64_t row : piece.rows) visit(row);
@@ -252,7 +252,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
-/// Reports the fraction of parameters read, up to and including this one.
+/// Reports progress: the fraction of parameters read after `parameter`.
 void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
   io::report_work("reading ", weights_->path(),
                   static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
@@ -312,20 +312,20 @@ namespace {
 struct WrittenTensor {
   std::string name;
   std::vector<std::int64_t> shape;
-  const float* parameter = nullptr;   ///< numbers of a tensor that is one parameter; else null
-  std::vector<float> fused;           ///< numbers of a tensor that combines several parameters
-  std::vector<std::uint16_t> narrow;  ///< numbers in f16 or bf16, if written in that type
+  const float* parameter = nullptr;   ///< values, if the tensor is a single parameter; otherwise null
+  std::vector<float> fused;           ///< values, if the tensor combines several parameters
+  std::vector<std::uint16_t> narrow;  ///< values converted to f16 or bf16; empty for f32
 
   const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
-/// Returns the tensors to write, one per parameter. Only a fused gate shares the tensor of q.
+/// Returns the tensors to write. Each holds one parameter, except that a gate in a fused layout shares the tensor of q.
 std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    // Every family that can be written stores each parameter in one tensor.
+    // Families that can be written never split a parameter among several tensors.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});
@@ -360,7 +360,7 @@ void narrow(WrittenTensor& tensor, DType dtype) {
 }  // namespace
 
 std::vector<TextFile> read_text_files(const std::string& directory) {
-  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // tokenizers of 256 Ki tokens take some 32 MB
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // a tokenizer.json of 256 Ki tokens has about 32 MB
   std::vector<TextFile> out;
   for (const char* name : kTextFiles) {
     const std::string path = fmt::format("{}/{}", directory, name);
@@ -387,7 +387,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   as_family.family = &public_family(file);
   std::vector<WrittenTensor> tensors = gather(as_family, parameters.data());
   std::vector<io::TensorSource> sources;
-  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // fraction of the progress
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // fraction of the work spent on conversion
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());

@@ -31,7 +31,7 @@ struct StoredTensor {
   std::int64_t numel = 0;
 };
 
-/// Reads tensors from a model's files, by the names that the files give them.
+/// Reads tensors from a model's files, by their names in the files.
 class WeightFiles {
  public:
   virtual ~WeightFiles() = default;
@@ -78,12 +78,12 @@ class ModelFile {
   std::vector<float> read() const;
   /// Throws io::FileError if a tensor is missing, is unknown, or has the wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
-  /// Calls at(parameter, numbers) for each parameter in the order of the table. The numbers are in f32 and valid during
-  /// the call. Throws as read() does.
+  /// Calls at(parameter, values) for each parameter in the order of the table. `values` are in f32 and valid only
+  /// during the call. Throws as read() does.
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether matrices are best read in place: if a GGUF file has matrices that are not f32, or a directory has
-  /// MXFP4 blocks.
+  /// Returns whether matrices should stay in the mapped file instead of being widened to f32. True for a GGUF file with
+  /// a matrix that is not f32, and for a directory with MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
   /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
   /// order of the table. Locations refer to tensors of weights().
@@ -111,13 +111,13 @@ class ModelFile {
 /// Returns whether `path` is a regular file that begins with the bytes "GGUF".
 bool is_gguf(const std::string& path);
 
-/// Names of files in a directory that the tokenizer and generation need, besides the model's own files.
+/// Names of a directory's tokenizer and generation files, which are copied along with a model.
 inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model",   "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja",     "chat_template.json"};
 
-/// Returns the files of a model that outputs must not overwrite: its weights, and all files of known names, even
-/// missing ones. `path` is the model's directory or GGUF file.
+/// Returns the files that outputs must not overwrite: the model's weights, and config and tokenizer files even if they
+/// do not exist yet. `path` is the model's directory or GGUF file.
 std::vector<std::string> files_of_model(const std::string& path);
 
 /// Holds the name and content of one of kTextFiles.

@@ -9,8 +9,8 @@ namespace headgate::models {
 inline constexpr std::string_view kModelingModule = "modeling_headgate";
 inline constexpr const char* kModelingFile = "modeling_headgate.py";
 
-/// Returns the content of modeling_headgate.py: python/transformers/modeling_headgate.py of the source tree, with the
-/// imported layer's code in place of its import.
+/// Returns the content of modeling_headgate.py. It is python/transformers/modeling_headgate.py of the source tree, with
+/// the import of the layer replaced by the layer's code.
 std::string_view modeling_code();
 
 }  // namespace headgate::models

@@ -11,8 +11,8 @@
 
 namespace headgate::models {
 
-/// Points to one value for each element of all parameters, in a flat buffer. The tensor of parameter NAME is called
-/// NAME + suffix.
+/// Values of all parameters in one flat buffer, such as the moments of AdamW. The file stores parameter NAME as the
+/// tensor NAME + suffix.
 struct FlatBuffer {
   std::string suffix;
   const float* values = nullptr;

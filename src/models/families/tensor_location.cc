@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
 constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
 
-/// Locates the rows of q, or of a gate, in a tensor that holds both.
+/// Locates the rows of q, or of the gate if `gate` is true, in a tensor that holds both.
 TensorLocation fused_with_q(const Parameter& parameter, const FileConfig& file, const std::string& tensor, bool gate) {
   FusedRows rows = fused_rows(file.layout, file.config);
   TensorPiece piece{tensor, parameter.shape, gate ? std::move(rows.gate) : std::move(rows.q)};

@@ -15,8 +15,8 @@
 
 namespace headgate::models {
 
-/// Selects rows of a tensor in a file. A row has as many numbers as the parameter has columns; a parameter of rank 1
-/// has rows of one number.
+/// Selects rows of a tensor in a file. The tensor is read as a matrix with as many columns as the parameter. A
+/// parameter of rank 1 has one column.
 struct TensorPiece {
   std::string tensor;
   std::vector<std::int64_t> shape;  ///< shape that the tensor must have
@@ -30,12 +30,12 @@ struct TensorPiece {
 /// Selects how a file stores a parameter x: as x (plain), or as −exp(x) (negative_exponential).
 enum class StoredForm { plain, negative_exponential };
 
-/// Locates a parameter in a file. Its rows are those of all pieces, in their order.
+/// Locates a parameter in a file: the concatenated rows of `pieces` are the parameter's rows.
 struct TensorLocation {
   std::vector<TensorPiece> pieces;
-  std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
+  std::vector<std::int64_t> columns;  ///< if not empty, column c of the parameter is column columns[c] of the tensor
   StoredForm form = StoredForm::plain;
-  bool transposed = false;  ///< the tensor has the parameter's last two dimensions exchanged
+  bool transposed = false;  ///< true if the tensor swaps the parameter's last two dimensions
 
   /// Returns whether the parameter is exactly one tensor of the file, without any change.
   bool is_whole_tensor() const {
@@ -44,7 +44,7 @@ struct TensorLocation {
   }
 };
 
-/// Function that returns the shape of a tensor in the files, or null if there is no such tensor.
+/// Function that returns the shape of the file's tensor with a given name, or null if there is none.
 using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string&)>;
 
 /// Returns the location of a parameter that the file stores unchanged as the tensor `name`.
@@ -56,19 +56,20 @@ TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig&
 /// Splits the name "model.layers.N.REST" into `layer` N and `rest` REST. Returns false for tensors outside the layers.
 bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest);
 
-/// Returns whether a tensor belongs to a layer after the model's own, such as "PREFIX45.…" if the model has 45 layers.
+/// Returns whether a tensor belongs to a multi-token-prediction (MTP) layer, such as "PREFIX45.…" if the model itself
+/// has 45 layers.
 bool is_of_further_layer(std::string_view name, std::string_view prefix, const FileConfig& file);
 
 /// Returns the row indices begin, …, begin + count − 1.
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
 
-/// Locates gate and up of `count` experts in one tensor in which rows of gate and up alternate. The parameter has, for
-/// each expert, `rows` rows of gate, then `rows` rows of up.
+/// Locates gate and up of `count` experts in one tensor whose rows alternate: gate 0, up 0, gate 1, up 1, … The
+/// parameter stores, for each expert, `rows` rows of gate, then `rows` rows of up.
 TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
                                    const std::vector<std::int64_t>& shape);
 
-/// Locates gate and up of all experts in two tensors (E,I,C). The parameter has, for each expert, the rows of gate,
-/// then the rows of up.
+/// Locates gate and up of all experts, which files store as two tensors (E,I,C). The parameter stores, for each expert,
+/// the rows of gate, then the rows of up.
 TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up);
 
 }  // namespace headgate::models

@@ -34,8 +34,8 @@ bool exists(const std::string& path) {
   return std::filesystem::exists(path, error);
 }
 
-/// Returns whether `name` is the name of a .safetensors file in the directory itself. Refuses '/', which could lead out
-/// of it, and NUL, which would truncate the name.
+/// Returns whether `name` names a .safetensors file inside the directory. Rejects '/', which could lead to another
+/// directory, and NUL, which would end the name early.
 bool is_shard_name(std::string_view name) {
   return name.ends_with(".safetensors") && name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
 }
@@ -103,13 +103,13 @@ class SafetensorsWeights : public WeightFiles {
   struct Place {
     const io::SafetensorsReader* file;
     const io::TensorEntry* entry;
-    // used for MXFP4 only: location of the scales, and shape of the decoded numbers
+    // set for MXFP4 tensors only: the location of the scales, and the shape of the decoded tensor
     const io::SafetensorsReader* scales_file = nullptr;
     const io::TensorEntry* scales = nullptr;
     std::vector<std::int64_t> shape = {};
   };
 
-  /// Returns the format of a tensor's numbers. Throws for types that cannot be widened.
+  /// Returns the format of a tensor's numbers. Throws if they cannot be converted to f32.
   static const io::GgufFormat* format_of(const Place& place) {
     if (place.scales != nullptr) return &io::mxfp4_apart();
     switch (place.entry->dtype) {
@@ -121,8 +121,8 @@ class SafetensorsWeights : public WeightFiles {
     fail(place.file->path(), "tensor '{}' is not F32, F16 or BF16", printable(place.entry->name));
   }
 
-  /// Joins each tensor of MXFP4 blocks with its scales, which may be in another shard. The scales are then no longer
-  /// listed as tensors.
+  /// Attaches to each tensor of MXFP4 blocks its scales, which may be in another shard. Removes the scales from the
+  /// list of tensors.
   void join_blocks() {
     for (auto& [name, place] : places_) {
       if (place.entry->dtype != DType::none || !name.ends_with(kBlocks)) continue;
@@ -193,7 +193,7 @@ class SafetensorsWeights : public WeightFiles {
   std::string path_;
   std::vector<std::unique_ptr<io::SafetensorsReader>> files_;
   std::map<std::string, Place> places_;
-  mutable std::set<std::string> checked_;  // mapped tensors already checked for finite numbers
+  mutable std::set<std::string> checked_;  // names of mapped tensors in which all numbers are known to be finite
 };
 
 class GgufWeights : public WeightFiles {
@@ -227,7 +227,7 @@ class GgufWeights : public WeightFiles {
 
  private:
   std::shared_ptr<const io::GgufFile> file_;
-  mutable std::set<std::string> checked_;  // tensors already checked for finite numbers
+  mutable std::set<std::string> checked_;  // names of tensors in which all numbers are known to be finite
 };
 
 }  // namespace
