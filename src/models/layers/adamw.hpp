@@ -12,9 +12,9 @@ struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
-  double weight_decay = 0.0;    ///< decoupled: w −= lr · weight_decay · w
-  double gradient_scale = 1.0;  ///< multiplies g, for clipping or gradient accumulation
-  std::int64_t step = 1;        ///< number t ≥ 1 of this step, for the bias corrections 1 − βᵗ
+  double weight_decay = 0.0;    ///< decoupled weight decay: w −= lr · weight_decay · w
+  double gradient_scale = 1.0;  ///< factor of g, for gradient clipping or accumulation
+  std::int64_t step = 1;        ///< number of the step, from 1; the bias corrections are 1 − βᵗ
 };
 
 /// Updates parameters w(n) and moments m(n), v(n) in place from gradients g(n). All are dense.

@@ -7,8 +7,8 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns whether the attention output before the gate must be saved for the backward pass. If the gate is added or
-/// has zeros, this output cannot be recovered exactly from y.
+/// Returns whether the backward pass needs a saved copy of the attention output before the gate. For an additive gate,
+/// or one that can be 0, this output cannot be recovered exactly from y.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

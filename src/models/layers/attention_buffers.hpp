@@ -15,12 +15,12 @@
 
 namespace headgate::layers {
 
-/// Selects the RMSNorm of q and k before RoPE. per_head: norms each head of q and of k; all heads of q share a weight
-/// of head_dim, as do all heads of k. all_heads: applies one RMSNorm to the features of all heads of q together, and
-/// one to those of k.
+/// Selects the RMSNorm of q and k, which is applied before RoPE.
+/// - per_head: one norm per head. All heads of q share a weight of head_dim, and all heads of k share another.
+/// - all_heads: one norm over the features of all heads of q together, and one over those of k.
 enum class QkNorm : std::int32_t { none, per_head, all_heads };
 
-/// Selects a bias of q, k and v. learned: adds a vector, initially zero, to each of the three projections.
+/// Selects the bias of the q, k and v projections. learned: each projection adds a learned vector that starts at zero.
 enum class QkvBias : std::int32_t { none, learned };
 
 struct GatedAttentionShape {
@@ -34,7 +34,7 @@ struct GatedAttentionShape {
   GateVariant gate;
   RopeScaling rope_scaling;
   QkvBias qkv_bias = QkvBias::none;
-  std::int64_t window = 0;  ///< keys that a query attends to, its own included; 0: all keys up to its own
+  std::int64_t window = 0;  ///< number of keys that a query attends to, including its own; 0: all keys up to its own
 
   std::int64_t N() const { return B * T; }
 };
@@ -60,30 +60,31 @@ struct AttentionState {
   View<T, 2> logits;      ///< (N,heads·features) gate logits z
   View<T, 3> projected_q, projected_k, projected_v;  ///< projections: (N,Hq,D), (N,Hkv,D), (N,Hkv,D)
 
-  // Input and output of a gate on a projection: `ungated` is one of the three projections, `gated` has its own buffer.
+  // Input and output of a gate on a projection. `ungated` is projected_q, projected_k or projected_v; `gated` has its
+  // own buffer.
   View<T, 3> ungated, gated;
 
-  // QK-norm reads gated_q and gated_k and writes to its own buffers, q and k. Without it, q is the same memory as
-  // gated_q and k the same as gated_k. RoPE rotates q and k in place.
+  // QK-norm reads gated_q and gated_k, and writes q and k. Without QK-norm, q is the same memory as gated_q, and k the
+  // same as gated_k. RoPE then rotates q and k in place.
   View<T, 3> gated_q, q;    ///< (N,Hq,D)
   View<T, 3> gated_k, k;    ///< (N,Hkv,D)
   View<T, 3> v;             ///< (N,Hkv,D)
   View<Wide<T>, 2> q_rstd;  ///< 1/rms of q: (N,Hq), or (N,1) if one norm spans all heads
   View<Wide<T>, 2> k_rstd;  ///< 1/rms of k: (N,Hkv), or (N,1) if one norm spans all heads
 
-  View<T, 2> shared_gate;      ///< (N,D) gate shared by all heads: mean over heads of g(z)
-  View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
-  View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
-  View<Wide<T>, 3> lse;        ///< (B,Hq,T)
-  View<T, 3> controlled;       ///< (N,Hq,D) y after the output control; y itself if there is no control
+  View<T, 2> shared_gate;  ///< (N,D) gate shared by all heads: mean over heads of g(z)
+  View<T, 3> attn;         ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
+  View<T, 3> y;            ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
+  View<Wide<T>, 3> lse;    ///< (B,Hq,T)
+  View<T, 3> controlled;   ///< (N,Hq,D) y after the output control (OutputControl); without one, the same memory as y
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
-  View<T, 2> ungated_out;      ///< (N,C) W_o's output before its gate
+  View<T, 2> ungated_out;      ///< (N,C) output of W_o before the gate at g5
 };
 
 /// Views the buffers that all layers share.
 template <typename T>
 struct AttentionShared {
-  /// Allocates the buffers; those of the backward pass only if `training` is true.
+  /// Allocates the buffers. Those of the backward pass are allocated only if `training` is true.
   AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training);
 
   View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
@@ -95,9 +96,9 @@ struct AttentionShared {
   View<T, 2> dprojection;   ///< (N,width) gradient of the projection; dq, dk, dv and, if z is projected, dlogits view
                             ///< its columns
   View<T, 2> dlogits;       ///< (N,heads·features)
-  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, overwritten by those of the projections
-  View<T, 3> dgated;        ///< gradient of the gated projection: dq, dk or dv
-  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, overwritten by the gradient of y
+  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v; then, in place, of the projections
+  View<T, 3> dgated;        ///< gradient of `gated`: the same memory as dq, dk or dv
+  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`; then, in place, of y
   View<T, 2> dungated_out;  ///< (N,C)
   View<Wide<T>, 1> dsinks;  ///< (Hq)
 };

@@ -13,8 +13,7 @@
 namespace headgate::layers {
 namespace {
 
-/// Number of tokens in a page. 64 rows of a head of 64 f32 numbers are 16 KiB, which the kernel reads contiguously in
-/// one step.
+/// Number of tokens in a page. For a head of 64 f32 features, a page has 16 KiB, which the kernel reads contiguously.
 constexpr std::int64_t kPage = 64;
 
 std::int64_t pages_of(std::int64_t tokens) { return (tokens + kPage - 1) / kPage; }

@@ -11,40 +11,40 @@
 
 namespace headgate::layers {
 
-/// KV cache of one layer for B sequences of equal length. Stores keys and values after gate, norm and RoPE. Memory
-/// grows by at least half of its size at a time, up to `capacity` tokens per sequence. A function that throws Error or
-/// std::bad_alloc leaves the cache unchanged.
+/// KV cache of one layer for B sequences of equal length. Stores k and v as attention reads them, after gate, norm and
+/// RoPE. When memory runs out, it grows by at least half of its size, up to `capacity` tokens per sequence. A function
+/// that throws Error or std::bad_alloc leaves the cache unchanged.
 class AttentionCache {
  public:
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity);
 
-  /// Returns the number of key slots in the pages of a sequence, that is, `tokens` rounded up to whole pages.
+  /// Returns `tokens` rounded up to whole pages: the number of keys for which the pages of a sequence have room.
   static std::int64_t slots(std::int64_t tokens);
   /// Returns the size in bytes of a cache with capacity for `tokens` tokens of each sequence.
   static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens);
 
-  /// Allocates memory for T more tokens of each sequence, so that append() of them cannot fail for lack of memory.
+  /// Allocates memory for T more tokens of each sequence, so that appending them cannot fail for lack of memory.
   void reserve(std::int64_t T);
-  /// Appends T tokens to each sequence, k and v (B,Hkv,T,D). Returns the batch that attention reads for the queries of
-  /// these tokens.
+  /// Appends k and v (B,Hkv,T,D), T tokens for each sequence. Returns the batch to pass to attention with the queries
+  /// of these T tokens.
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
-  /// Returns the batch that attention reads for the queries of the last T tokens.
+  /// Returns the batch to pass to attention with the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// Keys and values in the cache rounded to bf16, (B,Hkv,S,D). The last key is that of the last token. The memory
-  /// belongs to the calling thread and is valid until the thread's next call of rounded_keys(). The cache must be f32.
+  /// Keys and values of an f32 cache rounded to bf16, (B,Hkv,S,D). Key S−1 belongs to the last token. The memory
+  /// belongs to the calling thread and is valid until the thread's next call of rounded_keys().
   struct RoundedKeys {
     ConstTensorView k, v;
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages before the sliding window.
+  /// Frees the pages whose keys have left the sliding window.
   void slide();
 
   /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns the smallest length, apart from 0, to which truncate() can go back.
+  /// Returns the smallest length above 0 to which truncate() can shorten the sequences.
   std::int64_t least_length() const;
-  /// Truncates each sequence to its first `length` tokens; `length` is 0 or from least_length() to length().
+  /// Truncates each sequence to its first `length` tokens. `length` is 0, or between least_length() and length().
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.

@@ -5,10 +5,10 @@
 
 namespace headgate::layers {
 
-/// Options and counters of a forward pass, for evaluation, that skips query rows with a closed gate. Counters
+/// Threshold and counters of an evaluation pass that skips attention for query rows with a closed gate. Counters
 /// accumulate over calls.
 struct AttentionSkip {
-  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; above 0 only if can_skip_attention
+  double threshold = 0.0;        ///< AttentionOptions::gate_threshold; must be 0 unless can_skip_attention()
   std::int64_t rows = 0;         ///< number of query rows, summed over heads
   std::int64_t closed_rows = 0;  ///< number of rows that were skipped
   double attention_seconds = 0.0;

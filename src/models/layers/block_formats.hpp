@@ -10,7 +10,7 @@
 
 namespace headgate::layers {
 
-// Defines a type for each GGUF format, for code that is compiled once per format.
+// Defines one type for each GGUF format, so that decoders can be templates.
 
 /// A format that stores single numbers, without blocks.
 template <std::uint32_t id, typename N>
@@ -18,7 +18,7 @@ struct SingleNumbers {
   using Number = N;
   static constexpr std::uint32_t kId = id;
 };
-/// A format of blocks: its id in files, the numbers in a block and the bytes of a block, as in gguf_formats().
+/// A format that stores numbers in blocks: its id in GGUF files, the numbers per block and the bytes per block.
 template <std::uint32_t id, std::int64_t numbers, std::int64_t bytes>
 struct Blocks {
   static constexpr std::uint32_t kId = id;
@@ -37,7 +37,7 @@ struct Q4_K : Blocks<12, 256, 144> {};
 struct Q5_K : Blocks<13, 256, 176> {};
 struct Q6_K : Blocks<14, 256, 210> {};
 struct MXFP4 : Blocks<39, io::kMxfp4Numbers, 1 + io::kMxfp4CodeBytes> {};
-/// MXFP4 with scales in a separate tensor, in the order of the blocks.
+/// MXFP4 with the scales of all blocks in a separate tensor, in the order of the blocks.
 struct MXFP4Apart : Blocks<io::kMxfp4ApartId, io::kMxfp4Numbers, io::kMxfp4CodeBytes> {};
 
 template <class Format>

@@ -20,16 +20,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Number of values in a chunk, which is decoded at a time.
+/// Number of values in a chunk. The decoders return one chunk at a time.
 inline constexpr std::int64_t kChunk = 32;
 inline constexpr std::int64_t kChunkVectors = kChunk / kLanes<float>;
-/// Number of values in a span: one super-block, or up to eight blocks of 32. The scales of a span are decoded together.
+/// Number of values in a span: one super-block of 256, or up to eight blocks of 32. Scales are decoded for a whole
+/// span.
 inline constexpr std::int64_t kSpan = 256;
 
 using Bytes = hn::CappedTag<std::uint8_t, kChunk>;
 using HalfBytes = hn::CappedTag<std::uint8_t, kChunk / 2>;
 
-/// Widens the f16 number at `from`.
+/// Returns the f16 number at `from` as f32.
 HWY_INLINE float load_half(const std::uint8_t* from) {
   Float16 half;
   std::memcpy(&half, from, sizeof(half));
@@ -40,12 +41,12 @@ HWY_INLINE float load_half(const std::uint8_t* from) {
 #endif
 }
 
-/// Widens the f16 number at `from` into scales[0]. If kPair, also widens the next one into scales[1], times kSign. May
-/// read four bytes even without kPair.
+/// Sets scales[0] to the f16 number at `from`. If kPair, also sets scales[1] to kSign times the next number. May read
+/// four bytes even without kPair.
 template <bool kPair, int kSign = 1>
 HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  // Converts both at once, because moving numbers to and from a vector register takes longer than the conversion.
+  // Converts both numbers at once, because moves to and from vector registers take longer than the conversion.
   std::uint32_t halves = 0;
   std::memcpy(&halves, from, sizeof(halves));
   if constexpr (kSign < 0) halves ^= 0x8000'0000U;
@@ -61,7 +62,7 @@ HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
 #endif
 }
 
-/// out(kCount) = by · codes.
+/// Sets out[i] = by · codes[i] for kCount codes.
 template <std::size_t kCount, typename Code>
 HWY_INLINE void scale_all(const Code* codes, float by, float* out) {
   const hn::CappedTag<float, kCount> d;
@@ -81,7 +82,7 @@ HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
   return hn::ConvertTo(Tag<float>(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
 }
 
-/// out = step · code + offset for a chunk of 8-bit codes, or step · code without kOffset.
+/// Sets out = step · code + offset for a chunk of 8-bit codes. Without kOffset, out = step · code.
 template <bool kOffset>
 HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset, Vec<float>* out) {
   const Tag<float> d;
@@ -93,7 +94,7 @@ HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset,
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// Returns step · (q − kZero) + offset for q = 0 … 15.
+/// Returns the values of all 4-bit codes q = 0 … 15: step · (q − kZero) + offset.
 template <bool kOffset, int kZero>
 HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   const Tag<float> d;
@@ -101,18 +102,18 @@ HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   return kOffset ? hn::MulAdd(hn::Set(d, step), codes, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), codes);
 }
 
-/// Returns table[low 4 bits] for each lane of `indices`.
+/// Returns, for each lane of `indices`, the lane of `table` that its low 4 bits select.
 HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
 
-/// Loads 16 bytes, each into one 32-bit lane.
+/// Loads 16 bytes and zero-extends each to a 32-bit lane.
 HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
   return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
 }
 #endif
 
-/// Returns 16 in each byte j for which bit i + j of `bits` is set, 0 in the other bytes.
+/// Returns the fifth bits of 5-bit codes in place: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
@@ -129,8 +130,8 @@ HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] st
 #endif
 }
 
-/// codes(32) = the low nibbles of 16 bytes, then their high nibbles, minus kZero. If kFifth, adds 16 to code i where
-/// bit i of `fifth` is set.
+/// Unpacks 32 codes of 4 bits from 16 bytes: first the low nibbles of all bytes, then the high ones. If kFifth, bit i
+/// of `fifth` is the fifth bit of code i. Subtracts kZero from each code.
 template <bool kFifth, int kZero>
 HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std::uint8_t* codes) {
   const HalfBytes d;
@@ -151,14 +152,14 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes a span of a row. open(blocks, scales, units) decodes the scales of the span's first `units` units; a unit
-/// has kParts chunks. `scales` is null unless the format stores scales apart from the blocks. chunk<kPart>(unit, out)
-/// decodes one chunk.
+/// Decodes one span of a row. A span consists of units with kParts chunks each. open(blocks, scales, units) decodes the
+/// scales of `units` units. `scales` is null unless the format stores scales in a separate tensor. chunk<kPart>(unit,
+/// out) decodes one chunk.
 template <class Format>
 class SpanDecoder;
 
-/// Decodes blocks of 32 numbers. A block stores a scale, a minimum if kOffset, a word of fifth bits if kFifth, and
-/// nibbles, or bytes in Q8_0. The code kZero represents 0.
+/// Decodes blocks of 32 numbers. A block has a scale, a minimum if kOffset, 32 fifth bits if kFifth, and 4-bit codes
+/// (8-bit codes in Q8_0). Code kZero represents the value 0.
 template <class Format, bool kOffset, bool kFifth, int kZero>
 class SmallBlocks {
  public:
@@ -211,7 +212,8 @@ class SpanDecoder<Q5_0> : public SmallBlocks<Q5_0, false, true, 16> {};
 template <>
 class SpanDecoder<Q5_1> : public SmallBlocks<Q5_1, true, true, 0> {};
 
-/// Decodes super-blocks of Q4_K and Q5_K: 8 groups of 32 numbers, two groups in the nibbles of 32 bytes.
+/// Decodes super-blocks of Q4_K and Q5_K: 8 groups of 32 numbers. Each 32 bytes hold two groups, one in the low and one
+/// in the high nibbles.
 template <bool kFifth>
 class GroupedBlocks {
  public:
@@ -219,8 +221,9 @@ class GroupedBlocks {
 
   HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
-    // Bytes 4 … 15 hold 8 scales and 8 minima of 6 bits each; this unpacks four at a time. The first four are the low 6
-    // bits of a low word's bytes. The last four combine a nibble of the last word with the two high bits of a low word.
+    // Bytes 4 … 15, three words, hold 8 scales and 8 minima of 6 bits each. Scales 0 … 3 are the low 6 bits of the
+    // bytes of word 0. Scales 4 … 7 take their low 4 bits from the low nibbles of word 2, and their high 2 bits from
+    // the top bits of the bytes of word 0. Minima are packed likewise in word 1 and the high nibbles of word 2.
     std::uint32_t word[3];
     std::memcpy(word, block + 4, sizeof(word));
     constexpr std::uint32_t kSix = 0x3F3F3F3FU, kFour = 0x0F0F0F0FU, kTwo = 0x30303030U;
@@ -255,7 +258,7 @@ class GroupedBlocks {
     for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
       const auto bytes = hn::LoadU(d, low + i);
       auto code = kPart == 0 ? hn::And(bytes, hn::Set(d, std::uint8_t{0x0F})) : hn::ShiftRight<4>(bytes);
-      if constexpr (kFifth) {  // bit g of byte i is the fifth bit of number i of group g
+      if constexpr (kFifth) {  // bit g of byte i: fifth bit of number i of group g
         const auto is_clear = hn::Eq(hn::And(hn::LoadU(d, block_ + 16 + i), bit), hn::Zero(d));
         code = hn::Or(code, hn::IfThenZeroElse(is_clear, hn::Set(d, std::uint8_t{16})));
       }
@@ -275,8 +278,8 @@ class SpanDecoder<Q4_K> : public GroupedBlocks<false> {};
 template <>
 class SpanDecoder<Q5_K> : public GroupedBlocks<true> {};
 
-/// Decodes super-blocks of two halves with 128 numbers each. A half stores the low 4 bits of its numbers in 64 bytes
-/// and the high 2 bits in 32 bytes.
+/// Decodes super-blocks of Q6_K, two halves of 128 numbers each. A half has 64 bytes with the low 4 bits of its
+/// numbers, and 32 bytes with the high 2 bits.
 template <>
 class SpanDecoder<Q6_K> {
  public:
@@ -310,8 +313,8 @@ class SpanDecoder<Q6_K> {
   HWY_ALIGN float step_[16];
 };
 
-/// codes(32) = twice the values of 16 bytes of MXFP4. If kPairs, each byte holds two adjacent values (Hugging Face),
-/// otherwise the values are in the order of GGUF.
+/// Decodes 16 bytes of MXFP4 to 32 integers, each twice its value. If kPairs, byte i holds values 2i and 2i + 1
+/// (Hugging Face), otherwise values i and i + 16 (GGUF).
 template <bool kPairs>
 HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #if HWY_TARGET == HWY_SCALAR
@@ -330,7 +333,8 @@ HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #endif
 }
 
-/// Decodes MXFP4. If kApart, scales are in a separate tensor and each byte holds two adjacent values.
+/// Decodes MXFP4. If kApart, as in Hugging Face's files, scales are in a separate tensor and each byte holds two
+/// adjacent values.
 template <class Format, bool kApart>
 class FourBitFloats {
  public:
@@ -352,8 +356,7 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Expands each byte to two 32-bit lanes: the first has the low nibble in its lowest bits, the second the high
-        // nibble.
+        // Expands each byte to two 32-bit lanes. The low 4 bits of the lanes are the byte's low and high nibble.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }
@@ -371,7 +374,7 @@ class FourBitFloats {
 
  private:
   const std::uint8_t* blocks_;
-  float scales_[kSpan / kChunk];  // scales of the doubled values
+  float scales_[kSpan / kChunk];  // half of each block's scale, since the decoded values are doubled
 };
 
 template <>
@@ -395,7 +398,7 @@ HWY_INLINE void each_chunk(const SpanDecoder<Format>& span, std::int64_t unit, c
   each_chunk_of(span, unit, use, std::make_integer_sequence<int, SpanDecoder<Format>::kParts>());
 }
 
-/// Loads `count` numbers of a format without blocks, at any alignment. The other lanes are 0.
+/// Loads `count` ≤ kLanes numbers of a format without blocks, at any alignment. Sets the other lanes to 0.
 template <class Format>
 HWY_INLINE Vec<float> load_numbers(std::size_t count, const std::uint8_t* from) {
   const Tag<float> d;

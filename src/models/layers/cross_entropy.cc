@@ -19,7 +19,7 @@ struct CrossEntropy {
   View<T, 2> dlogits;
   View<const T, 2> logits;
   View<const std::int32_t, 1> targets;
-  T scale;  ///< factor of the gradient of a row's loss
+  T scale;  ///< factor of each row's gradient
 };
 
 }  // namespace headgate::layers
@@ -52,8 +52,8 @@ T row_maximum(const T* x, std::int64_t V) {
   return maximum;
 }
 
-/// Returns the loss of one row. Writes scale·(softmax − onehot) to dx(V) if dx is not null; dx may be x. A NaN in x
-/// propagates, because the sum of exponentials is NaN for any maximum.
+/// Returns the loss of one row. If dx is not null, sets dx(V) = scale·(softmax − onehot); dx may be x. NaN in x makes
+/// the result NaN: the maximum may miss it, but the sum of exponentials does not.
 template <typename T>
 T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   const Tag<T> d;

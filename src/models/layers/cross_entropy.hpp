@@ -7,7 +7,7 @@
 
 namespace headgate::layers {
 
-/// Marks a target that is ignored: its row has loss 0 and gradient 0.
+/// Target value of a row to ignore, with loss 0 and gradient 0.
 inline constexpr std::int32_t kIgnoredTarget = -1;
 
 /// Returns the mean of −log softmax(logits)[target] over the targets that are not ignored, in nats, or 0 if all are

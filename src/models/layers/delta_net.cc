@@ -14,7 +14,7 @@ namespace {
 /// epsilon of the L2 norm of q and k, the same in all models.
 constexpr double kL2NormEps = 1e-6;
 
-/// Views the convolution's taps (channels,K) as the tensor (1,1,channels,K) of short_convolution_forward().
+/// Reshapes the convolution's weights (channels,K) to (1,1,channels,K), as short_convolution_forward() expects.
 template <typename U>
 ViewOf<U> taps_view(const View<U, 2>& taps) {
   return make_view(taps.data, Shape{1, 1, taps.shape[0], taps.shape[1]});

@@ -21,7 +21,7 @@
 
 namespace headgate::layers {
 
-/// Weights (elements const T) or their gradients (elements T, accumulated) that are not operands of matrix products.
+/// Weights other than projection matrices (elements const T), or their accumulated gradients (elements T).
 template <typename T>
 struct DeltaNetVectors {
   View<T, 2> convolution;  ///< (channels,K), dense; the last tap multiplies the current token
@@ -46,10 +46,9 @@ class DeltaNet {
   /// `context` must come from resolved(). Throws Error under the conditions of validate().
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, the tokens continue the
-  /// cached sequences and are added to the cache after the delta rule. Factors of an override multiply the normed
-  /// output of a value head instead of its gate. After a pass with a cache or an override, the backward pass is not
-  /// possible.
+  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, the pass continues the
+  /// cached sequences and then updates the cache. For the value heads of an override, its factors replace the output
+  /// gate. The backward pass is not possible after a pass with a cache or an override.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,

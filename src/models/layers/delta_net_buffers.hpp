@@ -19,7 +19,7 @@ struct DeltaNetShape {
   std::int64_t D = 0, Dv = 0;         ///< features of a key head and of a value head
   std::int64_t K = 4;                 ///< number of taps of the convolution
   double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
-  double beta_scale = 1.0;            ///< β = beta_scale·σ(b); 2 allows negative eigenvalues
+  double beta_scale = 1.0;            ///< factor of β = beta_scale·σ(b); 2 allows negative eigenvalues
   GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o)·g(z)
 
   std::int64_t N() const { return B * T; }
@@ -30,7 +30,7 @@ struct DeltaNetShape {
 /// Throws Error if the operations do not support the sizes.
 void validate(const DeltaNetShape& shape);
 
-/// First columns of the parts of a token's projection [q | k | v | z | b | a]; q begins at column 0.
+/// First column of each part of a projected token [q | k | v | z | b | a]. q begins at column 0.
 struct DeltaNetColumns {
   std::int64_t k = 0, v = 0, z = 0, b = 0, a = 0, width = 0;
 };
@@ -48,9 +48,9 @@ struct DeltaNetState {
 
   View<T, 2> convolved;  ///< (N,channels) [q | k | v] after the convolution; the next three members view its columns
   View<T, 3> q, k, v;    ///< heads of `convolved`: (N,Hk,D), (N,Hk,D), (N,Hv,Dv); q and k before their L2 norm
-  View<Wide<T>, 2> decay, beta;  ///< (N,Hv) natural logarithm g of the decay, and β
+  View<Wide<T>, 2> decay, beta;  ///< (N,Hv) g, the logarithm of the decay, and β
   View<T, 3> o;                  ///< (N,Hv,Dv) output of the delta rule
-  View<T, 3> y;                  ///< (N,Hv,Dv) o after its norm and gate; input of W_o
+  View<T, 3> y;                  ///< (N,Hv,Dv) normed and gated output; input of W_o
 };
 
 /// Views the buffers of the backward pass that all layers share. They are absent unless `training` is true.

@@ -15,8 +15,8 @@ namespace headgate::layers {
 /// Cache of one Gated DeltaNet layer for B sequences of equal length: the last K−1 inputs of the convolution and the
 /// state of each value head. Its size does not depend on the number of tokens.
 ///
-/// A recurrent state cannot be truncated by a token. The cache therefore has two states: a pass reads one and writes
-/// the other, and commit() makes the written one current. truncate() can thus undo the last pass without a copy.
+/// A recurrent state cannot be rolled back by one token. The cache therefore keeps two states. A pass reads one and
+/// writes the other, and commit() makes the new one current. truncate() undoes the last pass by switching back.
 class DeltaNetCache {
  public:
   /// Buffers of a forward pass: the states that it reads and those that it writes. Shapes: convolution
@@ -34,8 +34,8 @@ class DeltaNetCache {
 
   /// Begins a forward pass and returns its buffers. truncate() can then no longer undo the previous pass.
   Pass begin();
-  /// Completes a forward pass over T tokens and makes the state that it wrote current. A pass that failed must not be
-  /// committed.
+  /// Completes a forward pass over T tokens and makes the state that it wrote current. Must not be called after a pass
+  /// that failed.
   void commit(std::int64_t T);
 
   /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin().
@@ -65,7 +65,7 @@ class DeltaNetCache {
   std::size_t current_ = 0;  // index of the current state in states_
   std::int64_t length_ = 0;
   std::optional<std::int64_t>
-      previous_length_;  // length of the other state; empty if that state is not the one before the last pass
+      previous_length_;  // length before the last pass; empty if the other state cannot be restored
 };
 
 }  // namespace headgate::layers

@@ -82,7 +82,7 @@ namespace {
 HEADGATE_TARGET_TABLE(delta_gates_forward_rows);
 HEADGATE_TARGET_TABLE(delta_gates_backward_rows);
 
-/// Cost of one logit in elementwise operations: an exponential, a logarithm and their sums.
+/// Cost of one logit, counted in elementwise operations: an exponential, a logarithm and several sums.
 constexpr std::int64_t kOperations = 16;
 
 template <typename T>

@@ -7,7 +7,7 @@
 
 namespace headgate::layers {
 
-/// Arguments of the gates g(N,H) = −exp(a_log)·softplus(a + dt_bias), β(N,H) = beta_scale·σ(b). a and b are (N,H),
+/// Inputs of the gates g(N,H) = −exp(a_log)·softplus(a + dt_bias) and β(N,H) = beta_scale·σ(b). Shapes: a and b (N,H),
 /// a_log and dt_bias (H).
 template <typename T>
 struct DeltaGates {
@@ -19,8 +19,8 @@ template <typename T>
 void delta_gates_forward(View<Wide<T>, 2> decay, View<Wide<T>, 2> beta, const DeltaGates<T>& gates,
                          const ExecutionContext& context);
 
-/// Computes the gradients da(N,H) and db(N,H); db may be dbeta. On entry, ddecay(N,H) is the gradient of g; on return,
-/// ddecay·g, each token's gradient of a_log. da is also each token's gradient of dt_bias.
+/// Computes the gradients da(N,H) and db(N,H) of the logits; db may be dbeta. Replaces ddecay(N,H), the gradient of g,
+/// by ddecay·g, the gradient of a_log per token. da is also the gradient of dt_bias per token.
 template <typename T>
 void delta_gates_backward(View<T, 2> da, View<T, 2> db, View<Wide<T>, 2> ddecay, ConstView<Wide<T>, 2> dbeta,
                           ConstView<Wide<T>, 2> decay, const DeltaGates<T>& gates, const ExecutionContext& context);

@@ -50,8 +50,8 @@ T sigmoid(T z) {
   return T{1} / (T{1} + std::exp(-z));
 }
 
-/// Writes the indices of the k largest of E scores in descending order. Among equal scores the lowest index comes
-/// first. Indices are distinct even if scores are NaN, because NaN compares like an equal score.
+/// Sets `chosen` to the indices of the k largest of E scores, in descending order. Among equal scores the lowest index
+/// comes first. NaN never compares greater, so the k indices are distinct for any scores.
 template <typename T, class Score>
 void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, const Score& score) {
   for (std::int64_t e = 0; e < E; ++e) {
@@ -70,8 +70,8 @@ void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, con
   }
 }
 
-/// Replaces the chosen logits in `weights`, sorted in descending order, by their softmax weights. `all` points to the
-/// row's E logits.
+/// Replaces the logits of the chosen experts by their softmax weights. On entry, `weights` has these logits in
+/// descending order, and `all` the logits of all E experts.
 template <typename T>
 void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
   const T largest = weights[0];
@@ -92,7 +92,7 @@ void sigmoid_weights(T* weights, const std::int32_t* chosen, const T* all, const
   for (std::int64_t i = 0; i < shape.active; ++i) weights[i] *= factor;
 }
 
-/// Groups the choices of all tokens by expert, in the order of the tokens.
+/// Groups the (token, expert) pairs by expert. The pairs of an expert are in the order of the tokens.
 template <typename T>
 void group_by_expert(const ExpertsState<T>& state) {
   const auto [N, active] = state.chosen.shape;
@@ -101,7 +101,8 @@ void group_by_expert(const ExpertsState<T>& state) {
   std::fill_n(first, E + 1, std::int64_t{0});
   for (std::int64_t i = 0; i < N * active; ++i) ++first[state.chosen.data[i] + 1];
   for (std::int64_t e = 0; e < E; ++e) first[e + 1] += first[e];
-  // Filling the slots advances first[e] to the end of expert e's slots. copy_backward() then restores the starts.
+  // Filling the slots advances first[e] from the start to the end of expert e's slots. copy_backward() restores the
+  // starts.
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t i = 0; i < active; ++i) {
       const std::int64_t slot = first[state.chosen(n, i)]++;
@@ -119,7 +120,7 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context) {
   assert(!bias.present() || (shape.router == ExpertRouter::sigmoid && bias.shape[0] == shape.E));
-  constexpr std::int64_t kOperations = 8;  // per logit: an exponential and a few comparisons
+  constexpr std::int64_t kOperations = 8;  // cost per logit: an exponential and a few comparisons
   for_parts(parts_of(context, shape.N, kOperations * shape.E),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
               for (std::int64_t n = begin; n < end; ++n) {
@@ -143,16 +144,17 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
-/// Biases and activation of one expert, and the limit to which the activation clamps gate and up.
+/// Biases, activation and activation limit of one expert.
 template <typename T>
 struct ExpertTerms {
-  View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: 0
-  View<const T, 1> down_bias;     ///< (C) bias of down; absent: 0
+  View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: no bias
+  View<const T, 1> down_bias;     ///< (C) bias of down; absent: no bias
   ExpertActivation activation = ExpertActivation::swiglu;
   double limit = 0.0;
 };
 
-/// Computes out(n,C) = or += factor(row) · expert(x) for each row of x(n,C).
+/// Applies one expert to the rows of x(n,C): out(n,C) = or += factor(row) · expert(x). factor(row) is the router's
+/// weight.
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
@@ -181,7 +183,8 @@ struct ExpertPass {
     });
   }
 
-  /// Applies factor(row) to the activations rather than the outputs, because the activations are fewer.
+  /// Multiplies the activations by factor(row) instead of the outputs, because a row has fewer activations than
+  /// outputs.
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
                   const ExpertTerms<T>& terms, Update update, const Factor& factor) const {
@@ -203,7 +206,7 @@ struct ExpertPass {
   }
 };
 
-/// to(i,·) = from(tokens(i),·).
+/// Sets row i of `to` to row tokens(i) of `from`.
 template <typename T>
 void gather_rows(const View<T, 2>& to, const View<const T, 2>& from, const View<std::int32_t, 1>& tokens,
                  const ExecutionContext& context) {
@@ -213,7 +216,7 @@ void gather_rows(const View<T, 2>& to, const View<const T, 2>& from, const View<
             });
 }
 
-/// to(tokens(i),·) += from(i,·); the tokens are distinct.
+/// Adds row i of `from` to row tokens(i) of `to`. The tokens are distinct.
 template <typename T>
 void scatter_rows(const View<T, 2>& to, const View<T, 2>& from, const View<std::int32_t, 1>& tokens,
                   const ExecutionContext& context) {
@@ -240,8 +243,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // Computes a single token in place, without gathering rows; this is common in decoding. A down bias is first added
-    // to the expert's product, so that results do not depend on the number of tokens of the expert.
+    // Computes an expert with one token in place, without copying rows, as is common in decoding. With a down bias,
+    // takes the general path: it adds the bias to the product before `out`, so that results do not depend on how many
+    // tokens chose the expert.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);

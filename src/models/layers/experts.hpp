@@ -25,8 +25,8 @@ namespace headgate::layers {
 /// Among equal scores the expert with the lowest index is chosen. Weights are computed in the layer's type T.
 enum class ExpertRouter : std::int32_t { softmax, sigmoid };
 
-/// The activation of an expert, computed from gate·x and up·x. b clamps numbers to a limit:
-///
+/// The activation of an expert, computed from its two projections gate and up. b bounds gate from above by the limit,
+/// and up to ±limit:
 ///   swiglu         | b(silu(gate)) ∘ b(up)                          | swiglu_forward, swiglu_clamped_forward
 ///   shifted_swiglu | b(gate) ∘ σ(1.702 · b(gate)) ∘ (b(up) + 1)     | swiglu_shifted_forward
 enum class ExpertActivation : std::int32_t { swiglu, shifted_swiglu };
@@ -41,8 +41,8 @@ struct ExpertsShape {
   ExpertActivation activation =
       ExpertActivation::swiglu;  ///< activation of the chosen experts; the shared expert has swiglu
   double scale = 1.0;            ///< multiplies the weights of the chosen experts
-  double limit = 0.0;            ///< bound of the chosen experts' activations; 0: no bound
-  double shared_limit = 0.0;     ///< bound of the shared expert's activations; 0: no bound
+  double limit = 0.0;            ///< limit of the chosen experts' activations; 0: no limit
+  double shared_limit = 0.0;     ///< limit of the shared expert's activations; 0: no limit
 };
 
 /// Throws Error unless 1 ≤ active ≤ E and all sizes and limits are valid.
@@ -61,19 +61,18 @@ struct ExpertMatrices {
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
-  View<T, 1> router_bias;  ///< (E) bias of the sigmoid router; absent: 0
-  View<T, 1> logit_bias;   ///< (E) bias of the router's logits; absent: 0
-  /// Returns the matrices of expert e. Called only for experts that a token chose, so that pages of other experts in a
-  /// mapped file are not read.
+  View<T, 1> router_bias;  ///< (E) bias of the sigmoid router's scores, for choosing only; absent: no bias
+  View<T, 1> logit_bias;   ///< (E) bias of the router's logits; absent: no bias
+  /// Returns the matrices of expert e. Called only for experts that a token chose: in a mapped file, the pages of other
+  /// experts are then never read.
   std::function<ExpertMatrices<M>(std::int64_t e)> expert;
   ExpertMatrices<M> shared;  ///< absent if S is 0
-  View<T, 2> shared_gate;    ///< (1,C): σ(shared_gate·x) multiplies the shared expert; absent: 1
-  View<T, 1> gate_up_bias;   ///< (E·2I): for each expert the biases of gate, then of up; absent: 0
-  View<T, 1> down_bias;      ///< (E·C) biases of the down products; absent: 0
+  View<T, 2> shared_gate;    ///< (1,C) σ(shared_gate·x) multiplies the shared expert's output; absent: no gate
+  View<T, 1> gate_up_bias;   ///< (E·2I) biases of gate and up, expert by expert; absent: no bias
+  View<T, 1> down_bias;      ///< (E·C) biases of down, expert by expert; absent: no bias
 };
 
-/// Views the buffers of a forward pass, which all layers can share. The chosen experts remain available until the next
-/// pass.
+/// Buffers of a forward pass, which all layers can share. `chosen` and `weights` remain valid until the next pass.
 template <typename T>
 struct ExpertsState {
   /// Throws Error under the conditions of validate().
@@ -83,7 +82,8 @@ struct ExpertsState {
   View<std::int32_t, 2> chosen;  ///< (N,active) chosen experts, best first
   View<T, 2> weights;            ///< (N,active) weights of the chosen experts
 
-  // The choices grouped by expert: slots first[e] … first[e + 1] − 1 belong to expert e, in the order of the tokens.
+  // The (token, expert) pairs grouped by expert. Slots first[e] … first[e + 1] − 1 hold the tokens that chose expert e,
+  // in ascending order, and their weights.
   View<std::int64_t, 1> first;        ///< (E+1)
   View<std::int32_t, 1> slot_tokens;  ///< (N·active)
   View<T, 1> slot_weights;            ///< (N·active)
@@ -95,14 +95,14 @@ struct ExpertsState {
   View<T, 2> shared_logits;  ///< (N,1) logits of the shared expert's gate; absent if S is 0
 };
 
-/// Computes `chosen`, `weights` and their grouping from `logits`. `bias` is router_bias.
+/// Computes `chosen`, `weights` and the grouping by expert from `logits`. `bias` is router_bias.
 template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context);
 
-/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), for h(N,C). Each token's sum adds its experts in the order
-/// of their indices and the shared expert last, at any number of threads. Each expert computes all its tokens in one
-/// product, so its matrices are read once.
+/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), for h(N,C). For each token, adds its experts in ascending
+/// order of index, then the shared expert, at any number of threads. An expert processes all its tokens at once, so its
+/// matrices are read once.
 template <typename T, typename M>
 void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
                      const ExpertsState<T>& state, const ExpertsShape& shape, Update update,

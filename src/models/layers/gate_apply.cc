@@ -50,7 +50,7 @@ struct SharedGateBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Returns g(z) of one logit, broadcast to all lanes.
+/// Computes g(z) for one logit and returns it in all lanes.
 template <typename T, class Function>
 HWY_INLINE Vec<Wide<T>> value_at(const Function& gate, T z) {
   const Tag<Wide<T>> d;
@@ -109,7 +109,7 @@ void gate_backward_rows(const GateBackward<T>& call, std::int64_t begin, std::in
       const auto dg = [&](std::int64_t c, const auto& lanes) HWY_ATTR {
         return mul ? hn::Mul(lanes.load(dy + c), lanes.load(u + c)) : lanes.load(dy + c);
       };
-      if (of_head) {  // dz[0] is computed before du is written, because du may be dy
+      if (of_head) {  // computes dz[0] before du is written, because du may be the same memory as dy
         dz[0] = rounded<T>(sum_vectors<W>(D, dg) * hn::GetLane(gate.derivative(d, hn::Set(d, widened(z[0])))));
       }
       const Vec<W> head_gate = of_head ? value_at(gate, z[0]) : hn::Zero(Tag<W>());
@@ -181,15 +181,16 @@ HEADGATE_TARGET_TABLE(gate_backward_rows);
 HEADGATE_TARGET_TABLE(shared_gate_rows);
 HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 
-/// Calls work(begin, end) for ranges of the tokens of (N,H,D), on the threads of the context.
+/// Calls work(begin, end) for ranges of tokens [begin, end) of a tensor (N,H,D), on the threads of the context.
 template <class Work>
 void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
-  constexpr std::int64_t kOperations = 8;  // per element: an exponential and a division
+  constexpr std::int64_t kOperations = 8;  // cost per element: an exponential and a division
   for_parts(parts_of(context, shape[0], kOperations * shape[1] * shape[2]),
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// Returns whether the shape of z, the logits or their gradients, matches the gated tensor u.
+/// Returns whether the shape of z, logits or their gradients, fits the gated tensor u: one logit per element, or one
+/// per head.
 template <typename T, typename U>
 bool gates(const View<T, 3>& z, const View<U, 3>& u) {
   return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&
@@ -256,7 +257,7 @@ void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& con
 
 template <typename Sum, typename T>
 void add_column_sums(View<Sum, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
-  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns summed at a time: whole cache lines of a row
+  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns summed together: whole cache lines
   const std::int64_t N = dx.shape[0], W = dx.shape[1];
   assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {

@@ -9,10 +9,10 @@
 
 namespace headgate::layers {
 
-// In these functions `fn` is not GateFn::none. Logits z(N,H,F) have F = D features, or F = 1 for one gate per head.
-// Strides of 0 broadcast the logits over tokens or heads.
+// In the functions below `fn` is not GateFn::none. Logits z(N,H,F) have F = D features, or F = 1 for one gate per head.
+// With strides of 0, all tokens or heads share the same logits.
 
-/// The function of a gate, and the operation that applies its values.
+/// The function g of a gate, and the operation (mul or add) that combines g(z) with the gated tensor.
 struct GateRule {
   GateFn fn;
   GateOp op;
@@ -22,13 +22,14 @@ struct GateRule {
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// y(N,H,D) = or +=  u ∘ g(z) (mul) or u + g(z) (add). y may be u. y may be f32 if u and z are bf16.
+/// y(N,H,D) = or += u ∘ g(z) (mul) or u + g(z) (add). y may be u. y may be f32 if u and z are bf16.
 template <typename Y, typename T = Y>
 void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
 
-/// Computes du(N,H,D) = dy ∘ g(z) (mul) or dy (add), and dz(N,H,F) = dy ∘ u ∘ g′(z) (mul) or dy ∘ g′(z) (add), summed
-/// over D if F = 1. du may be dy. dz has an element for every token and head, even where z is broadcast.
+/// Computes du(N,H,D) and dz(N,H,F) from dy(N,H,D).
+///   mul: du = dy ∘ g(z), dz = dy ∘ u ∘ g′(z);  add: du = dy, dz = dy ∘ g′(z).
+/// If F = 1, dz is summed over D. du may be dy. dz has an element for every token and head, even where z is broadcast.
 template <typename T>
 void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
                          const GateRule& rule, const ExecutionContext& context);

@@ -8,19 +8,20 @@
 
 #include "library/core/words.hpp"
 
-// Lists the tensors of a layer that a gate can act on, one row each.
+// Lists the tensors of an attention layer on which a gate can act.
 
 namespace headgate::layers {
 
-/// First columns of q (Hq·D), z (if it is projected), k and v (Hkv·D) in the fused projection (N,width).
+/// First column of each part of the fused projection (N,width): q (Hq·D), the gate logits z if they are projected, k
+/// and v (Hkv·D each).
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// The units for which an elementwise gate has separate values. query: each feature of each query head. key_value: each
-/// feature of each key/value head. none: each channel of the layer.
+/// Selects what an elementwise gate has one value for. query: each feature of each query head. key_value: each feature
+/// of each key/value head. none: each channel of the layer.
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {
@@ -28,8 +29,8 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// Member with the first column of the gated projection; null if the gate does not act on a projection. The gate acts
-  /// before QK-norm and RoPE.
+  /// Pointer to the member of ProjectionColumns for the gated projection; null if the gate acts on another tensor. Such
+  /// a gate acts before QK-norm and RoPE.
   std::int64_t ProjectionColumns::*column;
 };
 

@@ -12,7 +12,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns `text` with '-' replaced by '_', so that spellings of the command line and of files are both accepted.
+/// Returns `text` with '_' in place of '-'. Both spellings are accepted, for example head-shared and head_shared.
 std::string underscored(std::string_view text) {
   std::string out(text);
   for (char& letter : out) {
@@ -21,8 +21,8 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Returns the longest word of Enum at the start of `text` that ends at a '_' or at the end of `text`. Ignores the word
-/// "none".
+/// Returns the longest name of an Enum value that `text` begins with. The name must be followed by '_' or the end of
+/// `text`. Ignores the name "none".
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;

@@ -32,8 +32,8 @@ constexpr std::string_view explanation_of(GateSource source) {
 /// The bias of the logits. learned: adds a learned vector to z = h·Wz, with the initial value GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 
-/// An operation on the attention output that replaces a gate. head_rmsnorm: RMSNorm per head, with one weight of
-/// head_dim for all heads. silu: silu(y), without parameters.
+/// An operation on the attention output in place of a gate, as a control in experiments. head_rmsnorm: RMSNorm per
+/// head, with one weight of head_dim for all heads. silu: silu(y), without parameters.
 enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
 
 /// An extra logit per query head in the softmax denominator. learned: a parameter that starts at zero. off_by_one:

@@ -39,7 +39,7 @@ void GatedAttention<T>::set_first_position(std::int64_t first) {
 
 // --- arguments of attention --------------------------------------------------------------------------------------
 
-/// Views activations (N,H,F) as tensors (B,H,T,F) of the attention kernels.
+/// Views activations (N,H,F) of N = B·T tokens as tensors (B,H,T,F), the layout of the attention kernels.
 template <typename T>
 template <typename U>
 ViewOf<U> GatedAttention<T>::by_head(const View<U, 3>& tokens) const {
@@ -71,7 +71,8 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the logits for the gate step: z, or the gate values themselves if all heads share one gate.
+/// Returns the logits to pass to the gate. If all heads share one gate, returns the gate's values, which rule() does
+/// not change.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {
@@ -79,7 +80,8 @@ View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<cons
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
 }
 
-/// Returns the function and operation of the gate step. The function is identity if all heads share one gate.
+/// Returns the function and operation of the gate. If all heads share one gate, the function is identity, because
+/// effective_logits() returns the gate's values.
 template <typename T>
 GateRule GatedAttention<T>::rule() const {
   return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
@@ -199,9 +201,9 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   if (cache != nullptr) {
     cached = cache->append(in.k, in.v);
     if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
-      // Attention in bf16 cannot read an f32 cache, so all its keys and values are rounded to bf16. Rounding does not
-      // change those that were appended in bf16. The last keys are those of the current tokens, as causal alignment
-      // requires.
+      // Attention with bf16 queries cannot read an f32 cache, so all keys and values are rounded to bf16. Rounding does
+      // not change those of bf16 layers, which were bf16 before they were appended. The last keys belong to the current
+      // tokens, as bottom-right causal alignment requires.
       const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
       in.k = keys.k;
       in.v = keys.v;
@@ -270,7 +272,7 @@ void GatedAttention<T>::backward(View<Wide<T>, 2> dh, const AttentionWeights<Wid
   linear_backward_weight(gradients.in, gates_alone ? d.dlogits : d.dprojection, h, context_);
 }
 
-/// Replaces dy, the gradient of W_o's input, by the gradient of the attention output.
+/// Backpropagates through the output control: replaces shared_.dy, the gradient of W_o's input, by the gradient of y.
 template <typename T>
 void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradients,
                                          const AttentionWeights<const Wide<T>, const T>& weights,
@@ -284,7 +286,7 @@ void GatedAttention<T>::control_backward(const AttentionWeights<Wide<T>>& gradie
   }
 }
 
-/// Computes dq, dk and dv, and dz if the attention kernel applies the gate. Adds the gradient of the sinks.
+/// Computes dq, dk and dv, and adds the gradient of the sinks. Computes dz if the gate acts on the attention output.
 template <typename T>
 void GatedAttention<T>::attend_backward(const AttentionWeights<Wide<T>>& gradients,
                                         const AttentionWeights<const Wide<T>, const T>& weights,

@@ -13,14 +13,19 @@
 #include "models/layers/head_override.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Computes the gated attention layer. One GEMM computes [q | z | k | v] from the pre-normed input h. The next steps are
-// a gate on a projection, QK-norm, RoPE, attention with its gate or control, W_o, and a gate on the output. At most one
-// of these gates is present (see kGateSites).
+// Computes the gated attention layer. One GEMM computes [q | z | k | v] from the pre-normed input h. The next steps
+// are:
+// - a gate on q, k or v
+// - QK-norm and RoPE
+// - attention, with a gate or a control on its output
+// - W_o
+// - a gate on the output of W_o
+// At most one of these gates is present (see kGateSites).
 
 namespace headgate::layers {
 
-/// Weights (elements const T) or their gradients (elements T, accumulated) that are not operands of matrix products.
-/// Those that the gate variant lacks are absent.
+/// Weights other than projection matrices (elements const T), or their accumulated gradients (elements T). Members that
+/// the gate variant does not use are absent.
 template <typename T>
 struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features) bias of the gate logits
@@ -48,7 +53,7 @@ struct AttentionWeights : AttentionVectors<T> {
 template <typename T>
 class GatedAttention {
  public:
-  /// Fills the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context` must come from
+  /// Computes the constants in `shared`: RoPE's tables for positions 0 … T−1, and zero sinks. `context` must come from
   /// resolved().
   GatedAttention(const GatedAttentionShape& shape, const AttentionShared<T>& shared, const ExecutionContext& context);
 
@@ -81,8 +86,8 @@ class GatedAttention {
   double scale() const;
 
  private:
-  /// Calls visit(bias, columns of `projection`) for each bias of q, k and v, with the columns to which the bias is
-  /// added.
+  /// Calls visit(bias, columns) for each bias of q, k and v. `columns` are the columns of `projection` to which the
+  /// bias is added.
   template <typename U, typename V, class Visit>
   void each_bias(const AttentionVectors<U>& weights, const View<V, 2>& projection, const Visit& visit) const;
   GateRule rule() const;
@@ -92,7 +97,8 @@ class GatedAttention {
   AttentionInputs inputs(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
-  /// Views q or k (N,H,D) as the rows that its norm spans: (N,H,D) for a norm per head, otherwise (N,1,H·D).
+  /// Views q or k (N,H,D) so that each row is normed as a whole: (N,H,D) for a norm per head, (N,1,H·D) for a norm over
+  /// all heads.
   template <typename U>
   View<U, 3> normed_together(const View<U, 3>& heads) const;
 

@@ -23,7 +23,7 @@ bool gemm(const Product<BFloat16, float>& /*product*/) { return false; }
 bool gemm(const Product<BFloat16>& /*product*/) { return false; }
 bool has_bf16_gemm() { return false; }
 
-GemmMemory gemm_memory() { return {0, std::uint64_t{128} << 20}; }  // size of OpenBLAS's buffer for each thread
+GemmMemory gemm_memory() { return {0, std::uint64_t{128} << 20}; }  // OpenBLAS has one buffer of this size per thread
 
 /// Sets OpenBLAS to one thread: its own threads would compete with those of multiply().
 bool prepare_gemm() {

@@ -16,9 +16,9 @@
 namespace headgate::layers {
 namespace {
 
-/// Restricts oneDNN calls of this thread to one thread, and blocks signals, while an object exists. oneDNN's f32
-/// kernels point the stack pointer into a workspace on the heap. The frames of a signal handler would overwrite the
-/// memory below the workspace.
+/// While an object exists, oneDNN uses one thread for calls of this thread, and signals are blocked. oneDNN's f32
+/// kernels point the stack pointer into a workspace on the heap. A signal handler would then overwrite the workspace
+/// with its stack frames.
 class IsolatedCall {
  public:
   IsolatedCall() : threads_before_(omp_get_max_threads()) {
@@ -33,7 +33,7 @@ class IsolatedCall {
   IsolatedCall& operator=(const IsolatedCall&) = delete;
 
  private:
-  /// Returns all signals except those that a thread's own instructions raise, such as SIGSEGV.
+  /// Returns all signals except those that the thread's own instructions raise, such as SIGSEGV.
   static const sigset_t& asynchronous_signals() {
     static const sigset_t signals = [] {
       sigset_t set;
@@ -80,7 +80,7 @@ dnnl::memory::desc described(const View<T, 2>& x, Form form) {
   return {{rows, columns}, type, dnnl::memory::dims{x.strides[0], 1}};
 }
 
-/// A kernel that oneDNN generates for the sizes and strides of a product.
+/// A compiled oneDNN kernel for one combination of sizes and strides.
 struct Kernel {
   dnnl::matmul primitive;
   dnnl::memory::desc a, b, out, scratch;
@@ -89,7 +89,8 @@ struct Kernel {
 template <typename Out>
 Kernel make_kernel(const Product<BFloat16, Out>& p) {
   dnnl::primitive_attr attributes;
-  // Uses scratch memory of the calling thread; oneDNN's own belongs to the thread that creates the kernel.
+  // Uses scratch memory of the calling thread. oneDNN's own scratch memory belongs to the thread that creates the
+  // kernel.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.update == Update::add) {
     dnnl::post_ops sum;
@@ -107,7 +108,7 @@ Kernel make_kernel(const Product<BFloat16, Out>& p) {
   return out;
 }
 
-/// Returns the kernel of a product from a cache of the calling thread, because creating a kernel takes 0.2 to 0.6 ms.
+/// Returns the kernel for a product from a per-thread cache, because creating a kernel takes 0.2 to 0.6 ms.
 template <typename Out>
 const Kernel& kernel_for(const Product<BFloat16, Out>& p) {
   constexpr std::size_t kMost = 256;
@@ -133,8 +134,8 @@ void copy_column(const View<T, 2>& to, const View<const T, 2>& from) {
   for (std::int64_t i = 0; i < from.shape[0]; ++i) to(i, 0) = from(i, 0);
 }
 
-/// Copies single columns into contiguous memory of the thread, because oneDNN 3.7 ignores their strides. These are the
-/// only column of `out`, and the only column of `a` if `a` is transposed.
+/// Copies a single column into contiguous memory, because oneDNN 3.7 ignores the column's stride. Applies to `out` with
+/// one column, and to a transposed `a` with one column.
 template <typename Out>
 class WithoutLooseColumns {
  public:
@@ -183,7 +184,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& loose) {
                                       {DNNL_ARG_SCRATCHPAD, memory(kernel.scratch, scratch.data())}});
     moved.store();
     return true;
-  } catch (const std::exception&) {  // memory ran out
+  } catch (const std::exception&) {  // out of memory
     return false;
   }
 }
@@ -213,8 +214,8 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for its kernels of a few rows. A thread packs up to 9984 · 384
-  // numbers of one operand and 384 · 384 of the other.
+  // oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for its kernels of a few rows. Each thread packs up to 9984 ×
+  // 384 numbers of one operand and 384 × 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }
 

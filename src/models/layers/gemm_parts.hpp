@@ -13,7 +13,7 @@
 
 namespace headgate::layers {
 
-/// Splits `cut` rows or columns of a product, of `products` multiply-adds each, among threads.
+/// Splits `cut` rows or columns of a product's output among threads. Each row or column takes `products` multiply-adds.
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products);
 
 /// Calls body(part, begin, end) for every part, one part per thread. Throws std::bad_alloc if body returns false for a
@@ -35,13 +35,14 @@ void multiply_parts(const Parts& parts, const Body& body) {
 [[nodiscard]] bool gemm(const Product<BFloat16>& product);
 bool has_bf16_gemm();
 
-/// Bytes that the library maps in the first product of the process, and in the first product of each thread.
+/// Bytes that the library maps in the first product of the process (first_bytes), and in each thread's first product
+/// (thread_bytes).
 struct GemmMemory {
   std::uint64_t first_bytes, thread_bytes;
 };
 GemmMemory gemm_memory();
 
-/// Makes the library allocate the memory of its first product. Returns false if the allocation fails.
+/// Makes the library allocate the memory for products in advance. Returns false if the allocation fails.
 [[nodiscard]] bool prepare_gemm();
 
 }  // namespace headgate::layers

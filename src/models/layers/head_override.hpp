@@ -9,13 +9,13 @@
 
 namespace headgate::layers {
 
-/// Replaces the outputs of query heads first … first+count−1 of a layer before W_o, for evaluation. In Gated DeltaNet,
-/// these are value heads.
+/// Replaces a layer's outputs of heads first … first+count−1, which W_o reads. For evaluation. The heads are query
+/// heads, or value heads in Gated DeltaNet.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;
-  View<const T, 2> factors;  ///< (count,D) factors of the attention output before its gate; absent: the heads output 0
-  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the output before the gate; required with `factors`
+  View<const T, 2> factors;  ///< (count,D) factors that replace the gate of each head; absent: the heads output 0
+  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the attention output before the gate; required with `factors`
 };
 
 /// Overwrites the replaced heads of y(N,Hq,D).

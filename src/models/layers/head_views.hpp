@@ -6,8 +6,8 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 
-// Converts views of tokens with heads to rows, which matrix products read, or to tensors (B,H,T,F) of the library's
-// operations.
+// Converts views of tokens with heads to the rows that matrix products read, or to the tensors (B,H,T,F) that the
+// library's operations read.
 
 namespace headgate::layers {
 

@@ -17,12 +17,13 @@
 namespace headgate::layers {
 namespace {
 
-/// y(N,O) = or += x(N,C) wᵀ. widen(rows, first) writes rows first, first + 1, … of w in f32 to `rows`. The rows are
-/// then rounded to the type of x.
+/// y(N,O) = or += x(N,C) wᵀ, with rows of w decoded as needed. widen(rows, first) writes rows first, first + 1, … of w
+/// to `rows` in f32. If x is bf16, they are then rounded to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
-  // Number of elements of w that are widened at a time: 512 KiB in f32, half of a second-level cache of 1 MiB.
+  // Number of elements of w that a thread decodes at a time. They take 512 KiB in f32, half of a second-level cache of
+  // 1 MiB.
   constexpr std::int64_t kWidened = std::int64_t{1} << 17;
   constexpr bool kRounds = !std::is_same_v<X, float>;
   const std::int64_t N = x.shape[0], C = x.shape[1];
@@ -48,7 +49,8 @@ void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64
   });
 }
 
-/// Computes multiply_widened() for x in bf16 on CPUs without bf16 products. Multiplies the same rounded numbers in f32.
+/// Does the same as multiply_widened() for x in bf16, on CPUs without bf16 products. Rounds w to bf16, then multiplies
+/// in f32.
 template <typename Y, class Widen>
 void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
                            const ExecutionContext& context, const Widen& widen_to) {
@@ -78,7 +80,7 @@ void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std
                   : multiply_without_bf16(y, x, O, update, context, widen);
 }
 
-/// y = or += x wᵀ. Reorders the columns of x to the order of the stored columns of w.
+/// y = or += x wᵀ for a w with column_order. Permutes the columns of x to the order in which w is stored.
 template <typename X, typename Y>
 void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {

@@ -12,11 +12,11 @@
 
 namespace headgate::layers {
 
-/// Describes how a range is split among threads. The split depends only on sizes and on the context's threads.
+/// A split of the range [0,n) among threads. It depends only on sizes and on the context's number of threads.
 struct Parts {
   std::int64_t n = 0;
   std::int64_t count = 1;
-  std::int64_t grain = 1;  ///< boundaries between parts are multiples of the grain
+  std::int64_t grain = 1;  ///< parts begin at multiples of the grain
 
   std::int64_t begin(std::int64_t part) const {
     if (part >= count) return n;
@@ -25,16 +25,17 @@ struct Parts {
   }
 };
 
-/// Smallest number of elementwise operations in a part. On Zen 4 they take from 1.2 µs (additions in the second-level
-/// cache) to 5 µs (from memory), while starting and joining two threads takes up to 0.9 µs (docs/design/training.md).
+/// Smallest number of elementwise operations in a part. On Zen 4 they take at least 1.2 µs (additions in the
+/// second-level cache) and up to 5 µs (from memory). Starting and joining two threads takes up to 0.9 µs
+/// (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
-/// Number of elements between the writes of two threads, so that the threads share neither a cache line nor the
-/// adjacent line that is fetched with it.
+/// Smallest distance, in elements, between writes of two threads that avoids false sharing. Includes the adjacent cache
+/// line, which CPUs fetch together with the one that is accessed.
 template <typename T>
 inline constexpr std::int64_t kFalseSharingElements = Block::kAlign_bytes / sizeof(T);
 
-/// Splits [0,n) into parts, where each item costs `work` elementwise operations.
+/// Splits [0,n) into parts. Each of the n items costs `work` elementwise operations.
 inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
   const std::int64_t by_work = n * std::max<std::int64_t>(work, 1) / kMinimumWork;
   const std::int64_t by_grain = (n + grain - 1) / grain;
@@ -42,12 +43,12 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// Returns the number of threads for a parallel region of the calling thread: those of the context, or 1 in a forked
-/// child's thread.
+/// Returns the number of threads for a parallel region: that of the context, or 1 in a thread of a forked child
+/// process.
 inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
 
-/// Calls body(part, begin, end) for every part, one part per thread. In a forked child's thread, calls it for one part
-/// after another. body must not throw.
+/// Calls body(part, begin, end) for every part, one part per thread. In a thread of a forked child process, runs the
+/// parts one after another. body must not throw.
 template <class Body>
 void for_parts(const Parts& parts, const Body& body) {
   if (parts.count == 1 || forked_thread()) {

@@ -10,10 +10,12 @@
 
 namespace headgate::layers {
 
-/// Scaling of RoPE's frequencies for longer sequences than `original_seq_len`. linear: divides all frequencies by
-/// `factor`. llama3: divides frequencies with fewer than `low_freq_factor` rotations in `original_seq_len` tokens by
-/// `factor`, keeps those with more than `high_freq_factor`, and interpolates between. yarn: likewise, but interpolates
-/// over the index of the frequency and multiplies q and k by `attention_factor`.
+/// Scaling of RoPE's frequencies for sequences longer than `original_seq_len`. A frequency makes s rotations in
+/// `original_seq_len` tokens.
+/// - linear: divides all frequencies by `factor`.
+/// - llama3: divides frequencies with s < low_freq_factor, keeps those with s > high_freq_factor, and interpolates
+///   between.
+/// - yarn: as llama3, but interpolates over the index of the frequency, and multiplies q and k by `attention_factor`.
 enum class RopeScalingKind : std::int32_t { none, linear, llama3, yarn };
 
 struct RopeScaling {
@@ -22,8 +24,8 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;  ///< above low_freq_factor
   std::int64_t original_seq_len = 8192;
-  bool truncate = true;           ///< yarn: rounds the first and last interpolated index outward to whole numbers
-  double attention_factor = 0.0;  ///< yarn: factor of q and k; 0: 0.1 · ln(factor) + 1
+  bool truncate = true;           ///< yarn: rounds the bounds of the interpolated range of indices outward to integers
+  double attention_factor = 0.0;  ///< yarn: factor of q and k; 0 means 0.1 · ln(factor) + 1
 };
 
 /// Returns the R/2 frequencies in radians per token: f(i) = base^(−2i/R), scaled. Let s = original_seq_len · f / 2π be
@@ -48,7 +50,8 @@ void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 
 template <typename T>
 void rope_forward(View<T, 4> x, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin, const ExecutionContext& context);
 
-/// Replaces dx(B,T,H,D) in place by the gradient of RoPE's input: rotates by −θ, with the same factor.
+/// Backpropagates through rope_forward(): replaces dx(B,T,H,D), the gradient of the rotated tensor, by the gradient of
+/// RoPE's input. Rotates by −θ, with the same factor.
 template <typename T>
 void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin,
                    const ExecutionContext& context);

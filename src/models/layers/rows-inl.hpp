@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 template <typename T>
 using Vec = hn::Vec<Tag<T>>;
 
-/// Loads and stores whole vectors of a row. Its elements S are T, or bf16 if T is float.
+/// Loads and stores full vectors of a row. Elements S in memory are T, or bf16 if T is float.
 template <typename T>
 struct Whole {
   template <typename S>
@@ -33,12 +33,12 @@ struct Whole {
   HWY_INLINE void store(Vec<T> v, S* p) const {
     store_as<T>(v, p);
   }
-  /// Returns v in lanes that hold elements of the row, 0 elsewhere.
+  /// Returns v with 0 in lanes beyond the end of the row. A full vector has none.
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 
-/// Loads and stores the first `count` < kLanes lanes, at the end of a row. Reads and writes no memory beyond them;
-/// loads set the other lanes to 0.
+/// Loads and stores the last `count` < kLanes elements of a row, without accessing memory beyond them. Loads set the
+/// other lanes to 0.
 template <typename T>
 struct Tail {
   std::size_t count;
@@ -57,7 +57,7 @@ struct Tail {
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return hn::IfThenElseZero(hn::FirstN(Tag<T>(), count), v); }
 };
 
-/// Calls body(x, lanes) for x = 0, kLanes, … < n; lanes is Whole or Tail.
+/// Calls body(x, lanes) for x = 0, kLanes, … < n. `lanes` is Whole for full vectors and Tail for the rest.
 template <typename T, class Body>
 HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   constexpr auto kStep = static_cast<std::int64_t>(kLanes<T>);
@@ -66,8 +66,8 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
 }
 
-/// Returns Σ_x term(x, lanes). Uses several partial sums so that additions overlap. If lanes is a Tail, the term must
-/// be 0 in lanes beyond `count`; products of loaded values are.
+/// Returns Σ term(x, lanes) over all vectors and lanes of a row. Uses four partial sums so that additions overlap. For
+/// a Tail, terms must be 0 in lanes beyond `count`; products of loaded values are.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;
@@ -85,7 +85,7 @@ HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-/// Computes e^x for x ≤ 0. The relative error is that of exp2_fast plus |x| rounding errors.
+/// Computes e^x for x ≤ 0. The relative error is that of exp2_fast plus |x| roundoffs.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
   return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));

@@ -36,11 +36,11 @@ inline constexpr std::int64_t kLine_bytes = 64;
 /// Prefetch distance in w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// Selects whether a tile prefetches. first: the rows of w come from memory, so the tile prefetches. later: the rows of
-/// w are in the first-level cache.
+/// Tells whether rows of w are read for the first time. first: they come from memory, so the kernel prefetches. later:
+/// they are in the first-level cache.
 enum class Visit { first, later };
 
-/// Computes y[n][o] for kN rows of x and kO rows of w.
+/// Computes a tile of y from kN rows of x, from row n on, and kO rows of w, from row o on.
 template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
 HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;
@@ -81,7 +81,8 @@ HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::in
   }
 }
 
-/// Multiplies two or more rows of x by kO rows of w. After the first visit, the rows of w are in the first-level cache.
+/// Multiplies two or more rows of x by kO rows of w, up to four rows of x at a time. After the first of these tiles,
+/// the rows of w are in the first-level cache.
 template <std::int64_t kO, typename M>
 HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) {
   const std::int64_t N = call.x.shape[0];
@@ -98,8 +99,8 @@ HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) 
   if (n < N) multiply_tile<1, kO, Visit::later>(call, n, o);
 }
 
-/// Computes columns [begin, end) of y. With one row of x, reads the rows of w one by one, because reading memory in
-/// order is fastest. With more rows of x, reads four rows of w at a time, to load x less often.
+/// Computes columns [begin, end) of y. With one row of x, reads the rows of w one by one, because sequential reads are
+/// fastest. With more rows of x, reads four rows of w at a time, so that each load of x serves four products.
 template <typename M>
 void skinny_gemm_range(const SkinnyGemm<M>& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kWeightRows = 4;

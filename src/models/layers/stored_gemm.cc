@@ -37,7 +37,7 @@ namespace headgate::layers::HWY_NAMESPACE {
 /// Prefetch distance in w (docs/design/decoding.md).
 inline constexpr std::int64_t kStoredAhead_bytes = 16384;
 
-/// Defines the sizes of the spans and units of a format's rows.
+/// Sizes of a format's spans and units (see SpanDecoder).
 template <class Format>
 struct Spans {
   static constexpr std::int64_t kUnit = SpanDecoder<Format>::kParts * kChunk;
@@ -45,11 +45,11 @@ struct Spans {
   static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
   static constexpr std::int64_t kScales_apart = kHasScalesApart<Format> ? kSpan / Format::kNumbers : 0;  ///< bytes
 
-  /// Returns the number of units in the span that begins at column c of C.
+  /// Returns the number of units in the span that begins at column c of a row with C columns.
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
 };
 
-/// Prefetches the bytes that lie kStoredAhead_bytes after a unit.
+/// Prefetches bytes for a later unit, kStoredAhead_bytes after this one.
 template <class Format>
 HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   constexpr std::int64_t kLine_bytes = 64;
@@ -61,9 +61,9 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   }
 }
 
-/// Sums products of kN rows of x, from row n on, and kO rows of w, from row r on. If x has too few rows, its last row
-/// is repeated, and the surplus sums are not stored. Each sum adds vectors of products in the order of the columns, as
-/// in skinny_gemm().
+/// Accumulates the products of kN rows of x, from row n on, with kO rows of w, from row r on. If x has fewer rows,
+/// repeats its last row and does not store the surplus sums. Adds vectors of products in the order of the columns, as
+/// skinny_gemm() does.
 template <std::int64_t kN, std::int64_t kO>
 class StoredSums {
  public:
@@ -78,7 +78,7 @@ class StoredSums {
     }
   }
 
-  /// Adds the products of a format without blocks.
+  /// Adds the products of all columns, for a format without blocks.
   template <class Format>
   HWY_INLINE void add_numbers() {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
@@ -92,8 +92,8 @@ class StoredSums {
     });
   }
 
-  /// Adds the products of a format with blocks. Decodes the scales of the next span before reading the current one, so
-  /// that the latency and cache misses of the scales overlap with its products.
+  /// Adds the products of all columns, for a format with blocks. Decodes the scales of the next span before the
+  /// products of the current one. The latency and cache misses of reading scales then overlap with products.
   template <class Format>
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;
@@ -142,12 +142,12 @@ class StoredSums {
   std::int64_t n_, r_;
   const float* x_[kN];
   const std::uint8_t* row_[kO];
-  const std::uint8_t* scales_[kO];  // scales of the next span to open; null unless the format stores scales apart
+  const std::uint8_t* scales_[kO];  // scales of the next span; null unless they are in a separate tensor
   Vec<float> sums_[kN][kO];
 };
 
-/// Computes y for all rows of x, kN at a time, and kO rows of w. Decodes the rows of w again for every kN rows of x,
-/// from the caches. This takes less time than summing more rows at once, which exceeds the registers.
+/// Computes y for kO rows of w and all rows of x, kN at a time. Decodes the rows of w again for every kN rows of x;
+/// they then come from the cache. Summing more rows at once would exceed the registers and take longer.
 template <class Format, std::int64_t kN, std::int64_t kO>
 HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
   for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {
@@ -180,7 +180,7 @@ void stored_product_range(const StoredProduct& call, std::int64_t begin, std::in
   }
 }
 
-/// out(columns) = one decoded row of a matrix.
+/// Decodes one row of a matrix to out(columns).
 template <class Format>
 void widen_row(float* out, const std::uint8_t* row, const std::uint8_t* scales, std::int64_t columns) {
   const Tag<float> d;

@@ -16,7 +16,8 @@ namespace headgate::layers {
 /// does.
 bool is_multiplied(const io::GgufFormat& format);
 
-/// out(R,C) = rows [first, first + R) of w(O,C). Runs on the calling thread, with the kernels of SIMD target `target`.
+/// Decodes rows [first, first + R) of w(O,C) to out(R,C). Runs on the calling thread, with the kernels of SIMD target
+/// `target`.
 void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, std::int64_t target);
 
 /// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once per four rows of x. y is bitwise identical to

@@ -11,23 +11,23 @@
 
 namespace headgate::layers {
 
-/// Views rows of a tensor in a mapped file, stored in blocks of the tensor's format. A row consists of whole blocks,
-/// without gaps. `scales` is null unless the format stores scales apart from the blocks.
+/// Views rows of a tensor in a mapped file. Rows are stored in blocks of the tensor's format; each row consists of
+/// whole blocks, without gaps.
 struct StoredRows {
   const io::GgufFormat* format = nullptr;  ///< the tensor's format; is_multiplied() must support it
   const std::uint8_t* data = nullptr;      ///< first row of the tensor, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r is row order[r] of the tensor; null: row r is row r · step
+  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor; if null, row r · step
   std::int64_t step = 1;
-  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; or null
+  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if they are in the blocks
 
   std::size_t row_bytes() const { return blocks() * format->bytes; }
   const std::uint8_t* row(std::int64_t r) const { return data + place(r) * row_bytes(); }
   const std::uint8_t* scales_of(std::int64_t r) const {
     return scales == nullptr ? nullptr : scales + place(r) * blocks();
   }
-  /// Returns the number of bytes of a row, its scales included.
+  /// Returns the number of bytes to read for a row, including its scales.
   std::size_t row_bytes_read() const { return row_bytes() + (scales == nullptr ? 0 : blocks()); }
   /// Returns a view of `count` rows from row `first` on.
   StoredRows range(std::int64_t first, std::int64_t count) const {
@@ -47,10 +47,10 @@ struct StoredRows {
   std::size_t place(std::int64_t r) const { return static_cast<std::size_t>(order == nullptr ? r * step : order[r]); }
 };
 
-/// Views a matrix (O,C) as the concatenated rows of its parts. One product reads all parts; their formats may differ.
+/// Views a matrix (O,C) as the concatenated rows of several tensors, its parts. Parts may have different formats.
 struct StoredMatrix {
   std::vector<StoredRows> parts;
-  const std::int64_t* column_order = nullptr;  ///< column c is column column_order[c] of the parts; null: same order
+  const std::int64_t* column_order = nullptr;  ///< matrix column c is column column_order[c] of the parts; null: c
 
   std::int64_t rows() const {
     std::int64_t count = 0;
@@ -63,8 +63,8 @@ struct StoredMatrix {
     for (const StoredRows& part : parts) count += static_cast<std::size_t>(part.rows) * part.row_bytes_read();
     return count;
   }
-  /// Calls visit(part, first, begin, end) for each part that overlaps rows [from, to) of the matrix. The overlap is
-  /// rows [begin, end) of the part; row `begin` of the part is row `first` of the matrix.
+  /// Calls visit(part, first, begin, end) for each part that overlaps rows [from, to) of the matrix. Rows [begin, end)
+  /// of the part are rows first, first + 1, … of the matrix.
   template <class Visit>
   void each_part(std::int64_t from, std::int64_t to, const Visit& visit) const {
     std::int64_t first = 0;
@@ -76,7 +76,7 @@ struct StoredMatrix {
   }
 };
 
-/// Tag for the element type of matrices stored in the blocks of a file.
+/// Element type that stands for matrices in the blocks of a file (StoredMatrix).
 struct StoredBlocks {};
 
 template <typename M>
@@ -99,7 +99,7 @@ inline StoredMatrix rows_of(const StoredMatrix& matrix, std::int64_t first, std:
   return out;
 }
 
-/// The type of a matrix whose elements are of type M.
+/// The matrix type for element type M: StoredMatrix for StoredBlocks, otherwise View.
 template <typename M>
 using MatrixOf = std::conditional_t<std::is_same_v<std::remove_const_t<M>, StoredBlocks>, StoredMatrix, View<M, 2>>;
 

@@ -30,7 +30,7 @@ struct SwigluBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Defines the activation act(x) = x·σ(z(x)) by z(x) = x and slope(x) = z′(x) = 1.
+/// Defines silu as act(x) = x·σ(z(x)) with z(x) = x. slope(x) is z′(x) = 1.
 struct Silu {
   template <class D, class V>
   static V z(D /*d*/, V x) {
@@ -95,7 +95,7 @@ void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
     each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f), up = lanes.load(b + f);
       const auto silu = hn::Mul(z, SigmoidPair<Tag<W>>(d, z).sigma);
-      // Uses comparisons, which propagate NaN; Min and Max may replace NaN by the limit.
+      // Clamps with comparisons, which keep NaN; Min and Max may replace NaN by the limit.
       const auto gate = hn::IfThenElse(hn::Gt(silu, most), most, silu);
       const auto below = hn::IfThenElse(hn::Gt(up, most), most, up);
       lanes.store(hn::Mul(gate, hn::IfThenElse(hn::Lt(below, least), least, below)), out + f);
@@ -111,7 +111,7 @@ void swiglu_shifted_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
   const std::int64_t F = h.shape[1];
   const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
   const auto one = hn::Set(d, 1), gain = hn::Set(d, static_cast<W>(kShiftedGain));
-  // Uses comparisons, which propagate NaN; Min and Max may replace NaN by the limit.
+  // Clamps with comparisons, which keep NaN; Min and Max may replace NaN by the limit.
   const auto at_most = [most](auto x) HWY_ATTR { return hn::IfThenElse(hn::Gt(x, most), most, x); };
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = gate_up.at(n);
@@ -144,7 +144,7 @@ void backward_rows(const SwigluBackward<T>& call, std::int64_t begin, std::int64
       const auto dy = lanes.load(g + f);
       const SigmoidPair<Tag<W>> s(d, Act::z(d, x));
       const auto act = hn::Mul(x, s.sigma);
-      const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);  // σ + xσ(1 − σ)z′
+      const auto slope = hn::MulAdd(hn::Mul(act, Act::slope(d, x)), s.complement, s.sigma);  // act′ = σ + xσ(1 − σ)z′
       lanes.store(hn::Mul(hn::Mul(dy, up), slope), da + f);
       lanes.store(hn::Mul(dy, act), db + f);
       if (out != nullptr) lanes.store(hn::Mul(act, up), out + f);

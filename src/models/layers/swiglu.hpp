@@ -28,8 +28,8 @@ inline constexpr double kShiftedGain = 1.702;
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
-/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. Also recomputes h(N,F), if present, so that the
-/// forward pass need not save it; h may be dh.
+/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. If h is present, also recomputes h(N,F), so that the
+/// forward pass need not save it. h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
                      Activation activation, const ExecutionContext& context);
