@@ -12,7 +12,7 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Returns the offset at which the trailing white space of `text` begins.
+/// Returns the offset where the trailing white space of `text` begins.
 std::size_t space_before(std::string_view text) {
   while (true) {
     const CodePoint c = last_code_point(text);
@@ -57,7 +57,8 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form)
 
 AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   Longest found;
-  auto begin = entries_.begin(), end = entries_.end();  // entries that begin with the first `at` bytes of `text`
+  auto begin = entries_.begin(),
+       end = entries_.end();  // range of entries that begin with the first `at` bytes of `text`
   for (std::size_t at = 0; begin != end; ++at) {
     if (begin->content.size() == at) found.entry = &*begin++;
     if (at == text.size()) {
@@ -79,7 +80,7 @@ void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tai
   if (tokens_.entries_.empty()) at_ = size;
   while (at_ < size && step(parts, tail)) continue;
   std::size_t end = tail == Tail::ended ? size : at_;
-  // A token with lstrip also takes the white space before it, so trailing white space is held back.
+  // Holds back trailing white space, because a following token with lstrip would include it.
   if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
   add_text(parts, end, tail);
   forget(tail);
@@ -101,7 +102,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   Span span{at_, at_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // The match may depend on text after this part: the next character (single_word) or further white space (rstrip).
+    // single_word depends on the next character, and rstrip on further white space, which may be in a later part.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && tail == Tail::open) return false;
     if (!token.single_word || stands_alone(text, span)) {
@@ -118,7 +119,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   return true;
 }
 
-/// Adds the text from done_ to `end` to `parts`. Tail::ended means that a token or the end of the text follows.
+/// Appends the text between done_ and `end` to `parts`. Tail::ended: a token or the end of the text follows.
 void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
   const bool any = done_ < end;
   if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
@@ -126,7 +127,8 @@ void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail 
   done_ = std::max(done_, end);
 }
 
-/// Keeps the text that is not yet searched, and up to 4 bytes before it, which contain the previous character.
+/// Keeps the text that is not searched yet, and up to 4 bytes before it: the previous character, which single_word
+/// reads.
 void AddedTokenSearch::forget(Tail tail) {
   if (tail == Tail::ended) {
     held_.reset();

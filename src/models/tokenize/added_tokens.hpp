@@ -12,29 +12,29 @@
 
 namespace headgate::tokenize {
 
-/// Describes a token that is matched as a whole, before the text is split into words.
+/// Describes an added token. Added tokens are found before the rest of the text is split into words.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< matches only between characters that are not part of a word
+  bool single_word = false;  ///< matches only if no adjacent character is part of a word
   bool lstrip = false;       ///< includes all white space before the token
   bool rstrip = false;       ///< includes all white space after the token
-  bool normalized = false;   ///< matched after normalization: the normal form of `content` in the normalized text
-  bool special = false;      ///< a control token such as BOS, not a part of the text
+  bool normalized = false;   ///< searches the normal form of `content` in the normalized text
+  bool special = false;      ///< a control token such as BOS, which represents no text
 };
 
-/// A part of a text: an added token, or text between added tokens.
+/// One result of splitting a text: an added token, or text between added tokens.
 struct Part {
   Span span;
   const AddedToken* token = nullptr;  ///< null if the part is text
   Tail tail = Tail::ended;            ///< Tail::open if the next part continues this text
 };
 
-/// Set of added tokens. The search goes from left to right and takes the longest match at each position.
+/// A set of added tokens to search for, from left to right. At each position the longest match is taken.
 class AddedTokens {
  public:
-  /// Prepares the search for the normal forms of `tokens`. Either all or none of them have `normalized` set. Special
-  /// tokens come first.
+  /// Prepares the search for the normal forms of `tokens`. `normalized` must be the same for all tokens, and special
+  /// tokens must come first.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
  private:
@@ -44,8 +44,8 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// The longest token at the beginning of a text, or null. `undecided` is set if a longer token may match once the
-  /// text continues.
+  /// The longest token that a text begins with; null if there is none. `undecided`: a longer token may match once more
+  /// text arrives.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
@@ -57,18 +57,19 @@ class AddedTokens {
   bool takes_space_before_ = false;  ///< true if any token has lstrip
 };
 
-/// Splits texts at added tokens. A text may come in parts; text is held back while further text may change the split.
+/// Splits texts at added tokens. A text may come in several parts; the search holds back text whose split depends on
+/// later parts.
 class AddedTokenSearch {
  public:
   /// `tokens` must outlive the object. If `special_as_text` is set, special tokens remain in the text.
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text. A part with Tail::ended is the last one of its text. Overwrites `parts` with the
-  /// parts that further text cannot change.
+  /// Takes the next part of a text; Tail::ended marks the last one. Overwrites `parts` with the results that further
+  /// text cannot change.
   void next(std::vector<Part>& parts, std::string_view part, Tail tail);
 
-  /// Returns the text that the spans index. The view is valid until the next call of next(), and only while the part
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only while the part
   /// passed to next() is valid.
   std::string_view view() const { return held_.view(); }
   /// Returns the byte offset of view() in the whole text.

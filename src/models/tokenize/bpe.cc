@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kFew = 48;  ///< tokens up to which a linear search for the next merge is faster than a heap
+constexpr std::size_t kFew = 48;  ///< up to so many tokens, finding the next merge by linear search beats a heap
 
 }  // namespace
 
@@ -109,11 +109,10 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Records the pairs of characters at which merges join tokens: the last character of a left token and the first of a
-/// right one. No merge crosses the boundary between any other pair. The text on one side of such a boundary therefore
-/// never changes the tokens on the other.
+/// Records the pairs of neighbouring characters that a merge can join: the last character of its left token and the
+/// first of its right token. Between other pairs a word can be cut, because no merge crosses the cut.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
-  // The spellings of byte tokens and of the unknown token differ from the text that they represent.
+  // The spellings of byte tokens and of the unknown token are not the text that they represent.
   std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
   const auto mark = [&misspelt](std::int32_t id) {
     if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
@@ -132,8 +131,8 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // If a character without a token is dropped, its neighbours may merge. With fuse_unknown, neighbouring characters
-  // without a token share one token.
+  // Text without a token can make a cut unsafe. If it is dropped, its neighbours may merge. With fuse_unknown, it may
+  // share one token with a neighbour that also has none.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
@@ -171,7 +170,7 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // true if the last token is the unknown token and further text without a token may join it
+  bool fuses = false;  // true if the last token is the unknown token and may be extended
   const auto add = [&](std::int32_t id, std::uint32_t begin, std::uint32_t end) {
     if (id != kNoToken) {
       tokens.push_back({id, begin, end});
@@ -231,7 +230,7 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A queued merge. It is out of date if one of its tokens has changed since.
+/// A merge in the queue. It is obsolete if one of its two tokens has changed since.
 struct Bpe::Candidate {
   std::uint32_t rank;
   std::uint32_t left;  ///< position of the left token
@@ -242,7 +241,7 @@ struct Bpe::Candidate {
 };
 
 void Bpe::merge_many(std::vector<WordToken>& tokens) const {
-  // Tokens keep their positions. A token that was merged into its left neighbour gets the id kNoToken.
+  // Merging keeps the left token's position, and sets the right token's id to kNoToken.
   const auto count = static_cast<std::uint32_t>(tokens.size());
   std::vector<std::uint32_t> next(count), previous(count);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -255,7 +254,7 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
   };
   for (std::uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // wraps around at i = 0, where it is never read
+    previous[i] = i - 1;  // previous[0] wraps around, but is never read
   }
   for (std::uint32_t i = 0; i < count; ++i) note(i);
   while (!queue.empty()) {

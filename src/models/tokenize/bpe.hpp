@@ -37,11 +37,11 @@ struct RankedMerge {
 std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
 
 struct BpeOptions {
-  bool ignore_merges = false;       ///< a word that is a token becomes that token without merges
-  std::int32_t unknown = kNoToken;  ///< token for text without a token; if kNoToken, such text is dropped
-  bool fuse_unknown = false;        ///< neighbouring bytes or characters without a token share one unknown token
-  bool characters = false;          ///< true: words start as characters; false: as bytes, spelled by spelling_of()
-  bool byte_fallback = false;       ///< characters without a token become the tokens <0x00> to <0xFF>, if those exist
+  bool ignore_merges = false;       ///< encodes a word that is itself a token as that token, without merges
+  std::int32_t unknown = kNoToken;  ///< id for text that has no token; if kNoToken, such text is dropped
+  bool fuse_unknown = false;        ///< encodes a run of characters without tokens as one unknown token
+  bool characters = false;          ///< starts from characters; if false, from bytes as spelled by spelling_of()
+  bool byte_fallback = false;  ///< encodes a character without a token as the tokens <0x00> to <0xFF>, if those exist
 };
 
 class Bpe final : public WordModel {
@@ -57,7 +57,7 @@ class Bpe final : public WordModel {
 
  private:
   struct Merge {
-    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree in a slot without a merge
+    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree if the entry is empty
     std::uint32_t rank;
     std::int32_t id;
   };
@@ -94,7 +94,7 @@ class Bpe final : public WordModel {
   CharacterPairs joined_;  ///< pairs of neighbouring characters that some merge may join
   StringTable words_;      ///< bytes of every token; filled only for ignore_merges
   std::vector<std::int32_t> word_ids_;
-  std::vector<std::uint32_t> token_bytes_;  ///< bytes of each id; empty unless text without a token is dropped
+  std::vector<std::uint32_t> token_bytes_;  ///< bytes that each id spells; empty unless unknown text is dropped
 };
 
 }  // namespace headgate::tokenize

@@ -36,25 +36,24 @@ struct TrainedBpe {
 /// learned; kEndOfText; the other special tokens.
 class BpeTrainer {
  public:
-  /// Limit of the total bytes of all distinct words.
+  /// Largest total size of all distinct words, in bytes.
   static constexpr std::size_t kMostDistinctBytes = std::size_t{1} << 26;
-  /// Number of bytes at the front of each text that must be UTF-8. Invalid bytes after them are skipped.
+  /// Number of bytes at the start of each text that must be valid UTF-8. Invalid bytes after them are skipped.
   static constexpr std::size_t kCheckedBytes = std::size_t{1} << 20;
-  /// Limit of the bytes of a word. Longer words are counted in parts of this size, which bounds the work per occurrence
-  /// of a merge.
+  /// Largest size of a word in bytes. Longer words are split into pieces of this size, which bounds the work per merge.
   static constexpr std::size_t kWordPart = 1024;
-  /// Least number of occurrences of a pair that a merge joins.
+  /// Smallest number of occurrences of a pair for which a merge is learned.
   static constexpr std::int64_t kLeastCount = 2;
 
   BpeTrainer();
 
-  /// Adds the next part of a text. A part with Tail::ended is the last one of its text. Parts may end inside a
-  /// character. Skips bytes that are not UTF-8. Throws TokenizerError if such bytes are among the first kCheckedBytes
-  /// of a text, if the distinct words exceed kMostDistinctBytes, and as PieceCutter::next() does.
+  /// Adds the next part of a text; Tail::ended marks the last one. Parts may end inside a character. Skips invalid
+  /// UTF-8. Throws TokenizerError if the first kCheckedBytes of a text have invalid UTF-8, or if the distinct words
+  /// exceed kMostDistinctBytes. Also throws as PieceCutter::next() does.
   void add(std::string_view part, Tail tail);
 
   std::size_t distinct_words() const { return counts_.size(); }
-  std::size_t left_out() const { return left_out_; }  ///< number of skipped bytes, which are not UTF-8
+  std::size_t left_out() const { return left_out_; }  ///< number of bytes skipped because they are not UTF-8
 
   /// Returns the trained tokenizer. Throws TokenizerError if no text was added, if the number of ids is out of range,
   /// or if a special token is empty, not UTF-8, given twice or part of a word of the text.

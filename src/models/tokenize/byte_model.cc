@@ -18,7 +18,7 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// Key of config.json with the BOS token: kByteBos if the model was trained with BOS, null if without.
+/// Key of config.json: kByteBos if the model was trained with BOS, otherwise null.
 constexpr const char* kBosKey = "bos_token_id";
 
 bool is_there(const std::string& path) {
@@ -40,7 +40,7 @@ bool has(const Json& object, const char* key, const Value& value) {
   return found != object.end() && *found == value;
 }
 
-/// Returns whether the training sequences of a run began with BOS, as those of the copying task always do.
+/// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
 bool trained_after_bos(const std::string& state) {
   const Json json = object_in(state);
   return has(json, "bos", "on") || has(json, "task", "bigram-backcopy");
@@ -52,7 +52,7 @@ ByteText byte_text_of(const std::string& directory) {
   if (is_there(directory + "/tokenizer.json")) return ByteText::none;
   const std::string path = directory + "/config.json", state = directory + "/trainer_state.json";
   const Json file = object_in(path);
-  const auto text = file.find("text_config");  // configuration of the text part, if the model also reads images
+  const auto text = file.find("text_config");  // config of the text model, if the model also reads images
   const Json& config = text != file.end() && text->is_object() ? *text : file;
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();

@@ -7,7 +7,7 @@ namespace headgate::tokenize {
 
 /// Input format of a model without a tokenizer.
 enum class ByteText {
-  none,       ///< unknown: the tokens are not bytes
+  none,       ///< the model's tokens are not bytes
   plain,      ///< the bytes of the text
   after_bos,  ///< kByteBos, then the bytes of the text
 };

@@ -20,12 +20,12 @@ class CharacterPairs {
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};
   static constexpr char32_t kAscii = 128;
 
-  /// Returns the slot that holds the pair, or the free slot where it can be inserted.
+  /// Returns the index in slots_ of the pair, or of the free slot where it can be inserted.
   std::size_t slot(std::uint64_t pair) const;
   void grow();
 
   std::bitset<std::size_t{kAscii} * kAscii> ascii_;
-  std::vector<std::uint64_t> slots_;  ///< hash table of the other pairs; its size is a power of two, at most half full
+  std::vector<std::uint64_t> slots_;  ///< pairs with a non-ASCII character: hash table of 2^n slots, at most half full
   std::size_t used_ = 0;
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;  ///< right shift from a 64-bit hash to a slot index

@@ -11,11 +11,10 @@ namespace headgate::tokenize {
 
 /// Holds SentencePiece's table of replacements, `precompiled_charsmap` of a tokenizer.json.
 ///
-///
-/// Binary layout: the size of a trie in bytes (u32), the trie, the replacements. The trie is a double array of u32
+/// Binary layout: the size of a trie in bytes (u32), the trie, the replacements. The trie is a double array of 32-bit
 /// units in the layout of Darts-clone. A unit holds the byte that leads to it, whether a key ends there, and the
-/// distance to its children. The replacements are UTF-8 strings, each terminated by a 0 byte. The value of a key is the
-/// offset of its replacement.
+/// distance to its children. The value of a key is the offset of its replacement, a UTF-8 string that ends with a 0
+/// byte.
 class Charsmap {
  public:
   /// Parses the table. Throws TokenizerError if its sizes contradict each other, or if the replacements are not UTF-8.

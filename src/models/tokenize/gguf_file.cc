@@ -12,13 +12,13 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Reads the values of the keys tokenizer.ggml.*. Every requested key counts as known. finish() throws for other keys
-/// of the tokenizer, unless they are harmless.
+/// Reads the values of the keys tokenizer.ggml.*. Looking up a key marks it as known. finish() throws for any other
+/// tokenizer.ggml.* key, unless it is known to be harmless.
 class TokenizerValues {
  public:
   explicit TokenizerValues(const io::GgufFile& file) : file_(file) {}
 
-  /// Returns the full key, or nullopt if the file lacks it.
+  /// Returns the full name of the key, or nullopt if the file lacks it.
   std::optional<std::string> find(const std::string& name) {
     known_.push_back("tokenizer.ggml." + name);
     return file_.has(known_.back()) ? std::optional(known_.back()) : std::nullopt;

@@ -18,17 +18,17 @@
 namespace headgate::tokenize {
 namespace {
 
-// Values of tokenizer.ggml.token_type.
+// Token types, the values in tokenizer.ggml.token_type.
 constexpr std::int64_t kNormal = 1;
 constexpr std::int64_t kUnknown = 2;
 constexpr std::int64_t kControl = 3;
 constexpr std::int64_t kUserDefined = 4;
-constexpr std::int64_t kByte = 6;  // the largest valid type
+constexpr std::int64_t kByte = 6;  // also the largest valid type
 
-/// Settings of one pre-tokenizer. `name` is its value of tokenizer.ggml.pre.
+/// Settings of one pre-tokenizer. `name` is its name in tokenizer.ggml.pre.
 struct Pre {
   std::string_view name;
-  bool digits;  ///< true if each digit is split off before the pattern is applied
+  bool digits;  ///< splits off each digit before applying the pattern
   std::string_view pattern;
   bool form_c;
   bool ignore_merges;
@@ -85,8 +85,7 @@ void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Appends `id` to `side` if it is wanted. Throws TokenizerError, which names `key`, if the id is missing or out of
-/// range.
+/// Appends `id` to `side` if `wanted`. Throws TokenizerError, naming `key`, if the id is then missing or out of range.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
   if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);
@@ -108,8 +107,8 @@ TokenizerParts byte_level_parts(const GgufVocabulary& from) {
   return parts;
 }
 
-/// Reads the scores of the tokens that merges can make: normal, user-defined and unused ones. All other tokens get NaN,
-/// so merges never make a control token.
+/// Reads the scores of normal, user-defined and unused tokens. Other tokens, such as control tokens, get NaN, so that
+/// no merge makes them.
 void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   if (from.scores.size() != from.tokens.size()) {
     refuse("tokenizer.ggml.scores: {} scores of {} tokens", from.scores.size(), from.tokens.size());
@@ -122,7 +121,7 @@ void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Returns the parts of a tokenizer with SentencePiece's BPE. Absent keys get llama.cpp's defaults.
+/// Returns the parts of a tokenizer with SentencePiece's BPE. Missing keys get llama.cpp's defaults.
 TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
   constexpr std::string_view kBlock = "\u2581";
   constexpr std::int64_t kUnknownId = 0, kBosId = 1, kEosId = 2;
@@ -153,7 +152,7 @@ TokenizerParts parts_of(const GgufVocabulary& from) {
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
     const TokenizerParts parts = parts_of(vocabulary);
-    make_staged_tokenizer(name, parts);  // throws for merges or templates with unknown tokens
+    make_staged_tokenizer(name, parts);  // throws if merges or special tokens are not in the vocabulary
     return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());

@@ -15,12 +15,12 @@ namespace headgate::tokenize {
 struct GgufVocabulary {
   std::string model;  ///< "gpt2": byte-level BPE; "llama": SentencePiece's BPE
   std::string pre;    ///< for gpt2: name of the pre-tokenizer, which splits text into words, such as qwen2
-  std::vector<std::string> tokens;       ///< spelling of each id
-  std::vector<std::string> merges;       ///< for gpt2: merges, written as "left right"
-  std::vector<float> scores;             ///< for llama: score of each id; merges into tokens of higher score come first
+  std::vector<std::string> tokens;  ///< spelling of each id
+  std::vector<std::string> merges;  ///< for gpt2: merges, written as "left right"
+  std::vector<float> scores;        ///< for llama: score of each id; merges that make tokens of higher score come first
   std::vector<std::int64_t> token_type;  ///< type of each id; if empty, all are normal
   std::optional<std::int64_t> bos_token_id, eos_token_id, unknown_token_id;
-  std::optional<bool> add_bos_token;  ///< if absent, true only for llama-bpe and the model llama, as in llama.cpp
+  std::optional<bool> add_bos_token;  ///< if absent, true for llama-bpe and for the model llama, as in llama.cpp
   std::optional<bool> add_eos_token;
   std::optional<bool> add_space_prefix;  ///< if absent, true only for the model llama
 };

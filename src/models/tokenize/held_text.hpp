@@ -10,17 +10,17 @@ namespace headgate::tokenize {
 /// Tells whether a text may continue after the current part.
 enum class Tail { open, ended };
 
-/// Throws TokenizerError for a word of more than 64 MiB. A word is kept in memory as a whole, with up to one token per
-/// byte.
+/// Throws TokenizerError for a word of more than 64 MiB, because a word is held in memory as a whole with up to one
+/// token per byte.
 void check_word_size(std::size_t bytes);
 
-/// Buffers the end of a text that comes in parts, while further text may change its tokens. Copies a part only if
-/// earlier text is buffered.
+/// Buffers the end of a text that comes in parts, for as long as further text may change its tokens. If nothing is
+/// buffered, a new part is not copied.
 class HeldText {
  public:
-  /// Adds a part. Returns false if the caller should wait for more text. A search is repeated only once its undecided
-  /// bytes have doubled, so a long word takes O(n) time. Throws as check_word_size() does if the held text and the part
-  /// together are too long.
+  /// Adds a part. Returns false if the caller should not search yet, but wait for more text. Searches are repeated only
+  /// once the undecided bytes have doubled, so a long word takes O(n) time. Throws as check_word_size() does if the
+  /// held text and the part together are too long.
   bool add(std::string_view part, Tail tail);
 
   /// Returns the held text followed by the added part. The view is valid until the next call of add(), and only while
@@ -29,7 +29,8 @@ class HeldText {
   /// Returns the byte offset of view() in the whole text.
   std::size_t begin() const { return begin_; }
 
-  /// Drops the bytes of view() before `from`. The bytes from `undecided` on remain undecided until more text arrives.
+  /// Drops the bytes of view() before `from`. The caller cannot decide about the bytes from `undecided` on before more
+  /// text arrives.
   void keep(std::size_t from, std::size_t undecided);
   /// Drops all text. The next part begins another text.
   void reset();
@@ -37,9 +38,9 @@ class HeldText {
  private:
   std::string bytes_;
   std::string_view view_;
-  std::size_t forgotten_ = 0;  ///< bytes at the front of bytes_ that the next add() removes
+  std::size_t forgotten_ = 0;  ///< number of bytes at the front of bytes_ that the next add() removes
   std::size_t begin_ = 0, begin_after_ = 0;
-  std::size_t wanted_ = 0;  ///< least size of view() for which add() returns true
+  std::size_t wanted_ = 0;  ///< smallest size of view() for which add() returns true
 };
 
 }  // namespace headgate::tokenize

@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< lower code points are in NFC and never compose with a previous one
+constexpr char32_t kFirstThatChanges = 0x300;  ///< code points below are in NFC and never compose with a preceding one
 
 /// Returns whether the character may compose with a preceding one: a mark, or a vowel or final consonant of Hangul.
 bool may_join(char32_t c) {
@@ -25,7 +25,8 @@ bool may_join(char32_t c) {
   return is_mark(c);
 }
 
-/// Returns whether NFC may change the character by itself, such as U+212B. Also true for composed characters.
+/// Returns whether NFC may change the character even without neighbours, such as U+212B. May return true for a composed
+/// character that NFC keeps.
 bool may_change(char32_t c) {
   return c >= kFirstThatChanges &&
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
@@ -36,13 +37,13 @@ std::string form_c_of(std::string_view text) {
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (size < 0) throw std::bad_alloc();  // the only error possible for well-formed UTF-8
+  if (size < 0) throw std::bad_alloc();  // invalid UTF-8 was excluded before
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(out, &std::free);
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
-/// Returns the offset of the last character that never composes with a preceding one, or 0. The text before that offset
-/// can be normalized separately.
+/// Returns the offset of the last character that cannot compose with a preceding one, or 0. Text before and after this
+/// offset can be normalized separately.
 std::size_t last_beginning(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
@@ -53,13 +54,13 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
-/// Returns whether a grapheme cluster certainly ends between two characters: both are ASCII, and they are not CR LF.
+/// Returns true only if a grapheme cluster ends between the two characters: both are ASCII, and they are not CR LF.
 bool are_apart(char32_t last, char32_t next) {
   constexpr char32_t kAscii = 0x80;
   return last < kAscii && next < kAscii && !(last == U'\r' && next == U'\n');
 }
 
-/// Returns the end of the grapheme cluster at `at`.
+/// Returns the end of the grapheme cluster that begins at `at`.
 std::size_t cluster_end(std::string_view text, std::size_t at) {
   CodePoint last = first_code_point(text.substr(at));
   std::size_t end = at + last.bytes;
@@ -77,7 +78,7 @@ std::size_t cluster_end(std::string_view text, std::size_t at) {
   return end;
 }
 
-/// Returns the offset of the last grapheme cluster, which further text may extend. `text` must begin at the start of a
+/// Returns the offset of the last grapheme cluster, which may continue in further text. `text` must begin with a whole
 /// cluster.
 std::size_t last_cluster(std::string_view text) {
   const auto byte = [text](std::size_t at) { return static_cast<char32_t>(static_cast<unsigned char>(text[at])); };
@@ -111,7 +112,7 @@ void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, s
 std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const std::string& space) {
   const CodePoint first = first_code_point(source_.substr(at));
   std::size_t end = at + first.bytes;
-  if (first.value == U' ' && !space.empty()) {  // a space never composes
+  if (first.value == U' ' && !space.empty()) {  // spaces never compose
     change(same, at, end, space);
     return end;
   }
@@ -154,7 +155,7 @@ std::size_t Normalized::take_mapped(std::size_t& same, std::size_t at, const Nor
 }
 
 Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
-  std::size_t same = 0;  // source[same, at) is not copied yet
+  std::size_t same = 0;  // source[same, at) is not copied to the output yet
   if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
   if (form.charsmap != nullptr) {
     for (std::size_t at = 0; at < source.size();) at = take_mapped(same, at, form);
@@ -171,8 +172,8 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position relative to the last change that begins at or before it. The position is inside this change, or
-  // follows it at a known distance.
+  // Maps a position by the last change that begins at or before it. Inside that change it maps to the start or end of
+  // the change's source; after the change the distance is kept.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
@@ -219,7 +220,7 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
 
 void NormalizedParts::forget(std::size_t at) {
-  // Keeps the last change before `at`, which source_of() needs.
+  // Keeps the last change before `at`, because source_of() needs it.
   while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 

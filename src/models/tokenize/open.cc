@@ -21,8 +21,8 @@ bool is_there(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
-/// Returns the byte tokenizer of a directory with config.json and without tokenizer.json. Throws io::FileError if the
-/// model does not read bytes.
+/// Returns the byte tokenizer of a model directory that has config.json and no tokenizer.json. Throws io::FileError if
+/// the model does not read bytes.
 std::unique_ptr<Tokenizer> tokenizer_of_bytes(const std::string& directory) {
   switch (byte_text_of(directory)) {
     case ByteText::none: break;

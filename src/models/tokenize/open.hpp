@@ -8,9 +8,11 @@
 
 namespace headgate::tokenize {
 
-/// Opens the tokenizer of a model. `path` is resolved by io::given_path(). It names a tokenizer.json, a directory or
-/// run with one, or a GGUF file. It may also name a directory of `headgate train` with a model that reads bytes. Throws
-/// io::FileError for anything else.
+/// Opens the tokenizer of a model. `path` is resolved by io::given_path(), and names one of these:
+/// - a tokenizer.json, or a directory or training run that has one
+/// - a GGUF file
+/// - a directory of `headgate train` with a model that reads bytes
+/// Throws io::FileError for anything else.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
 /// Returns whether a file begins with the magic number of GGUF. Throws io::FileError.

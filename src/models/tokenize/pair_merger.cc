@@ -48,7 +48,7 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // merge() has already removed `pair` from the counts.
+    // Replaces one occurrence of `before` in the counts by `after`. The count of `pair` itself was removed by merge().
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

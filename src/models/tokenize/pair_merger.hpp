@@ -54,7 +54,7 @@ class PairMerger {
   };
   struct Occurrences {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  ///< words that once contained the pair; may be out of date or repeated
+    std::vector<std::uint32_t> words;  ///< indices of words that contained the pair at some time; may repeat
   };
   /// A pair with its count when it was queued. The count may be out of date.
   struct Candidate {
@@ -74,7 +74,7 @@ class PairMerger {
   std::vector<Word> words_;
   std::unordered_map<TokenPair, Occurrences, TokenPairHash> pairs_;  ///< pairs with a count above 0
   std::priority_queue<Candidate> queue_;
-  std::vector<TokenPair> increased_;  ///< pairs to be queued with their new counts
+  std::vector<TokenPair> increased_;  ///< pairs whose count grew and that must be queued again
 };
 
 }  // namespace headgate::tokenize

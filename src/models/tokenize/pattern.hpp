@@ -19,10 +19,10 @@ struct Match {
   std::size_t end = 0;  ///< equal to `begin` for an empty match
 };
 
-/// The result of a search:
-///  - none: no match begins in the text;
-///  - match: a match that further text cannot change;
-///  - undecided: no match begins before Match::begin, and further text decides whether one begins there.
+/// The result of a search.
+/// - none: no match begins in the text.
+/// - match: further text cannot change the match.
+/// - undecided: no match begins before Match::begin, but one may begin there, depending on further text.
 enum class Found { none, match, undecided };
 
 /// A compiled pattern. Several threads may search with it at once, each with its own PatternSearch.
@@ -32,7 +32,7 @@ class Pattern {
   /// for a syntax error or unsupported syntax.
   explicit Pattern(std::string_view regex);
 
-  /// Returns an upper bound of the bytes before a position that may decide whether a match begins there.
+  /// Returns an upper bound of the number of bytes before a position on which a match there depends (lookbehinds).
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 

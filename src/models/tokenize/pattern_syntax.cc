@@ -42,7 +42,7 @@ class Rewriter {
       } else if (take("{")) {
         interval();
       } else if (take("$")) {
-        out_ += "(?=\\n|\\z)";  // $ matches at the end of any line in Ruby
+        out_ += "(?=\\n|\\z)";  // in Ruby, $ matches before every line break
       } else if (rest_.front() == '^') {
         refuse("'^' outside of [] is not supported");
       } else {
@@ -63,7 +63,7 @@ class Rewriter {
     rest_.remove_prefix(1);
   }
 
-  /// Rewrites the escape after a backslash, inside or outside of a character class.
+  /// Rewrites an escape sequence such as \s, inside or outside of a character class. The backslash is already read.
   void escape() {
     if (rest_.empty()) refuse("a '\\' at the end");
     const char c = rest_.front();
@@ -101,7 +101,7 @@ class Rewriter {
     if (caseless_.back() && (name == "Lu" || name == "Ll" || name == "Lt")) {
       refuse("'\\{}{{{}}}' inside of '(?i:' is not supported", p, name);
     }
-    // Without "sc:", PCRE2 includes characters that several scripts use.
+    // "sc:" selects characters of this script alone. Without it, PCRE2 includes characters that several scripts share.
     out_ += fmt::format("\\{}{{{}{}}}", p, category ? "" : "sc:", name);
   }
 
@@ -160,7 +160,7 @@ class Rewriter {
     caseless_.push_back(caseless);
   }
 
-  /// Rewrites {n}, {n,} or {n,m}. A + or ? after the braces is refused, since Ruby and Perl interpret it differently.
+  /// Rewrites {n}, {n,} or {n,m}. Throws if + or ? follows, because Ruby and Perl interpret that differently.
   void interval() {
     const std::size_t end = rest_.find('}');
     const std::string_view inside = rest_.substr(0, end);
@@ -177,7 +177,7 @@ class Rewriter {
 
   std::string_view rest_;
   std::string out_;
-  std::vector<bool> caseless_{false};  ///< for each open group: true if it ignores case
+  std::vector<bool> caseless_{false};  ///< true for each open group that ignores case
 };
 
 }  // namespace

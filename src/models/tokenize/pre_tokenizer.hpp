@@ -17,22 +17,22 @@
 
 namespace headgate::tokenize {
 
-/// Treatment of the matches of a pattern.
+/// Selects how matches of a pattern split the text.
 enum class SplitBehavior {
   removed,
   isolated,              ///< each match is a piece
   merged_with_previous,  ///< each match ends the piece before it
   merged_with_next,      ///< each match begins the piece after it
-  contiguous,            ///< neighbouring matches are one piece
+  contiguous,            ///< adjacent matches form one piece
 };
 
-/// A splitting pass, applied to each piece of the previous pass.
+/// One step of splitting a text. It is applied to each piece of the previous step.
 struct SplitStep {
-  std::optional<Pattern> pattern;  ///< if absent, nothing is split
+  std::optional<Pattern> pattern;  ///< if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
   bool invert = false;       ///< swaps the roles of matches and the text between them
-  std::string prefix{};      ///< character put before each piece that does not already begin with it; empty for none
-  bool prefix_once = false;  ///< only the piece at the beginning of the text gets the prefix
+  std::string prefix{};      ///< is put before each piece that does not begin with it; may be empty
+  bool prefix_once = false;  ///< puts the prefix only before the first piece of the text
 };
 
 /// Matches one numeric character.
@@ -41,31 +41,32 @@ extern const std::string_view kDigitPattern;
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
-/// Matches words as Qwen 2's pattern does, but counts combining marks as letters.
+/// Matches words as Qwen 2's pattern does, but treats combining marks as letters.
 extern const std::string_view kQwen35Pattern;
 
-/// Matches the words of o200k, the vocabulary of GPT-4o and gpt-oss. A capital letter after a small one begins a word.
+/// Matches the words of o200k, the vocabulary of GPT-4o and gpt-oss. A word ends between a lowercase and an uppercase
+/// letter.
 extern const std::string_view kO200kPattern;
 
-/// A part of a piece: the bytes `span` of PieceCutter::view().
+/// A piece, or a part of one: the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< may be empty if the slice only ends a piece that earlier slices began
+  Span span;  ///< may be empty, if the slice only ends a piece
   Tail tail;  ///< Tail::open if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into the pieces of a SplitStep. The caller adds the prefix of the step. A text may come in parts; text
-/// is held back while further text may change the pieces.
+/// Splits texts into the pieces of one SplitStep. The caller adds the step's prefix. A text may come in several parts;
+/// the cutter holds back text whose split depends on later parts.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
 
-  /// Takes the next part of a text. A part with Tail::ended is the last one of its text. Overwrites `slices` with the
-  /// slices that further text cannot change.
+  /// Takes the next part of a text; Tail::ended marks the last one. Overwrites `slices` with the slices that further
+  /// text cannot change.
   void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
 
-  /// Returns the text that the spans index. The view is valid until the next call of next(), and only while the part
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only while the part
   /// passed to next() is valid.
   std::string_view view() const { return held_.view(); }
   /// Returns the byte offset of view() in the whole text.
@@ -87,7 +88,7 @@ class PieceCutter {
   std::size_t done_ = 0;  ///< offset in view() up to which all text is in slices
   bool begun_ = false;    ///< true after the first slice of the text, even a removed one
   bool open_ = false;     ///< true if the last slice has Tail::open
-  bool in_gap_ = false;   ///< true if text from done_ to the next match continues the last slice
+  bool in_gap_ = false;   ///< true if text between done_ and the next match continues the last slice
   bool last_matched_ = false;
 };
 

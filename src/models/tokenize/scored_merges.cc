@@ -13,8 +13,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Maximum number of bytes hashed to look up both parts of each token, for every way to split it in two. A token of n
-/// characters needs O(n²) bytes. Vocabularies in use need less than 2^25.
+/// Limit of the work of looking up both halves of every split of every token, in hashed bytes. A token of n characters
+/// takes O(n²). Vocabularies in use take less than 2^25.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
 /// Returns the ids of the tokens that take part in merges, sorted by descending score.

@@ -15,13 +15,13 @@
 
 namespace headgate::tokenize {
 
-/// Stages of encoding, in the order of application.
+/// The stages of encoding. A text passes through them in the order of the members.
 struct Stages {
   std::string name;                         ///< name of the tokenizer's file, for messages
-  AddedTokens raw;                          ///< tokens found before normalization
-  NormalForm form;                          ///< normalizes the text between raw tokens
-  AddedTokens normalized;                   ///< tokens found after normalization
-  std::vector<SplitStep> steps;             ///< steps that split the text between added tokens into words
+  AddedTokens raw;                          ///< added tokens to find before normalization
+  NormalForm form;                          ///< normalization of the text between the tokens of `raw`
+  AddedTokens normalized;                   ///< added tokens to find after normalization
+  std::vector<SplitStep> steps;             ///< pre-tokenizer: splits the text between added tokens into words
   std::unique_ptr<const WordModel> model;   ///< model that splits words into tokens
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
 };

@@ -14,27 +14,27 @@
 
 namespace headgate::tokenize {
 
-/// Method of splitting words into tokens.
+/// The algorithm that splits words into tokens.
 enum class ModelKind {
-  byte_bpe,       ///< BPE of bytes, which spelling_of() spells
+  byte_bpe,       ///< BPE of bytes, each spelled as one character by spelling_of()
   character_bpe,  ///< BPE of characters, with a list of merges
-  scored_bpe,     ///< BPE of characters; the merges follow from the tokens and their scores
+  scored_bpe,     ///< BPE of characters, whose merges follow from the scores of tokens
   unigram,
 };
 
-/// Parts of a tokenizer, independent of the file format, in the order of application to a text.
+/// Describes a tokenizer, independent of its file format. Members are in the order in which they are applied to a text.
 struct TokenizerParts {
-  std::vector<AddedToken> added;  ///< tokens searched in the text, or in its normal form if `normalized` is set
+  std::vector<AddedToken> added;  ///< added tokens, matched in the text, or in its normal form if `normalized` is set
   NormalForm form;
   std::vector<SplitStep> steps;
   ModelKind model = ModelKind::byte_bpe;
-  Vocabulary vocabulary;         ///< may include added tokens
-  MergeList merges;              ///< for byte_bpe and character_bpe
-  std::vector<double> scores;    ///< for scored_bpe and unigram: score of each id; NaN if texts never contain the token
-  double unknown_score = 0.0;    ///< for unigram: score of a character without a token
-  BpeOptions options;            ///< unigram uses only unknown and byte_fallback
-  bool spaces_in_steps = false;  ///< true if `form` replaces spaces that the file replaces in a pre-tokenizer step
-  std::string space;             ///< spelling of a space in tokens, except for byte_bpe; if empty, a space
+  Vocabulary vocabulary;       ///< may include added tokens
+  MergeList merges;            ///< for byte_bpe and character_bpe
+  std::vector<double> scores;  ///< for scored_bpe and unigram: score of each id; NaN if encoding never produces the id
+  double unknown_score = 0.0;  ///< for unigram: score of a character without a token
+  BpeOptions options;          ///< unigram uses only unknown and byte_fallback
+  bool spaces_in_steps = false;  ///< true if `form` replaces spaces that the file replaces in the pre-tokenizer
+  std::string space;             ///< how tokens spell a space; empty: as a space (not used by byte_bpe)
   bool drops_space = false;      ///< decoding drops one space at the front of a whole text
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
 };

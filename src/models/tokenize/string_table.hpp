@@ -9,11 +9,11 @@
 
 namespace headgate::tokenize {
 
-/// Returns an odd number that is random, but constant within a process. Hashes multiply by it, so that nobody can make
-/// a file or text with keys that all collide.
+/// Returns a random odd number that is constant within a process. Hash functions multiply by it, so that no file or
+/// text can be crafted whose keys all collide.
 std::uint64_t random_factor();
 
-/// Hash table that numbers strings in the order of their insertion.
+/// Hash table of strings, numbered in the order of their insertion.
 class StringTable {
  public:
   static constexpr std::int32_t kAbsent = -1;
@@ -37,7 +37,7 @@ class StringTable {
   };
 
   std::uint64_t hash(std::string_view key) const;
-  /// Returns the slot that holds the key, or the free slot where it can be inserted.
+  /// Returns the index in slots_ of the key, or of the free slot where it can be inserted.
   std::size_t slot(std::uint64_t hash, std::string_view key) const;
   void grow();
 

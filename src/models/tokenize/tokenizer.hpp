@@ -17,23 +17,23 @@ namespace headgate::tokenize {
 
 struct EncodeOptions {
   bool add_special = true;       ///< adds the special tokens around a text, such as BOS
-  bool special_as_text = false;  ///< treats special tokens that the text spells as plain text
+  bool special_as_text = false;  ///< encodes the spelling of a special token, such as "<eos>", as plain text
   bool spans = false;            ///< fills Encoding::spans
 };
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  /// Bytes of the text that each token represents. Tokens put around the text have empty ranges at its ends. Tokens
-  /// that share a character divide its bytes. The exception is a character that normalization composed: each of its
-  /// tokens has all its bytes.
+  /// Bytes of the text that each token represents. Special tokens around the text have empty ranges. If several tokens
+  /// make up one character, each gets some of its bytes. If normalization composed the character, each gets all of its
+  /// bytes.
   std::vector<Span> spans;
-  std::size_t left_out = 0;  ///< bytes of the text for which the vocabulary has no token
+  std::size_t left_out = 0;  ///< number of bytes of the text that no token represents
 };
 
 /// Encodes one text that comes in parts. The tokens are the same as for the whole text, and spans count from its
-/// beginning. Holds one word in memory, and the text that decides where the word ends. Throws io::FileError if a word,
-/// or the held text with the next part, exceeds 64 MiB, or if a pattern needs too many steps. The error names the
-/// tokenizer's file.
+/// beginning. Holds the current word in memory, and text after it as needed to find its end. Throws io::FileError,
+/// naming the tokenizer's file, if a word or the held text with the next part exceeds 64 MiB. Also throws it if a
+/// pattern needs too many steps.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
@@ -47,7 +47,7 @@ class StreamEncoder {
   virtual Encoding take(std::string_view part, Tail tail) = 0;
 };
 
-/// Converts text to ids and back. A text may be any bytes: each run of bytes that are not UTF-8 is a separate word.
+/// Converts text to ids and back. A text may be arbitrary bytes: a run of bytes that are not UTF-8 is a separate word.
 /// Objects are immutable, and several threads may share one.
 class Tokenizer {
  public:
@@ -61,7 +61,7 @@ class Tokenizer {
   Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 
-  // The next three functions describe one id. They throw Error for an id that is out of range or has no token.
+  // The next three functions describe the token of one id. They throw Error if the id is out of range or has no token.
   virtual std::string_view bytes(std::int32_t id) const = 0;  ///< bytes that the token adds to a decoded text
   virtual std::string spelling(std::int32_t id) const = 0;    ///< spelling in the vocabulary, in UTF-8
   virtual bool special(std::int32_t id) const = 0;            ///< whether the token is a control token, such as BOS
@@ -71,8 +71,8 @@ class Tokenizer {
 
   /// Returns whether encoding adds a space before a text and decode() drops it.
   virtual bool drops_space() const { return false; }
-  /// Decodes the ids of a whole text to bytes. If `skip_special` is set, special tokens are left out. If drops_space(),
-  /// one space at the front is dropped. Throws Error as bytes() does.
+  /// Decodes the ids of a whole text to bytes. Omits special tokens if `skip_special`. Drops one space at the beginning
+  /// if drops_space(). Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 };
 
@@ -86,8 +86,8 @@ inline constexpr std::int32_t kByteBos = 256;
 /// Vocabulary size of models with kByteBos: 257 tokens, rounded up to a multiple of 8.
 inline constexpr std::int32_t kVocabWithByteBos = 264;
 
-/// Decodes ids one at a time, and never splits a character. No space is dropped, because the ids may continue other
-/// text.
+/// Decodes ids one at a time, and returns only complete characters. Does not drop a space at the beginning, because the
+/// ids may continue other text.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive the object.

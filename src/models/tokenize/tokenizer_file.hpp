@@ -10,7 +10,7 @@
 
 namespace headgate::tokenize {
 
-/// A tokenizer with the text of its tokenizer.json, for models that are trained on its ids.
+/// A tokenizer together with its tokenizer.json, which training stores beside the model.
 struct TokenizerFile {
   std::string json;
   std::string hash;  ///< hash of `json`: 16 hexadecimal digits
@@ -21,8 +21,8 @@ struct TokenizerFile {
 /// GGUF file is converted as `headgate convert` does. Throws io::FileError.
 TokenizerFile open_tokenizer_file(const std::string& path);
 
-/// Returns the id of the first special token among <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|end|>, which ends
-/// a text. Returns kNoToken if there is none.
+/// Returns the id of the token that ends a text: the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|end|>
+/// that is a special token. Returns kNoToken if there is none.
 std::int32_t end_of_text(const Tokenizer& tokenizer);
 
 /// Returns the ids of the tokens that the tokenizer puts before a text.

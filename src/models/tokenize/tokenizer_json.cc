@@ -62,7 +62,7 @@ void read_template(TokenizerParts& parts, const JsonValue& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// Reads a post-processor. `met` tells whether a template has been read already; a second one is refused.
+/// Reads a post-processor. `met` tells whether a template has been read already; a second one is an error.
 void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -178,7 +178,7 @@ void read_unigram(TokenizerParts& parts, const JsonValue& model) {
 }
 
 void read_model(TokenizerParts& parts, const JsonValue& model) {
-  const JsonValue type = model.at("type");  // absent in old files
+  const JsonValue type = model.at("type");  // old files lack the key
   if (type.is_null()) return model.at("vocab").json().is_array() ? read_unigram(parts, model) : read_bpe(parts, model);
   if (type.text() == "BPE") return read_bpe(parts, model);
   if (type.text() == "Unigram") return read_unigram(parts, model);
@@ -199,8 +199,8 @@ void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
 }
 
-/// Throws TokenizerError if an added token does not have the id that the `tokenizers` package gives it. That is its id
-/// in the vocabulary, or else the next free id.
+/// Throws TokenizerError unless each added token has the id that the `tokenizers` package would give it: its id in the
+/// vocabulary, or else the next free id.
 void check_added_ids(const TokenizerParts& parts) {
   std::map<std::string_view, std::int32_t> ids;
   const std::int32_t words = parts.vocabulary.count();
@@ -216,7 +216,7 @@ void check_added_ids(const TokenizerParts& parts) {
   }
 }
 
-/// Checks the added tokens against the other parts. Excludes special tokens from the search by Unigram.
+/// Throws for added tokens that do not fit the other settings. Keeps Unigram from finding special tokens in words.
 void check_added_tokens(TokenizerParts& parts) {
   check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
@@ -226,8 +226,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // Special tokens are found before the text is split into words. If they are treated as plain text, Unigram must not
-    // find them either.
+    // A special token in the text is found before words are split. When special_as_text turns this off, Unigram must
+    // not produce its id either.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

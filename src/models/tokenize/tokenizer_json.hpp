@@ -12,8 +12,8 @@ namespace headgate::tokenize {
 /// io::FileError for an invalid or contradictory file, or an unsupported feature, which the message names.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
-/// Read a tokenizer.json in two steps: the text of the file, then the tokenizer. `name` is the file name for messages.
-/// Both throw as read_tokenizer_json() does.
+/// Reading a tokenizer.json in two steps: read_json_text() returns the file's text, parse_tokenizer_json() makes the
+/// tokenizer. `name` is the file name for messages. Both throw as read_tokenizer_json() does.
 std::string read_json_text(const std::string& path);
 std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text);
 

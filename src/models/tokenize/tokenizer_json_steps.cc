@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kBlock = "\u2581";  ///< spelling of a space in SentencePiece vocabularies
 
-/// Makes the form replace spaces by `by`, and replaces those in the prefix that was read so far.
+/// Makes `form` replace spaces by `by`, also in its prefix.
 void replace_spaces(NormalForm& form, const std::string& by) {
   form.prefix = Normalized(form.prefix, {.form_c = false, .space = by, .prefix = {}}).text();
   form.space = by;
@@ -19,7 +19,7 @@ void replace_spaces(NormalForm& form, const std::string& by) {
 
 // --- normalizer ------------------------------------------------------------------------------------------------------
 
-/// Returns the text of a pattern, written as String or Regex.
+/// Returns the text of a pattern, which the file writes as a String or a Regex.
 std::string literal_of(const JsonValue& pattern) {
   pattern.only("pattern", {"String", "Regex"});
   const JsonValue regex = pattern.at("Regex");
@@ -103,10 +103,10 @@ SplitStep read_split(const JsonValue& value) {
   return step;
 }
 
-/// Pieces to which Metaspace adds its prefix.
+/// Selects the pieces that get Metaspace's prefix.
 enum class Prepend { never, first, always };
 
-/// Reads the keys that Metaspace has both as a pre-tokenizer and as a decoder.
+/// Reads the keys of Metaspace, which may be a pre-tokenizer or a decoder.
 Prepend read_metaspace(const JsonValue& value) {
   value.only("Metaspace", {"type", "replacement", "prepend_scheme", "add_prefix_space", "split"});
   for (const char* key : {"replacement", "str_rep"}) {
@@ -136,8 +136,8 @@ class PreTokenizerReader {
   void add_metaspace(const JsonValue& value);
 
   TokenizerParts& parts_;
-  bool byte_level_ = false;  ///< true after ByteLevel, which turns text into bytes
-  bool no_space_ = false;    ///< true if no space is left after the steps so far
+  bool byte_level_ = false;  ///< true after the step ByteLevel, which must be the last
+  bool no_space_ = false;    ///< true if a step so far has replaced all spaces
 };
 
 void PreTokenizerReader::read(const JsonValue& value, bool inside) {
@@ -174,8 +174,8 @@ void PreTokenizerReader::add_byte_level(const JsonValue& value) {
   byte_level_ = true;
 }
 
-/// Adds Metaspace. Spaces are replaced by normalization, which comes before the steps. The result is the same unless a
-/// step or an added token matches spaces.
+/// Adds Metaspace, which replaces spaces. This library replaces them earlier, in normalization. The result differs only
+/// if a step or an added token matches spaces; such tokenizers are refused.
 void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   const Prepend prepend = read_metaspace(value);
   if (parts_.form.space.empty() && !no_space_) {
@@ -220,7 +220,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
-  } else if (type == "ByteFallback" || type == "Fuse") {  // no effect: decoding always does this
+  } else if (type == "ByteFallback" || type == "Fuse") {  // no effect: decoding always does what they do
     value.only(type, {"type"});
   } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"

@@ -6,9 +6,9 @@
 
 namespace headgate::tokenize {
 
-/// Read the values of normalizer, pre_tokenizer and decoder, in this order, into `parts`. The model must have been read
-/// before. ByteLevel as a pre-tokenizer changes the model from character_bpe to byte_bpe. Throw TokenizerError for
-/// unsupported values.
+/// Read the values of normalizer, pre_tokenizer and decoder into `parts`, in this order and after the model. A
+/// pre-tokenizer ByteLevel changes parts.model from character_bpe to byte_bpe. Throw TokenizerError for unsupported
+/// values.
 void read_normalizer(TokenizerParts& parts, const JsonValue& value);
 void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value);
 void read_decoder(TokenizerParts& parts, const JsonValue& value);

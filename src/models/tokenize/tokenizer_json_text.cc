@@ -25,7 +25,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
   return step.pattern && step.pattern->regex() == regex && step.behavior == SplitBehavior::isolated && !step.invert;
 }
 
-/// Returns the JSON of a step other than ByteLevel.
+/// Returns the JSON of a pre-tokenizer step. ByteLevel is written elsewhere.
 Json split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
   if (!step.prefix.empty()) refuse("tokenizer.json cannot express a space before a text together with this pattern");
@@ -72,7 +72,7 @@ Json decoder(const TokenizerParts& parts) {
   return {{"type", "Sequence"}, {"decoders", list}};
 }
 
-/// Returns the template that puts special tokens around a text, and around each text of a pair.
+/// Returns the template that adds special tokens around a single text, and around both texts of a pair.
 Json post_processor(const TokenizerParts& parts) {
   if (parts.before.empty() && parts.after.empty()) return nullptr;
   Json special = Json::object();

@@ -19,7 +19,7 @@
 
 namespace headgate::tokenize {
 
-/// A key of tokenizer.json that is not read because its value does not change ids.
+/// A key of tokenizer.json that is ignored, because its value does not change ids.
 struct HarmlessKey {
   std::string_view part;  ///< type or key of the object that contains the key; empty for the whole file
   std::string_view key, why;
@@ -48,7 +48,7 @@ inline bool is_harmless_key(std::string_view part, std::string_view key) {
                      [&](const HarmlessKey& row) { return row.part == part && row.key == key; });
 }
 
-/// Holds a value of the file, and the keys that lead to it for messages.
+/// A JSON value of the file, together with its path of keys for messages.
 class JsonValue {
  public:
   JsonValue(const io::Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -65,8 +65,8 @@ class JsonValue {
     return {found == json_.end() ? null : *found, where_.empty() ? key : where_ + "." + key};
   }
 
-  /// Throws TokenizerError if the object has a key that is not in `keys`, unless its value is null or the key is
-  /// harmless. `part` names the object: its type, or its own key.
+  /// Throws TokenizerError if the object has a key that is not in `keys`. Keys with the value null and harmless keys
+  /// are allowed. `part` is the object's type, or the key that leads to it.
   void only(std::string_view part, std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {
@@ -84,7 +84,7 @@ class JsonValue {
     return out;
   }
 
-  /// Returns the steps of a Sequence, listed under `key`.
+  /// Returns the elements of a Sequence, which are listed under `key`.
   std::vector<JsonValue> sequence(const std::string& key) const {
     only("Sequence", {"type", key});
     std::vector<JsonValue> out = at(key).list();

@@ -18,9 +18,9 @@
 namespace headgate::tokenize {
 
 struct UnigramOptions {
-  std::int32_t unknown = kNoToken;  ///< token for a run of characters without tokens; if kNoToken, the run is dropped
+  std::int32_t unknown = kNoToken;  ///< id for a run of characters without tokens; if kNoToken, the run is dropped
   double unknown_score = 0.0;       ///< score of each character without a token
-  bool byte_fallback = false;       ///< characters without a token become <0x00> to <0xFF>, if those tokens exist
+  bool byte_fallback = false;       ///< encodes characters without a token as <0x00> to <0xFF>, if those tokens exist
 };
 
 class Unigram final : public WordModel {
@@ -34,10 +34,10 @@ class Unigram final : public WordModel {
  private:
   /// An edge of the trie of all spellings, from a parent node to the child `node`.
   struct Edge {
-    std::uint64_t key;  ///< parent · 256 + byte; kFree in a slot without an edge
+    std::uint64_t key;  ///< parent · 256 + byte; kFree if the entry is empty
     std::uint32_t node;
   };
-  /// Last token of the best split of the word up to a position.
+  /// The last token of the best split of the word's first n bytes, for one n.
   struct Best {
     double score = 0.0;
     std::uint32_t begin = 0;  ///< offset of the token in the word
@@ -52,7 +52,7 @@ class Unigram final : public WordModel {
   /// Returns the child of `node` for a byte, or 0 if there is none. Node 0 is the root, which is no child.
   std::uint32_t next(std::uint32_t node, char byte) const;
   std::vector<Best> search(std::string_view word) const;
-  /// Appends the tokens of word[begin, end), in which no character has a token, from the last to the first.
+  /// Appends the tokens of word[begin, end), a run of characters without tokens, from last to first.
   void add_unknown(std::vector<WordToken>& tokens, std::string_view word, std::uint32_t begin, std::uint32_t end) const;
 
   UnigramOptions options_;
@@ -61,7 +61,7 @@ class Unigram final : public WordModel {
   std::vector<Edge> edges_;  ///< hash table; its size is a power of two, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
-  std::vector<std::int32_t> ids_;  ///< token of each node; kNoToken if no spelling ends there
+  std::vector<std::int32_t> ids_;  ///< id of the token that ends at each node, or kNoToken
 };
 
 }  // namespace headgate::tokenize

@@ -10,7 +10,7 @@ namespace {
 
 std::uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<std::uint8_t>(text[i]); }
 
-/// Returns the length in bytes of a character with this first byte, or 0 if no character begins with it.
+/// Returns the length in bytes of a character with this first byte, or 0 if no character begins with this byte.
 std::size_t length_after(std::uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;

@@ -30,8 +30,8 @@ class Vocabulary {
 
  private:
   StringTable spellings_;
-  std::vector<std::int32_t> ids_;    ///< id of each spelling
-  std::vector<std::int32_t> by_id_;  ///< index in spellings_ of each id's spelling; StringTable::kAbsent if it has none
+  std::vector<std::int32_t> ids_;    ///< id of each entry of spellings_
+  std::vector<std::int32_t> by_id_;  ///< index in spellings_ for each id; StringTable::kAbsent if the id has no token
 };
 
 }  // namespace headgate::tokenize

@@ -27,7 +27,7 @@ class WordEncoder {
 
   const WordModel& model_;
   StringTable words_;
-  std::vector<Range> ranges_;      ///< range of tokens_ for each cached word
+  std::vector<Range> ranges_;      ///< range in tokens_ of each cached word
   std::vector<WordToken> tokens_;  ///< tokens of all cached words
   std::vector<WordToken> word_;
 };

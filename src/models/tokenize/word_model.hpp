@@ -23,14 +23,14 @@ class WordModel {
   /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   virtual void encode(std::vector<WordToken>& tokens, std::string_view word) const = 0;
 
-  /// Returns the number of bytes of the word that a token represents. This is less than end − begin if bytes between
-  /// its parts have no token and are dropped.
+  /// Returns the number of bytes of the word that a token represents. Less than end − begin if bytes inside the token's
+  /// range have no token and were dropped.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
-  /// Returns whether may_cut() may return true.
+  /// Returns whether words can be cut at all; if not, may_cut() is always false.
   virtual bool cuts() const { return false; }
-  /// Returns whether a word may be cut between two neighbouring characters. The tokens of the two parts are then the
-  /// tokens of the word, whatever other text surrounds them.
+  /// Returns whether a word may be cut between two neighbouring characters. Encoding both pieces separately then gives
+  /// the tokens of the word, whatever its other characters are.
   virtual bool may_cut(char32_t /*before*/, char32_t /*after*/) const { return false; }
 };
 
