@@ -39,7 +39,7 @@ void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
 }
 
-/// Returns a factor that scales numbers near 1 below the smallest normal number of `dtype`.
+/// Returns a factor that makes numbers near 1 subnormal in `dtype`.
 double denormal_factor(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1030;
@@ -57,7 +57,7 @@ double largest_number(DType dtype) {
   }
 }
 
-/// Scale factors of the random entries of each tensor.
+/// Factors by which the random entries of each tensor are multiplied.
 struct Factors {
   double q = 1, k = 1, v = 1, gate = 2, bias = 1, sinks = 2, dy = 1;
 };
@@ -112,8 +112,8 @@ TensorView Case::place(Slabs& group, const std::string& name, DType dtype, const
   return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
-/// Places q|gate|k|v side by side in the rows of one tensor, or q|gate and k|v in two tensors if T ≠ S. `gate` may be
-/// null.
+/// Allocates q, gate, k and v side by side in the rows of one tensor. If T ≠ S, allocates q and gate in one tensor, k
+/// and v in another. `gate` may be null.
 void Case::place_projection(Slabs& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v) {
   const CaseSpec& s = spec_;
   const std::string prefix = &group == &gradient_slabs_ ? "d" : "";
@@ -178,12 +178,12 @@ void Case::place_inputs() {
   sinks_ = vector("sinks", s.sinks, s.Hq());
 }
 
-/// Places k and v and, for a cache, the block table and the scales.
+/// Allocates k and v. For a KV cache, also allocates the block table and the scales.
 void Case::place_cache() {
   const CaseSpec& s = spec_;
   const std::int64_t batches = s.page > 0 ? s.pages() : s.B;
   const std::int64_t rows = s.page > 0 ? s.page : s.S;
-  // Never broadcasts the dimension of pages (stride 0), because all pages would then share one page's memory.
+  // Never broadcasts the dimension of pages: with stride 0, all pages would share their memory.
   k_ = place(input_slabs_, "k", s.key_dtype(), {batches, s.Hkv, rows, s.D}, kRepeatH);
   v_ = place(input_slabs_, "v", s.key_dtype(), {batches, s.Hkv, rows, s.Dv}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.page > 0) block_table_ = place(input_slabs_, "block_table", DType::i32, {1, 1, s.sequences(), s.pages_each()});
@@ -224,7 +224,7 @@ void Case::place_gradients() {
   if (!g.dgate.present()) g.dgate = like("dgate", gate_);
   g.dbias = like("dbias", bias_);
   g.dsinks = like("dsinks", sinks_);
-  if (s.gate_fn == GateFn::none) g.dgate = {};  // the backward pass rejects dgate if y does not depend on the gate
+  if (s.gate_fn == GateFn::none) g.dgate = {};  // the backward pass rejects dgate if y does not depend on a gate
   unsigned bit = 1;
   for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks}) {
     if ((s.absent_gradients & bit) != 0) *gradient = {};
@@ -243,7 +243,7 @@ void Case::place_statistics() {
     }
     return view;
   };
-  // Draws every other key index below the mean number of keys per sequence: few sequences of a packed batch have keys
+  // Draws every second key index below the mean length of the packed sequences, because many of them have no keys
   // beyond it.
   const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
@@ -278,8 +278,8 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
-/// Draws the bounds of the packed sequences. With an even seed, queries and keys use the same random numbers, so their
-/// lengths have the same proportions.
+/// Draws the bounds of the packed sequences. If the seed is even, q and k use the same random numbers, so a sequence
+/// has the same share of all queries and of all keys.
 void Case::fill_sequences() {
   if (!cu_seqlens_q_.present()) return;
   const std::uint64_t seed = spec_.seed;
@@ -345,11 +345,11 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
   return false;
 }
 
-/// Returns true if the mask and the bias hide column j from all rows.
+/// Returns whether the mask and the bias hide key column j from every query.
 bool Case::column_is_hidden(std::int64_t j) const { return spec_.huge_hidden_keys && j % 5 == 3; }
 
-/// Returns whether the mask, the bias, causality or the window hide key j from all queries of the sequences that use
-/// it.
+/// Returns whether no query can see key j: because of the mask, the bias, causality or the window. Considers the
+/// queries of all sequences that use the key.
 bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
   if ((mask_.present() || bias_.present()) && column_is_hidden(j)) return true;
   if (spec_.page > 0 && !query_offsets_.present()) return false;
@@ -367,7 +367,7 @@ bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
   };
   if (spec_.page > 0) return out_of_reach(b);
   if (cu_seqlens_q_.present()) return out_of_reach(sequence_of_key(b, j));
-  for (std::int64_t n = 0; n < spec_.B; ++n) {  // batches may share v by stride 0
+  for (std::int64_t n = 0; n < spec_.B; ++n) {  // several batches may share v (stride 0)
     if (!out_of_reach(n)) return false;
   }
   return true;
@@ -411,7 +411,7 @@ void Case::fill_vectors() {
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
 }
 
-/// Fills the block table with distinct pages in random order. Entries beyond a sequence's length are invalid page
+/// Fills the block table with distinct pages in random order. Entries beyond a sequence's length get invalid page
 /// numbers.
 void Case::fill_table() {
   if (!block_table_.present()) return;
@@ -427,8 +427,8 @@ void Case::fill_table() {
   });
 }
 
-/// Fills k, v and their scales. Rows at and beyond the length, and pages that no sequence uses, keep the slab's 0xFF
-/// bytes: NaN, or −1 in int8 with a NaN scale.
+/// Fills k, v and their scales. Rows at and beyond a sequence's length, and unused pages, keep the poison bytes 0xFF:
+/// NaN, or −1 in int8 with a scale of NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   struct Tensor {
@@ -454,11 +454,11 @@ void Case::fill_keys() {
       if (!spec_.quantized) {
         return store(rows, batch, h, row, d, is_huge ? std::copysign(largest_number(spec_.dtype), x) : by * x);
       }
-      constexpr double kSteps = 36.0;  // int8 steps per unit of a normal number, which stays within ±3.5
+      constexpr double kSteps = 36.0;  // int8 value of a random number 1; such numbers stay within ±3.5
       auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
       *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
       if (d != 0) return;
-      constexpr double kHugeScale = 0x1p120;  // 127 times this scale is still finite
+      constexpr double kHugeScale = 0x1p120;  // products of int8 values and this scale are still finite
       const double scale_of_row = by * (0.5 + scales.uniform()) / kSteps;
       store(row_scale, batch, h, row, 0, is_huge ? kHugeScale : scale_of_row);
     });

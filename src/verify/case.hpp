@@ -15,10 +15,12 @@
 
 namespace headgate::verify {
 
-/// Holds a problem and its memory: inputs filled from the seed, outputs poisoned. Views point into the case, so it
-/// cannot be copied or moved. Keys at and beyond key_lengths hold NaN in k and v, or in their scales. The bias is NaN
-/// at those keys, and where query and key belong to different packed sequences. Block-table entries beyond the length
-/// are invalid page numbers.
+/// Holds the tensors of one test problem. Inputs are filled from the seed. Outputs, and everything that kernels must
+/// not read, are poisoned with bytes 0xFF:
+/// - k and v, or their scales, are NaN for keys at and beyond key_lengths;
+/// - the bias is NaN for these keys, and where query and key belong to different packed sequences;
+/// - entries of the block table beyond a sequence's length are invalid page numbers.
+/// Views point into the object, so it cannot be copied or moved.
 class Case {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded, Passes passes = Passes::all);
@@ -29,7 +31,7 @@ class Case {
   const AttentionInputs& inputs() const { return inputs_; }
   const AttentionOptions& options() const { return options_; }
   AttentionOptions& options() { return options_; }
-  /// Returns the options with gate_threshold 0, since only the forward pass supports it.
+  /// Returns the options with gate_threshold = 0, because only the forward pass supports a threshold.
   AttentionOptions backward_options() const;
   /// Returns the forward outputs that the spec requests.
   AttentionOutputs outputs() const;
@@ -39,7 +41,7 @@ class Case {
   const AttentionIncoming& incoming() const { return incoming_; }
   const AttentionGradients& gradients() const { return gradients_; }
 
-  /// Columns of `weights` that hold the keys of query row i's own sequence.
+  /// Range of the columns of `weights` with the keys of query i's own sequence.
   struct KeyColumns {
     std::int64_t first, count;
   };
@@ -51,16 +53,16 @@ class Case {
   void poison_outputs();
   void poison_gradients();
   void poison_statistics();
-  /// Returns the name of the first output or gradient with a write outside its view.
+  /// Returns the name of the first output or gradient with a byte written outside its view.
   std::optional<std::string> spilled() const;
-  /// Return all bytes of the outputs, of the gradients and of the statistics, including the guard zones.
+  /// Return all bytes of the outputs, the gradients or the statistics, including the guard zones.
   std::vector<std::uint8_t> output_bytes() const;
   std::vector<std::uint8_t> gradient_bytes() const;
   std::vector<std::uint8_t> statistics_bytes() const;
 
   /// Return the oracle's results, which are computed once and cached.
   const reference::Forward& expected_forward();
-  /// Returns the oracle's forward pass without dropout: statistics are computed from the weights before dropout.
+  /// Returns the oracle's forward pass without dropout, because statistics use the weights before dropout.
   const reference::Forward& expected_before_dropout();
   const reference::Backward& expected_backward();
   const reference::Statistics& expected_statistics();
@@ -82,10 +84,10 @@ class Case {
   void fill_vectors();
   void fill_sequences();
 
-  /// Rows of q and k of one sequence, which attend to each other.
+  /// Rows of q and k that belong to one sequence.
   struct Rows {
     std::int64_t q0, T, k0, S;
-    std::int64_t keys;  ///< number of the S keys within key_lengths
+    std::int64_t keys;  ///< number of keys to read: those within key_lengths
   };
   Rows rows_of(std::int64_t n) const;
   std::int64_t sequence_of_query(std::int64_t i) const;

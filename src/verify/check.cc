@@ -12,7 +12,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns a mismatch unless the backward pass throws on this problem, which has a paged or int8 KV cache.
+/// Checks that the backward pass throws for this problem, because it has a paged or int8 KV cache. Returns a mismatch
+/// otherwise.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
   try {
     kernels.backward({}, problem.inputs(), {}, {}, problem.options());
@@ -22,7 +23,7 @@ std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) 
   return "attention_backward took a cache: " + describe(problem.spec());
 }
 
-/// Checks a forward pass that computes lse alone, without v if the seed is odd.
+/// Checks a forward pass that computes only lse. If the seed is odd, omits v.
 std::optional<std::string> check_lse_alone(Case& problem, const Kernels& kernels, WorstError* worst) {
   const CaseSpec& spec = problem.spec();
   const TensorView lse = problem.saving_outputs().lse;
@@ -103,8 +104,8 @@ std::optional<std::string> check_backward_case(Case& problem, const Kernels& ker
 
 namespace {
 
-/// Checks topk_index: each key is in range, visible and listed once, no larger weight is left out, and topk_weight
-/// matches. Unused entries are −1.
+/// Checks topk_index. Each listed key must be in range, visible and listed once. No key with a larger weight may be
+/// missing, and topk_weight must match. Unused entries must be −1.
 std::optional<std::string> check_top_keys(const Case& problem, const reference::Forward& want, const Tolerance& rule) {
   const AttentionStatistics& out = problem.statistics();
   const TensorView& index = out.topk_index;

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// The functions that are checked: the library's own, or replacements in tests of the checks.
+/// The functions to check. The defaults are the library's; tests of the checks replace them.
 struct Kernels {
   std::function<void(const AttentionOutputs&, const AttentionInputs&, const AttentionOptions&)> forward =
       attention_forward;
@@ -21,25 +21,26 @@ struct Kernels {
   std::function<void(const AttentionStatistics&, const AttentionInputs&, const ConstTensorView&,
                      const StatisticsSelection&, const AttentionOptions&)>
       statistics = attention_statistics;
-  bool computes_lse_alone = true;  ///< false if every forward pass needs v and y
+  bool computes_lse_alone = true;  ///< false if the kernels need v and y in every forward pass
 };
 
-/// Runs the forward pass on poisoned outputs and compares all that it wrote with the oracle, by the rule of
-/// docs/reference/numerics.md. Returns a description of the first mismatch; nullopt when all is right.
+/// Runs the forward pass on poisoned outputs. Compares everything that it wrote with the oracle, by the rule of
+/// docs/reference/numerics.md. Returns a description of the first mismatch, or nullopt.
 std::optional<std::string> check_forward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
-/// Runs a forward pass for the saved outputs, then the backward pass, and compares the gradients with the oracle's.
+/// Runs a forward pass, then the backward pass on its saved outputs. Compares the gradients with the oracle's.
 std::optional<std::string> check_backward_case(Case& problem, const Kernels& kernels = {}, WorstError* worst = nullptr);
 
-/// Runs a forward pass for its log-sum-exp, then attention_statistics, and compares the statistics with the oracle's.
+/// Runs a forward pass for lse, then attention_statistics. Compares the statistics with the oracle's.
 std::optional<std::string> check_statistics_case(Case& problem, const Kernels& kernels = {},
                                                  WorstError* worst = nullptr);
 
-/// Checks that the same calls write bitwise identical results with one thread and with three.
+/// Checks that results are bitwise identical with one thread and with three.
 std::optional<std::string> check_same_bits(Case& problem, const Kernels& kernels = {});
 
-/// Calls check(problem, name) for every implementation; the oracle computes its answer once. Returns the first
-/// mismatch, prefixed by the implementation's name. Restores the active target and clears a forced backend.
+/// Calls check(problem, name) for every implementation. The implementations share one problem, so the oracle computes
+/// its results once. Returns the first mismatch, prefixed by the implementation's name. Restores the active target and
+/// clears a forced backend.
 std::optional<std::string> check_on_every_target(
     const CaseSpec& spec,
     const std::function<std::optional<std::string>(Case& problem, const std::string& target)>& check);

@@ -12,34 +12,34 @@
 
 namespace headgate::verify {
 
-/// The largest error found, in units of the tolerance, with the output and the problem where it occurred.
+/// The largest error found, as a multiple of the tolerance, and the output and problem where it occurred.
 struct WorstError {
   double ratio = 0.0;
   std::string where;
 };
 
-/// One output of the library and the oracle's values for it.
+/// An output of the library to compare with the oracle's values.
 struct Comparison {
   const char* name;
   TensorView actual;
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;   // null: no inherited errors
-  const std::vector<double>* like_terms;  // null: no like terms
+  const std::vector<double>* inherited;   // null: inherited errors are 0
+  const std::vector<double>* like_terms;  // null: like terms are 0
   Tolerance tolerance;
 };
 
-/// Returns a text that describes the problem. Called only when a message needs it.
+/// Function that returns a description of the problem. It is called only for messages.
 using Description = std::function<std::string()>;
 
-/// Returns the first output element that is out of tolerance or was never written. Absent outputs are skipped.
+/// Returns a message for the first output element that is out of tolerance or was never written. Skips absent outputs.
 std::optional<std::string> first_mismatch(const std::vector<Comparison>& comparisons, const Description& description,
                                           WorstError* worst);
 
-/// Returns the message for bytes written outside the tensor `name`.
+/// Returns the message that bytes outside the tensor `name` were written.
 std::string spill_text(const std::string& name, const Description& description);
 
-/// Calls run(). Returns a mismatch message for the function `name` if it throws, otherwise nullopt.
+/// Calls run(). If it throws, returns a mismatch message for the function `name`, otherwise nullopt.
 template <typename Run>
 std::optional<std::string> thrown_by(const char* name, const Description& description, const Run& run) {
   try {
@@ -56,7 +56,7 @@ Description describing(const Problem& problem) {
   return [&problem] { return describe(problem.spec()); };
 }
 
-/// Returns the first mismatch of a problem's outputs, or a message if bytes outside them were written.
+/// Returns the first mismatch of a problem's outputs, or a message if any byte outside them was written.
 template <class Problem>
 std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparisons, const Problem& problem,
                                        WorstError* worst) {
@@ -65,8 +65,8 @@ std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparison
   return std::nullopt;
 }
 
-/// Calls written(), which computes the problem and returns the written bytes, with one thread and with three. Returns a
-/// mismatch if the bytes differ.
+/// Calls written() with one thread and with three, and returns a mismatch if the results differ. written() computes the
+/// problem and returns all bytes of its outputs.
 template <class Problem, class Written>
 std::optional<std::string> thread_mismatch(Problem& problem, const Written& written) {
   const auto bytes_with = [&](int threads) {

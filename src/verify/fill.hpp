@@ -12,12 +12,13 @@
 
 namespace headgate::verify {
 
-/// Generates the random numbers of one tensor of a problem.
+/// Random number generator for one tensor of a problem.
 class Random {
  public:
   Random(std::uint64_t seed, std::uint64_t stream) : bits_(seed * kSplitMix64Step + stream * 0xD1B54A32D192ED03U) {}
   double uniform() { return bits_.uniform(); }
-  /// Returns an approximately normal number of variance 1 within ±3.5: the scaled sum of four uniforms.
+  /// Returns a random number within ±3.5 that is approximately normal with variance 1: a scaled sum of four uniform
+  /// numbers.
   double normal() { return (uniform() + uniform() + uniform() + uniform() - 2.0) * 1.7320508075688772; }
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(bits_.below(static_cast<std::uint64_t>(n))); }
 
@@ -47,9 +48,9 @@ inline void fill_normal(const TensorView& view, std::uint64_t seed, std::uint64_
 /// Stores `value` in entry n of a vector (1,1,1,N) of i32 or i64.
 void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 
-/// Writes the bounds (1,1,1,N+1) of N packed sequences with `total` rows in all. Their lengths are `given`, or drawn if
-/// `given` is empty. Drawn lengths are arbitrary or, in a third of the problems, one long sequence beside lengths of 0
-/// and 1.
+/// Writes the bounds (1,1,1,N+1) of N packed sequences with `total` rows in all. Uses the lengths `given`, or draws
+/// them if `given` is empty. Drawn lengths are arbitrary in two thirds of the problems. In the others, one sequence is
+/// long and the rest have length 0 or 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
 }  // namespace headgate::verify

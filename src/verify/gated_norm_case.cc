@@ -68,7 +68,7 @@ void add_layouts(std::vector<NormCaseSpec>& list, DType dtype) {
   }
 }
 
-/// Adds cases with squares of x that are small compared with eps, or large.
+/// Adds cases in which the squares of x are much smaller than eps, or much larger.
 void add_magnitudes(std::vector<NormCaseSpec>& list, DType dtype) {
   for (const double magnitude : {1e-4, 1e3}) {
     for (const double eps : {1e-6, 1.0}) {

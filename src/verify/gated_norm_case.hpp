@@ -16,11 +16,11 @@
 
 namespace headgate::verify {
 
-/// Bits of NormCaseSpec::absent_gradients.
+/// Bits of NormCaseSpec::absent_gradients. A set bit omits that gradient.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
-/// Describes a problem of the gated norm; NormCase creates its tensors. NormCase sets `context` of the options from
-/// `threads`.
+/// Describes a test problem of the gated norm; NormCase creates its tensors. `threads` determines `context` of the
+/// options.
 struct NormCaseSpec : GatedNormOptions {
   std::int64_t B = 1, H = 1, T = 1, D = 1;
   DType dtype = DType::f32;
@@ -46,10 +46,11 @@ NormCaseSpec draw_norm_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 NormCaseSpec random_norm_spec(std::uint64_t seed);
 
-/// Returns a fixed list that covers every gate function, feature and dtype.
+/// Returns a fixed list of problems that covers every gate function, feature and dtype.
 std::vector<NormCaseSpec> standard_norm_cases();
 
-/// Holds a problem of the gated norm and its memory: inputs filled from the seed, outputs poisoned.
+/// Holds the tensors of one test problem of the gated norm. Inputs are filled from the seed, outputs with poison bytes
+/// 0xFF.
 class NormCase {
  public:
   explicit NormCase(const NormCaseSpec& spec, Placement placement = Placement::guarded,
@@ -65,7 +66,7 @@ class NormCase {
   const GatedNormGradients& gradients() const { return gradients_; }
 
   void poison_outputs();
-  /// Returns the name of the first output or gradient with a write outside its view.
+  /// Returns the name of the first output or gradient with a byte written outside its view.
   std::optional<std::string> spilled() const;
   /// Returns all bytes of the output and of the gradients, including the guard zones.
   std::vector<std::uint8_t> written_bytes() const;
@@ -91,7 +92,7 @@ class NormCase {
   std::optional<reference::GatedNormBackward> backward_;
 };
 
-/// The functions that are checked: the library's own, or replacements in tests of the checks.
+/// The functions to check. The defaults are the library's; tests of the checks replace them.
 struct NormKernels {
   std::function<void(const TensorView&, const GatedNormInputs&, const GatedNormOptions&)> forward = gated_norm_forward;
   std::function<void(const GatedNormGradients&, const GatedNormInputs&, const ConstTensorView&,
@@ -99,7 +100,7 @@ struct NormKernels {
       backward = gated_norm_backward;
 };
 
-/// Check the forward pass and the gradients against the oracle, and the bytes of one thread against those of three.
+/// Check the forward pass and the gradients against the oracle, and that one thread and three write identical bytes.
 /// Return the first mismatch.
 std::optional<std::string> check_forward_case(NormCase& problem, const NormKernels& kernels = {},
                                               WorstError* worst = nullptr);

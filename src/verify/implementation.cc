@@ -9,14 +9,15 @@
 namespace headgate::verify {
 namespace {
 
-/// The only vector target with native16 products.
+/// The only vector target that supports native16 products.
 constexpr const char* kNative16Target = "avx3";
 
 }  // namespace
 
 bool Implementation::takes(const CaseSpec& spec) const {
   if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // Exact calls use bf16 dot products for some bf16 scores (library/attention/cpu/decode/dot_scores-inl.hpp).
+  // With precision `exact`, the kind of products matters only for bf16: some scores use bf16 dot products
+  // (library/attention/cpu/decode/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }
 

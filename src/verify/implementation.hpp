@@ -13,28 +13,29 @@ struct LinearCaseSpec;
 struct NormCaseSpec;
 
 /// A way to run a problem: a backend and, for the CPU backend, a vector target. Each supported target is listed once.
-/// The target with native16 products is listed again for each kind of products that the CPU has.
+/// The target that supports native16 is listed again for each kind of native16 products that the CPU has.
 struct Implementation {
-  std::string name;      ///< target name if there is one, otherwise backend name; then the products
+  std::string name;      ///< target, or backend if it has no targets; then the kind of products
   std::string backend;   ///< argument of set_backend
   std::string target;    ///< argument of set_target; empty if the backend has no targets
-  std::string products;  ///< argument of set_native16_products; empty: none is forced
+  std::string products;  ///< argument of set_native16_products; empty: the default kind
 
-  /// Returns whether the problem runs here. native16 problems need products if the CPU has any.
+  /// Returns whether this implementation should run the problem. If the CPU has native16 products, native16 problems
+  /// run only on implementations that name a kind of products.
   bool takes(const CaseSpec& spec) const;
-  /// Linear attention, the short convolution and the gated norm run once per vector target: they have no other backends
-  /// and no native16 products.
+  /// Linear attention, the short convolution and the gated norm run once per vector target, because they have no other
+  /// backends and no native16 products.
   bool takes(const LinearCaseSpec& /*spec*/) const { return runs_linear(); }
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return runs_linear(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return runs_linear(); }
   bool runs_linear() const { return !target.empty() && products.empty(); }
 
-  /// Makes later calls run on this implementation.
+  /// Selects this implementation for later calls.
   void activate() const;
 };
 std::vector<Implementation> implementations();
 
-/// Restores the active target, and clears a forced backend and forced products.
+/// Restores the active target on destruction. Also clears a forced backend and forced products.
 class ImplementationGuard {
  public:
   ImplementationGuard();
@@ -46,8 +47,8 @@ class ImplementationGuard {
   std::string before_;
 };
 
-/// Calls check(problem, name) for every implementation that takes the spec. All share one problem, so the oracle
-/// computes its answers once. Returns the first mismatch, prefixed by the implementation's name.
+/// Calls check(problem, name) for every implementation that takes the spec. The implementations share one problem, so
+/// the oracle computes its results once. Returns the first mismatch, prefixed by the implementation's name.
 template <typename Problem, typename Spec, typename Check>
 std::optional<std::string> check_on_implementations(const Spec& spec, const Check& check) {
   const ImplementationGuard guard;

@@ -10,14 +10,18 @@
 
 namespace headgate::verify {
 
-/// Memory layout of tensors. fused: the inputs of one projection share the rows of one tensor, as do their gradients;
-/// broadcast: inputs repeat by stride 0; reversed: negative strides; gapped: no stride is 1.
+/// Memory layout of a problem's tensors.
+/// - bhtd, bthd: dense, in this order of dimensions
+/// - fused: inputs from one projection, such as q, k and v, share the rows of one tensor; so do their gradients
+/// - broadcast: some dimensions of inputs have stride 0
+/// - reversed: strides are negative
+/// - gapped: no stride is 1
 enum class Layout { bhtd, bthd, fused, broadcast, reversed, gapped };
 
-/// Bits of the dimensions of an input that repeat by stride 0 under Layout::broadcast.
+/// Bits of the dimensions to which Layout::broadcast gives stride 0.
 inline constexpr std::uint32_t kRepeatB = 1, kRepeatH = 2, kRepeatT = 4, kRepeatAll = 15;
 
-/// Returns the strides of a separate tensor of `shape`.
+/// Returns the strides of a tensor of `shape` that does not share memory with others.
 inline Shape strides_of(Layout layout, const Shape& shape, std::uint32_t repeats) {
   const auto [n0, n1, n2, n3] = shape;
   switch (layout) {

@@ -22,7 +22,7 @@ enum LinearStream : std::uint64_t {
   kLinearSequences
 };
 
-/// Draws g of one token or of one of its features.
+/// Draws the logarithm g of a decay.
 double drawn_decay(DecayStrength strength, Random& random) {
   const double x = random.uniform();
   switch (strength) {
@@ -75,7 +75,7 @@ TensorView LinearCase::place(Slabs& group, const std::string& name, DType dtype,
   return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
-/// Places q|k|v side by side in the rows of one tensor.
+/// Allocates q, k and v side by side in the rows of one tensor.
 void LinearCase::place_projection(Slabs& group, const std::string& name, TensorView& q, TensorView& k, TensorView& v) {
   const LinearCaseSpec& s = spec_;
   const std::vector<TensorView> placed =
@@ -86,7 +86,8 @@ void LinearCase::place_projection(Slabs& group, const std::string& name, TensorV
   v = placed[2];
 }
 
-/// Places the inputs. Keys do not repeat from token to token: the roundings of equal terms would add up in full.
+/// Allocates the inputs. Keys of different tokens never share memory: with equal keys, rounding errors of equal terms
+/// would add up in full.
 void LinearCase::place_inputs() {
   const LinearCaseSpec& s = spec_;
   if (s.layout == Layout::fused) {
@@ -157,7 +158,7 @@ void LinearCase::place_gradients() {
   }
 }
 
-/// Fills q or k. Without l2_norm, keys get a length of 0.6 to 1; with it, some rows are long, short or zero.
+/// Fills q or k. Without l2_norm, keys get a norm of 0.6 to 1. With l2_norm, some rows are long, short or zero.
 void LinearCase::fill_rows(const TensorView& view, std::uint64_t stream) {
   Random random(spec_.seed, stream);
   const Shape& n = view.shape;

@@ -13,8 +13,8 @@
 
 namespace headgate::verify {
 
-/// Holds a problem of linear attention and its memory: inputs filled from the seed, outputs poisoned. Views point into
-/// the case, so it cannot be copied or moved.
+/// Holds the tensors of one test problem of linear attention. Inputs are filled from the seed, outputs with poison
+/// bytes 0xFF. Views point into the object, so it cannot be copied or moved.
 class LinearCase {
  public:
   explicit LinearCase(const LinearCaseSpec& spec, Placement placement = Placement::guarded,
@@ -23,7 +23,8 @@ class LinearCase {
   LinearCase& operator=(const LinearCase&) = delete;
 
   const LinearCaseSpec& spec() const { return spec_; }
-  /// Returns the inputs. An in-place forward pass overwrites the state among them; poison_outputs() restores it.
+  /// Returns the inputs. If the problem is in place, a forward pass overwrites the input state; poison_outputs()
+  /// restores it.
   const LinearAttentionInputs& inputs() const { return inputs_; }
   const LinearAttentionOptions& options() const { return options_; }
   LinearAttentionOptions& options() { return options_; }
@@ -33,7 +34,7 @@ class LinearCase {
 
   void poison_outputs();
   void poison_gradients() { gradient_slabs_.poison(); }
-  /// Returns the name of the first output or gradient with a write outside its view.
+  /// Returns the name of the first output or gradient with a byte written outside its view.
   std::optional<std::string> spilled() const;
   /// Return all bytes of the outputs and of the gradients, including the guard zones.
   std::vector<std::uint8_t> output_bytes() const { return output_slabs_.bytes(); }
@@ -60,7 +61,7 @@ class LinearCase {
   LinearAttentionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
   TensorView q_, k_, v_, decay_, beta_, state_, cu_seqlens_, dy_, dstate_;
-  TensorView updated_state_;  // state of an in-place problem; state_ keeps S_0 for the oracle
+  TensorView updated_state_;  // state of an in-place problem; the oracle reads S_0 from state_
   LinearAttentionInputs inputs_;
   LinearAttentionIncoming incoming_;
   LinearAttentionOutputs outputs_;

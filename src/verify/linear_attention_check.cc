@@ -7,8 +7,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns the number of products in the longest chain of sums behind an element within one token: the norm of k, the
-/// delta rule's read, and the final read of the state.
+/// Returns the number of products in the longest chain of sums within one token: the norm of k, the delta rule's read
+/// of the state, and q's read of the state.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
 
 }  // namespace

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// The functions that are checked: the library's own, or replacements in tests of the checks.
+/// The functions to check. The defaults are the library's; tests of the checks replace them.
 struct LinearKernels {
   std::function<void(const LinearAttentionOutputs&, const LinearAttentionInputs&, const LinearAttentionOptions&)>
       forward = linear_attention_forward;
@@ -20,19 +20,19 @@ struct LinearKernels {
       backward = linear_attention_backward;
 };
 
-/// Runs the forward pass on poisoned outputs and compares what it wrote with the oracle, by the rule of
-/// docs/reference/numerics.md. Returns a description of the first mismatch; nullopt when all is right.
+/// Runs the forward pass on poisoned outputs. Compares everything that it wrote with the oracle, by the rule of
+/// docs/reference/numerics.md. Returns a description of the first mismatch, or nullopt.
 std::optional<std::string> check_linear_forward_case(LinearCase& problem, const LinearKernels& kernels = {},
                                                      WorstError* worst = nullptr);
 
-/// Runs the backward pass, which reads inputs alone, and compares the gradients with the oracle's.
+/// Runs the backward pass, which needs no saved outputs. Compares the gradients with the oracle's.
 std::optional<std::string> check_linear_backward_case(LinearCase& problem, const LinearKernels& kernels = {},
                                                       WorstError* worst = nullptr);
 
-/// Checks that the same calls write bitwise identical results with one thread and with three.
+/// Checks that results are bitwise identical with one thread and with three.
 std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels = {});
 
-/// Calls check(problem, name) for every vector target, as check_on_every_target does.
+/// Calls check(problem, name) for every vector target. Otherwise as check_on_every_target().
 std::optional<std::string> check_linear_on_every_target(
     const LinearCaseSpec& spec,
     const std::function<std::optional<std::string>(LinearCase& problem, const std::string& target)>& check);

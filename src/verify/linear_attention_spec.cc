@@ -17,7 +17,8 @@ constexpr std::array kRules{LinearRule::gated_delta, LinearRule::linear, LinearR
 constexpr std::array<std::int64_t, 20> kTokens{1,  2,  3,  5,  7,  8,   15,  16,  17,  31,
                                                33, 48, 63, 64, 65, 100, 127, 128, 129, 200};
 
-/// Most multiply-adds of one pass over the states. The oracle makes a dozen passes in about ten milliseconds.
+/// Largest number of multiply-adds of one pass over the states. The oracle makes a dozen such passes in about ten
+/// milliseconds.
 constexpr std::int64_t kWorkLimit = 400'000;
 
 void draw_heads(LinearCaseSpec& spec, const Pick& pick) {
@@ -81,7 +82,8 @@ LinearCaseSpec sized(std::int64_t T, std::int64_t D, std::int64_t Dv) {
   return spec;
 }
 
-/// Returns the spec as a Gated DeltaNet: a decay and a β per head, normalised keys and queries, a state in and out.
+/// Returns the spec with the features of Gated DeltaNet: decay and β per head, normalised q and k, and an initial and a
+/// final state.
 LinearCaseSpec full(LinearCaseSpec spec) {
   spec.decay = DecayInput::headwise;
   spec.beta = BetaInput::headwise;

@@ -13,14 +13,14 @@
 
 namespace headgate::verify {
 
-/// Shape of the decay: none, (B,Hv,T,1) or (B,Hv,T,D).
+/// Shape of the decay g: none, (B,Hv,T,1) or (B,Hv,T,D).
 enum class DecayInput { none, headwise, per_feature };
 
-/// Strength of the state's decay. normal: e^g between 0.07 and 0.99; zero: g is 0; strong: g from −10 to −1000, which
-/// clears the state; mixed: all of these and −∞.
+/// Strength of the state's decay e^g. normal: e^g is between 0.07 and 0.99; zero: g is 0; strong: g is from −10 to
+/// −1000, which clears the state; mixed: all of these and −∞.
 enum class DecayStrength { normal, zero, strong, mixed };
 
-/// Shape of β: none, (B,Hv,T,1), or (B,1,T,1) for all heads.
+/// Shape of β: none, (B,Hv,T,1), or (B,1,T,1) for one β shared by all heads.
 enum class BetaInput { none, headwise, shared };
 
 }  // namespace headgate::verify
@@ -53,7 +53,7 @@ struct Words<verify::BetaInput> {
 
 namespace headgate::verify {
 
-/// Bits of LinearCaseSpec::absent_gradients.
+/// Bits of LinearCaseSpec::absent_gradients. A set bit omits that gradient.
 enum LinearGradientBit : unsigned {
   kLinearDq = 1,
   kLinearDk = 2,
@@ -63,25 +63,26 @@ enum LinearGradientBit : unsigned {
   kLinearDstate = 32
 };
 
-/// Describes a problem of linear attention; LinearCase creates its tensors. LinearCase sets `context` of the options
-/// from `threads`. Keys have a length of 0.6 to 1, so that the recurrence is stable; with l2_norm they have any length.
+/// Describes a test problem of linear attention; LinearCase creates its tensors. `threads` determines `context` of the
+/// options. Without l2_norm, keys have a norm of 0.6 to 1, so that the recurrence is stable; with l2_norm they have any
+/// norm.
 struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool correlated_keys = false;   // keys of a head share a common direction
-  bool zero_keys_at_end = false;  // keys of the last two tokens are 0, so a strong decay leaves a state of zeros
+  bool correlated_keys = false;   // all keys of a head share a direction
+  bool zero_keys_at_end = false;  // the last two keys are 0, so that a strong decay clears the state
 
   DecayInput decay = DecayInput::none;
-  bool decay_f32 = false;  // decay is f32 if set, otherwise the dtype of q
+  bool decay_f32 = false;  // true: decay is f32; false: the dtype of q
   DecayStrength strength = DecayStrength::normal;
   BetaInput beta = BetaInput::none;
-  bool beta_f32 = false;     // β is f32 if set, otherwise the dtype of q
-  bool beta_to_two = false;  // β in (0,2) if set, otherwise in (0,1)
+  bool beta_f32 = false;     // true: β is f32; false: the dtype of q
+  bool beta_to_two = false;  // true: β is in (0,2); false: in (0,1)
 
   DType state = DType::none;      // dtype of S_0: none, f32 or f64
   DType new_state = DType::none;  // dtype of S_T: none, f32 or f64; ignored if in_place
-  bool in_place = false;          // S_T overwrites S_0; requires a state
+  bool in_place = false;          // true: S_T overwrites S_0; requires `state`
   DType dstate = DType::none;     // dtype of the gradient of S_T: none, f32 or f64
 
   unsigned absent_gradients = 0;  // LinearGradientBit
@@ -106,7 +107,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 LinearCaseSpec random_linear_spec(std::uint64_t seed);
 
-/// Returns a fixed list that covers every feature and dtype, and sizes around chunk and vector lengths.
+/// Returns a fixed list of problems that covers every feature and dtype, and sizes around chunk and vector lengths.
 std::vector<LinearCaseSpec> standard_linear_cases();
 
 }  // namespace headgate::verify

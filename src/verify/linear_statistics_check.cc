@@ -14,22 +14,22 @@ namespace {
 constexpr std::uint64_t kChosenStream = 121;
 constexpr std::int64_t kMostChosen = 7;
 
-/// Number of tokens that the kernels sum in the compute type before they continue in f64.
+/// Number of tokens whose sums the kernels keep in the compute type before they add them in f64.
 constexpr std::int64_t kSummedTokens = 64;
 
 LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of terms behind an output: the products of one token in a forward pass, plus the terms that the
-/// output sums over a chunk, over the queries or over the elements of a state.
+/// Returns the number of terms behind an output. These are the products of one token's forward pass, and the terms that
+/// the output sums: over a chunk, over queries or over the elements of a state.
 std::int64_t terms_of(LinearFigureOf of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
   if (of == LinearFigureOf::sequence) return of_token + spec.T;
   return of == LinearFigureOf::state ? of_token + (spec.T + spec.Dv) * spec.D : of_token;
 }
 
-/// Copies the rows of the chosen queries out of the rows of all queries.
+/// Returns the rows of the chosen queries from an array with the rows of all queries.
 reference::LinearFigureArray chosen_rows(const reference::LinearFigureArray& all, const LinearCaseSpec& spec,
                                          const std::vector<std::int64_t>& chosen, std::int64_t width) {
   reference::LinearFigureArray out;

@@ -17,7 +17,7 @@
 
 namespace headgate::verify {
 
-/// The functions that are checked: the library's own, or wrappers or replacements of them.
+/// The functions to check. The defaults are the library's; tests of the checks replace or wrap them.
 struct LinearStatisticsKernels {
   std::function<void(const LinearAttentionWeights&, const LinearAttentionInputs&, const ConstTensorView& queries,
                      const LinearAttentionOptions&)>
@@ -26,8 +26,8 @@ struct LinearStatisticsKernels {
       statistics = linear_attention_statistics;
 };
 
-/// Holds the poisoned outputs of linear_attention_weights and linear_attention_statistics for one problem, and the
-/// queries that its seed chooses.
+/// Holds the outputs of linear_attention_weights and linear_attention_statistics for one problem, filled with poison
+/// bytes 0xFF. Also holds the queries that the problem's seed chooses.
 class LinearFigures {
  public:
   explicit LinearFigures(const LinearCaseSpec& spec);
@@ -62,7 +62,7 @@ struct ExpectedLinearFigures {
   reference::LinearStatistics statistics;
 };
 
-/// Runs the kernels on the problem; returns the first mismatch with the oracle.
+/// Runs both functions on the problem. Returns the first mismatch with the oracle.
 std::optional<std::string> check_linear_statistics_case(LinearCase& problem, const ExpectedLinearFigures& expected,
                                                         const LinearStatisticsKernels& kernels = {},
                                                         WorstError* worst = nullptr);

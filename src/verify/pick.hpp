@@ -7,11 +7,11 @@
 #include <functional>
 #include <random>
 
-// Helpers that draw random specs.
+// Helpers that draw random specs of test problems.
 
 namespace headgate::verify {
 
-/// Returns a number in [0, n) for the argument n. 0 is always the simplest choice.
+/// Function that returns a number in [0, n) for its argument n. 0 always stands for the simplest choice.
 using Pick = std::function<std::int64_t(std::int64_t)>;
 
 template <typename T, std::size_t N>
@@ -19,7 +19,8 @@ T one_of(const Pick& pick, const std::array<T, N>& choices) {
   return choices[pick(N)];
 }
 
-/// Returns the spec that `draw` makes from random numbers seeded with `seed`, which also becomes the spec's seed.
+/// Draws a spec with draw(pick), where `pick` returns random numbers seeded with `seed`. Sets the spec's seed to
+/// `seed`.
 template <class Draw>
 auto drawn_at_random(std::uint64_t seed, const Draw& draw) {
   std::mt19937_64 random(seed);

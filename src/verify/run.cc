@@ -18,7 +18,7 @@ TargetErrors& errors_on(std::vector<TargetErrors>& targets, const std::string& t
   return *std::find_if(targets.begin(), targets.end(), [&](const TargetErrors& each) { return each.target == target; });
 }
 
-/// Checks one problem on every target and updates the errors of each.
+/// Checks one problem on every target, and updates each target's largest errors.
 std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& kernels,
                                          std::vector<TargetErrors>& targets) {
   return check_on_every_target(spec, [&](Case& problem, const std::string& target) -> std::optional<std::string> {
@@ -46,7 +46,8 @@ std::optional<std::string> check_problem(const LinearCaseSpec& spec, const Linea
   return check_linear_on_every_target(spec, check);
 }
 
-/// Checks one problem of the short convolution or of the gated norm, and updates the errors of each target.
+/// Checks one problem of the short convolution or of the gated norm on every target, and updates each target's largest
+/// errors.
 template <class Problem, class Spec, class OwnKernels>
 std::optional<std::string> check_passes(const Spec& spec, const OwnKernels& kernels, std::vector<TargetErrors>& targets,
                                         WorstError TargetErrors::*forward, WorstError TargetErrors::*backward) {
@@ -93,7 +94,7 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   const auto wants_another = [&](std::uint64_t random_done) {
     return options.problems ? random_done < *options.problems : seconds_since(start) < seconds;
   };
-  // Takes one problem from each list in turn, so that a run too short for all of them covers every operation. The first
+  // Takes one problem from each list in turn, so that a run that ends early has covered every operation. The first
   // problem of each list always runs.
   const auto in_time = [&](std::size_t n) { return n == 0 || !options.seconds || seconds_since(start) < seconds; };
   const auto listed_passes = [&](const auto& specs, std::size_t n, const auto&... own_kernels) {

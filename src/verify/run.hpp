@@ -20,30 +20,30 @@ namespace headgate::verify {
 
 inline constexpr double kDefaultSeconds = 30.0;
 
-/// Selects the problems of a run: first the lists, then random problems, alternating between the operations.
+/// Selects the problems of a run: first the listed problems, then random ones. Operations alternate.
 struct RunOptions {
   std::vector<CaseSpec> listed = standard_cases();
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
   std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
   std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
-  /// Time limit of the whole run. The run ends after the problem that exceeds it, but checks at least one problem of
-  /// each operation. If empty, the run checks the lists, and random problems until kDefaultSeconds.
+  /// Time limit of the run in seconds. The problem that exceeds it is still completed, and at least one problem of each
+  /// operation is checked. If empty, checks all listed problems, then random problems until kDefaultSeconds.
   std::optional<double> seconds;
   std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, regardless of time
   std::uint64_t seed = 1;                 ///< seed of the first random problem of each operation
 };
 
-/// The largest errors on one vector target.
+/// The largest errors found on one vector target.
 struct TargetErrors {
   std::string target;
-  bool runs_linear = false;  ///< whether operations other than attention are also checked on this target
+  bool runs_linear = false;  ///< true if operations other than attention are also checked on this target
   WorstError forward{}, backward{}, statistics{};
   WorstError linear_forward{}, linear_backward{}, linear_statistics{};
   WorstError convolution_forward{}, convolution_backward{};
   WorstError norm_forward{}, norm_backward{};
 };
 
-/// The functions that are checked: the library's own, or replacements in tests of the run.
+/// The functions to check. The defaults are the library's; tests of the run replace them.
 struct RunKernels {
   Kernels attention = {};
   LinearKernels linear = {};
@@ -53,18 +53,18 @@ struct RunKernels {
 };
 
 struct RunResult {
-  std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one
-  std::size_t left_out = 0;           ///< number of listed problems skipped for lack of time
+  std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one checked
+  std::size_t left_out = 0;           ///< number of listed problems not checked for lack of time
   std::vector<TargetErrors> targets;  ///< one entry for every implementation that this CPU can run
   std::optional<std::string> mismatch;
   double seconds = 0.0;
 };
 
-/// Called before each problem with the completed fraction of the run and the problem's number, from 1.
+/// Function called before each problem. `done` is the completed fraction of the run; `number` counts problems from 1.
 using OnProblem = std::function<void(double done, std::size_t number)>;
 
-/// Checks every problem on every vector target: forward and backward passes against the oracle, and the bits of one
-/// thread against those of three. Stops at the first mismatch. Restores the active target.
+/// Checks every problem on every vector target: forward and backward passes against the oracle, and that one thread and
+/// three write identical bytes. Stops at the first mismatch. Restores the active target.
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels = {});
 
 }  // namespace headgate::verify

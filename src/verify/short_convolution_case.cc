@@ -24,7 +24,7 @@ enum ConvolutionStream : std::uint64_t {
 
 constexpr std::array kConvolutionDTypes{DType::f32, DType::f64, DType::bf16, DType::f16};
 
-/// Numbers of tokens around the number of taps, and around the block of tokens that a kernel processes at a time.
+/// Numbers of tokens near the number of taps, and near the number of tokens that a kernel processes at a time.
 constexpr std::array<std::int64_t, 14> kConvolutionTokens{1, 2, 3, 5, 7, 8, 9, 16, 33, 64, 65, 127, 256, 500};
 /// Numbers of channels around multiples of the vector length.
 constexpr std::array<std::int64_t, 12> kConvolutionChannels{1, 2, 5, 8, 16, 17, 31, 32, 48, 67, 100, 131};
@@ -43,7 +43,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
     for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1, std::int64_t{130}}) {
-      if (T == 1 && K == 2) continue;  // already listed as K − 1
+      if (T == 1 && K == 2) continue;  // T = K − 1 is 1, which is already listed
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
       list.push_back(spec);
@@ -178,7 +178,7 @@ TensorView ConvolutionCase::place(Slabs& group, const std::string& name, DType d
   return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
-/// Places a tensor (B,1,T,C) such as x, y or dy.
+/// Allocates a tensor (B,1,T,C), such as x, y or dy.
 TensorView ConvolutionCase::place_rows(Slabs& group, const std::string& name, std::uint32_t repeats) {
   const ConvolutionCaseSpec& s = spec_;
   const Shape shape{s.B, 1, s.T, s.C};
@@ -300,7 +300,7 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Includes the sum of taps from which each derivative of the activation is computed.
+  // Each derivative of the activation is computed from a sum of K taps, so 2K + 2 terms.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -16,7 +16,7 @@
 
 namespace headgate::verify {
 
-/// Bits of ConvolutionCaseSpec::absent_gradients.
+/// Bits of ConvolutionCaseSpec::absent_gradients. A set bit omits that gradient.
 enum ConvolutionGradientBit : unsigned {
   kConvolutionDx = 1,
   kConvolutionDweight = 2,
@@ -24,19 +24,19 @@ enum ConvolutionGradientBit : unsigned {
   kConvolutionDstate = 8
 };
 
-/// Describes a problem of the short convolution; ConvolutionCase creates its tensors. ConvolutionCase sets `context` of
-/// the options from `threads`.
+/// Describes a test problem of the short convolution; ConvolutionCase creates its tensors. `threads` determines
+/// `context` of the options.
 struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool channels_first = false;  // memory in (B,C,T) order, whatever the layout
-  bool weight_f32 = false;      // weight is f32 if set, otherwise the dtype of x
+  bool channels_first = false;  // true: x and y are in (B,C,T) order in memory, whatever the layout
+  bool weight_f32 = false;      // true: weight is f32; false: the dtype of x
   DType bias = DType::none;     // dtype of bias: none, f32 or the dtype of x
 
   DType state = DType::none;      // dtype of the initial state: none, f32 or the dtype of x
   DType new_state = DType::none;  // dtype of the new state; ignored if in_place
-  bool in_place = false;          // the new state overwrites the initial state; requires a state
+  bool in_place = false;          // true: the new state overwrites the initial state; requires `state`
   DType dstate = DType::none;     // dtype of the gradient of the new state
 
   unsigned absent_gradients = 0;  // ConvolutionGradientBit
@@ -58,10 +58,11 @@ ConvolutionCaseSpec draw_convolution_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed);
 
-/// Returns a fixed list that covers every number of taps, feature and dtype.
+/// Returns a fixed list of problems that covers every number of taps, feature and dtype.
 std::vector<ConvolutionCaseSpec> standard_convolution_cases();
 
-/// Holds a problem of the short convolution and its memory: inputs filled from the seed, outputs poisoned.
+/// Holds the tensors of one test problem of the short convolution. Inputs are filled from the seed, outputs with poison
+/// bytes 0xFF.
 class ConvolutionCase {
  public:
   explicit ConvolutionCase(const ConvolutionCaseSpec& spec, Placement placement = Placement::guarded,
@@ -70,7 +71,8 @@ class ConvolutionCase {
   ConvolutionCase& operator=(const ConvolutionCase&) = delete;
 
   const ConvolutionCaseSpec& spec() const { return spec_; }
-  /// Returns the inputs. An in-place forward pass overwrites the state among them; poison_outputs() restores it.
+  /// Returns the inputs. If the problem is in place, a forward pass overwrites the input state; poison_outputs()
+  /// restores it.
   const ShortConvolutionInputs& inputs() const { return inputs_; }
   ShortConvolutionOptions& options() { return options_; }
   const ShortConvolutionOutputs& outputs() const { return outputs_; }
@@ -79,7 +81,7 @@ class ConvolutionCase {
 
   void poison_outputs();
   void poison_gradients() { gradient_slabs_.poison(); }
-  /// Returns the name of the first output or gradient with a write outside its view.
+  /// Returns the name of the first output or gradient with a byte written outside its view.
   std::optional<std::string> spilled() const;
   /// Returns all bytes of the outputs and of the gradients, including the guard zones.
   std::vector<std::uint8_t> written_bytes() const;
@@ -100,8 +102,8 @@ class ConvolutionCase {
   Placement placement_;
   ShortConvolutionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
-  TensorView state_;                            // initial state of an in-place pass
-  ShortConvolutionInputs inputs_, for_oracle_;  // inputs with the current state, and with the initial state
+  TensorView state_;                            // copy of the initial state of an in-place pass
+  ShortConvolutionInputs inputs_, for_oracle_;  // the oracle always reads the initial state
   ShortConvolutionIncoming incoming_;
   ShortConvolutionOutputs outputs_;
   ShortConvolutionGradients gradients_;
@@ -109,7 +111,7 @@ class ConvolutionCase {
   std::optional<reference::ShortConvolutionBackward> backward_;
 };
 
-/// The functions that are checked: the library's own, or replacements in tests of the checks.
+/// The functions to check. The defaults are the library's; tests of the checks replace them.
 struct ConvolutionKernels {
   std::function<void(const ShortConvolutionOutputs&, const ShortConvolutionInputs&, const ShortConvolutionOptions&)>
       forward = short_convolution_forward;
@@ -118,7 +120,7 @@ struct ConvolutionKernels {
       backward = short_convolution_backward;
 };
 
-/// Check the forward pass and the gradients against the oracle, and the bytes of one thread against those of three.
+/// Check the forward pass and the gradients against the oracle, and that one thread and three write identical bytes.
 /// Return the first mismatch.
 std::optional<std::string> check_forward_case(ConvolutionCase& problem, const ConvolutionKernels& kernels = {},
                                               WorstError* worst = nullptr);

@@ -8,7 +8,7 @@
 namespace headgate::verify {
 namespace {
 
-constexpr std::size_t kGuardElements = 67;  // odd, so bases are not vector-aligned; exceeds the widest vector
+constexpr std::size_t kGuardElements = 67;  // odd, so tensors are not aligned to vectors; exceeds the widest vector
 
 template <typename Visit>
 void for_each_offset(const TensorView& view, const Visit& visit) {

@@ -13,17 +13,19 @@
 
 namespace headgate::verify {
 
-/// Placement of a problem's tensors. guarded, for checks: between guard zones that reveal reads and writes outside a
-/// tensor, aligned only to the element size. aligned, for timing: at multiples of kAligned_bytes.
+/// Placement of a problem's tensors in memory.
+/// - guarded, for checks: each tensor is between guard zones, which reveal accesses outside it, and is aligned only to
+///   its element size.
+/// - aligned, for timing: each tensor begins at a multiple of kAligned_bytes.
 enum class Placement { guarded, aligned };
 
 inline constexpr std::size_t kAligned_bytes = 64;  // size of a cache line and of the widest vector
 
-/// Passes that a problem has tensors for. `forward` omits incoming gradients, gradients and statistics.
+/// Passes for which a problem has tensors. `forward` omits incoming gradients, gradients and statistics.
 enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
-/// Memory for views of one dtype. All bytes outside the views hold 0xFF, which is NaN in every floating-point dtype.
-/// Reading them shows in the result; writing them shows in spilled().
+/// Memory for views of one dtype. All bytes outside the views are 0xFF, which is NaN in every floating-point dtype. If
+/// a kernel reads them, its result is NaN; if it writes them, spilled() tells.
 class Slab {
  public:
   explicit Slab(Placement placement) : placement_(placement) {}
@@ -31,14 +33,14 @@ class Slab {
   /// Allocates one view of `shape` and `strides`.
   TensorView place(DType dtype, const Shape& shape, const Shape& strides);
 
-  /// Allocates views (B,H_n,L,W_n) side by side in the rows of one tensor (B,L,Σ H_n·W_n), as a fused projection writes
-  /// them.
+  /// Allocates views (B,H_n,L,W_n) side by side in the rows of one tensor (B,L,Σ H_n·W_n), the layout of a fused
+  /// projection.
   std::vector<TensorView> place_fused(DType dtype, const std::vector<Shape>& shapes);
 
   /// Sets every byte to 0xFF, including those of the views.
   void poison();
 
-  /// Returns true if a byte outside all views has changed.
+  /// Returns whether a byte outside all views has changed.
   bool spilled() const;
 
   const std::vector<std::uint8_t>& bytes() const { return bytes_; }
@@ -52,12 +54,12 @@ class Slab {
   std::vector<TensorView> views_;
 };
 
-/// Slabs with the names of their tensors.
+/// The slabs of several tensors, with the names of the tensors.
 class Slabs {
  public:
   Slab& add(const std::string& name, Placement placement);
   void poison();
-  /// Returns the name of the first slab with a write outside its views.
+  /// Returns the name of the first slab with a byte written outside its views.
   std::optional<std::string> spilled() const;
   /// Returns all bytes, including the guard zones.
   std::vector<std::uint8_t> bytes() const;
@@ -66,7 +68,7 @@ class Slabs {
   std::vector<std::pair<std::string, std::unique_ptr<Slab>>> slabs_;
 };
 
-/// Returns true if all bytes of the element are 0xFF: it was never written, or was computed from poison.
+/// Returns whether all bytes of an element are 0xFF: it was never written, or was computed from poison.
 bool is_poison(const TensorView& view, std::int64_t offset);
 
 }  // namespace headgate::verify

@@ -39,7 +39,7 @@ MapSpec draw_map(const Pick& pick, std::int64_t one_in) {
 constexpr std::array<std::int64_t, 20> kLengths{1,  2,  3,  5,  7,  8,  15,  16,  17,  24,
                                                 31, 33, 48, 63, 64, 65, 100, 129, 200, 257};
 
-/// Most multiply-adds of one problem. The oracle needs a few milliseconds for them.
+/// Largest number of multiply-adds of one problem, for which the oracle needs a few milliseconds.
 constexpr std::int64_t kWorkLimit = 1'000'000;
 
 void draw_sizes(CaseSpec& spec, const Pick& pick) {
@@ -90,7 +90,7 @@ void draw_gate(CaseSpec& spec, const Pick& pick) {
   spec.gate_f32 = maybe(pick, 3);
 }
 
-/// Returns the spec with a paged KV cache; S is rounded up to whole pages.
+/// Returns the spec with a paged KV cache. Rounds S up to whole pages.
 CaseSpec paged(CaseSpec spec, std::int64_t page) {
   spec.page = page;
   spec.S = (spec.S + page - 1) / page * page;
@@ -119,7 +119,7 @@ void draw_threshold(CaseSpec& spec, const Pick& pick) {
 }
 
 void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
-  // Kernels skip absent outputs. Draws all outputs, a single one, or a random subset.
+  // Kernels skip absent outputs, so draws all outputs, a single one, or a random subset.
   switch (pick(4)) {
     case 0: break;
     case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;
@@ -204,7 +204,7 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
 
-/// Adds cases with pages and with int8 k and v, for few and for many queries.
+/// Adds cases with a paged KV cache and with int8 k and v, for few and for many queries.
 void add_caches(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t page : {0, 1, 3, 16, 64, 100}) {
     for (const bool bytes : {false, true}) {
@@ -226,7 +226,8 @@ void add_caches(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
-/// Adds cases with few queries and several splits of keys, for every way in which rows of k and v are read.
+/// Adds cases with few queries, whose keys the kernel divides into several splits. The shapes cover every way in which
+/// it reads rows of k and v.
 void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   struct Rows {
     std::int64_t T, group, D, Dv;
@@ -240,8 +241,8 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
-  // 104 splits, two per head: a thread processes three in turn, from different heads and sequences. Some splits have no
-  // key.
+  // 104 splits, two per head. A thread computes three splits one after another, from different heads and sequences.
+  // Some splits have no key.
   CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
   many.dtype = dtype;
   list.push_back(many);
@@ -252,7 +253,7 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(many);
 }
 
-/// Adds packed batches with few and many queries, empty sequences and sequences of length 1.
+/// Adds packed batches with few and with many queries. Some sequences are empty or have length 1.
 void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t length : {40, 310}) {
     CaseSpec spec = shaped(1, 2, 2, length, length, 24, 20);
@@ -281,8 +282,8 @@ void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(spec);
 }
 
-/// Adds packed queries over paged keys: sequences with one, many and no queries. The seed determines the numbers of
-/// keys.
+/// Adds packed queries with a paged KV cache. Sequences have one, many or no queries. The seed determines the numbers
+/// of keys.
 void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t page : {1, 16, 100}) {
     CaseSpec spec = shaped(1, 2, 2, 160, 310, 24, 20);
@@ -304,8 +305,8 @@ void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
-/// Adds cases in which gate_threshold closes some rows: in tiles of queries, with rules that depend on a row's
-/// position, and with few queries.
+/// Adds cases in which gate_threshold closes some rows: with many queries, with few queries, and with masks that depend
+/// on a row's position.
 void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   for (const GateInput grain : {GateInput::headwise, GateInput::elementwise}) {
     for (const double share : {0.3, 0.0, 0.9, 1.0}) {
@@ -393,7 +394,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.lse = one_of(pick, std::array{DType::f32, DType::f64, DType::none});
   spec.dlse = one_of(pick, std::array{DType::none, DType::none, DType::f32, DType::f64});
   spec.attn = maybe(pick, 3);
-  spec.weights = maybe(pick, 2);  // without weights, few queries use a separate kernel
+  spec.weights = maybe(pick, 2);  // few queries without weights use a separate kernel
   spec.absent_gradients = maybe(pick, 4) ? static_cast<unsigned>(pick(64)) : 0U;
   spec.threads = 1 + static_cast<int>(pick(3));
   draw_cache(spec, pick);
@@ -403,7 +404,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // drawn after the fields above, so that their draws from a seed stay the same
+  draw_threshold(spec, pick);  // drawn after the fields above, so that a seed still gives them the same values
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);
@@ -447,7 +448,7 @@ std::vector<CaseSpec> standard_cases() {
     add_caches(list, dtype);
     add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
-    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides whole rows, and there is no sink
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides all keys of some queries; no sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;

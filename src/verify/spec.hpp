@@ -15,8 +15,8 @@
 
 namespace headgate::verify {
 
-/// Distribution of the tensors' values. sharp: softmax close to one-hot; extreme: logits and gate logits in the
-/// thousands; denormal: some tensors below the smallest normal number.
+/// Distribution of the tensors' values. sharp: softmax is close to one-hot; extreme: logits and gate logits are in the
+/// thousands; denormal: some tensors have only subnormal numbers.
 enum class Values { normal, sharp, extreme, denormal };
 
 /// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
@@ -45,7 +45,7 @@ struct Words<verify::GateInput> {
 
 namespace headgate::verify {
 
-/// A bias or mask (B|1,Hq|1,T|1,S): whether it is present, and which dimensions have their full size.
+/// A bias or mask (B|1,Hq|1,T|1,S). A dimension has size 1 unless its flag full_… is set.
 struct MapSpec {
   bool present = false;
   bool full_b = false;
@@ -53,21 +53,21 @@ struct MapSpec {
   bool full_t = false;
 };
 
-/// Bits of CaseSpec::absent_gradients.
+/// Bits of CaseSpec::absent_gradients. A set bit omits that gradient.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// Outputs requested from attention_statistics: all that the selection and the gate allow, except the absent ones.
+/// Outputs to request from attention_statistics: all that the selection and the gate allow, except those in `absent`.
 struct StatisticsSpec {
-  unsigned absent = 0;  ///< bit n set: row n of kStatisticsOutputs is absent
+  unsigned absent = 0;  ///< if bit n is set, output n of kStatisticsOutputs is omitted
   DType dtype = DType::f32;
-  DType index_dtype = DType::i64;  ///< dtype of topk_index and of the selection
+  DType index_dtype = DType::i64;  ///< dtype of topk_index, and of the selected keys and queries
   std::int64_t keys = 2, queries = 2, top_keys = 3;
   std::int64_t window = 1;
 };
 
-/// Describes a problem for tests, `headgate verify` and bench; Case creates its tensors. The defaults are the simplest
-/// problem, so a failing random problem shrinks towards them. Case sets gate_threshold from `closed_share`, and
-/// `context` from `threads`.
+/// Describes a problem for tests, `headgate verify` and benchmarks; Case creates its tensors. The defaults are the
+/// simplest problem, towards which a failing random problem shrinks. Case derives gate_threshold from `closed_share`,
+/// and `context` from `threads`.
 struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
@@ -75,21 +75,21 @@ struct CaseSpec : AttentionOptions {
   Values values = Values::normal;
 
   GateInput gate_input = GateInput::none;
-  bool gate_f32 = false;  // gate is f32 if set, otherwise the dtype of q
+  bool gate_f32 = false;  // true: gate is f32; false: the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;         // bias is f32 if set, otherwise the dtype of q
-  bool bias_hides = false;       // a quarter of the bias entries and an eighth of its rows are −∞
-  bool bias_breaks = false;      // one bias entry is +∞ and one is NaN
-  DType key_bias = DType::none;  // dtype of key_bias, of one row for all sequences or of one for each
-  bool key_bias_by_batch = false;
+  bool bias_f32 = false;           // true: bias is f32; false: the dtype of q
+  bool bias_hides = false;         // a quarter of the bias entries and an eighth of the bias rows are −∞
+  bool bias_breaks = false;        // one bias entry is +∞ and one is NaN
+  DType key_bias = DType::none;    // dtype of key_bias, or none
+  bool key_bias_by_batch = false;  // true: each sequence has its own row of key_bias
   MapSpec mask;
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64
-  bool alibi_by_sequence = false;     // each sequence has its own slopes
+  bool alibi_by_sequence = false;     // true: each sequence has its own slopes
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
-  bool huge_hidden_keys = false;      // k and v of keys hidden from all queries are the largest finite number
+  bool huge_hidden_keys = false;      // k and v are huge but finite for keys that no query sees
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
   DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
@@ -104,20 +104,21 @@ struct CaseSpec : AttentionOptions {
 
   std::int64_t page = 0;         // rows of a page of k and v; 0: no block table. Pages require key_lengths
   bool quantized = false;        // k and v are int8 with scales
-  double closed_share = -1.0;    // approximate share of rows that gate_threshold closes; < 0: no threshold
-  bool closed_by_group = false;  // gates differ most between K/V heads, so that gate_threshold closes whole GQA groups
+  double closed_share = -1.0;    // approximate fraction of rows that gate_threshold closes; < 0: no threshold
+  bool closed_by_group = false;  // makes gates similar within a GQA group, so that gate_threshold closes whole groups
 
   StatisticsSpec statistics;
 
   std::int64_t Hq() const { return Hkv * group; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
-  /// Returns whether only the forward pass supports the problem: pages or int8.
+  /// Returns whether only the forward pass supports the problem, because of pages or int8.
   bool forward_only() const { return page > 0 || quantized; }
   DType key_dtype() const { return quantized ? DType::i8 : dtype; }
-  /// Return the number of pages per sequence and the total number of pages, of which at least two are unused.
+  /// Return the number of pages per sequence and the total number of pages. At least two pages are unused.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
   std::int64_t pages() const { return sequences() * pages_each() + 2; }
-  /// Returns whether attn must be saved: silu and identity may be 0, and then o cannot be recovered from y.
+  /// Returns whether the forward pass must save attn: for gate functions that can be 0, such as silu, o cannot be
+  /// recovered from y.
   bool saves_attn() const { return attn || (gate_input != GateInput::none && loses_output(gate_fn, gate_op)); }
 };
 
@@ -130,7 +131,7 @@ CaseSpec draw_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 CaseSpec random_spec(std::uint64_t seed);
 
-/// Returns a fixed list that covers every feature and dtype, and sizes around block sizes.
+/// Returns a fixed list of problems that covers every feature and dtype, and sizes around block sizes.
 std::vector<CaseSpec> standard_cases();
 
 }  // namespace headgate::verify

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// Returns half the distance from 1 to the next larger number.
+/// Returns half the distance from 1 to the next larger number of the dtype.
 inline double unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-53;
@@ -42,30 +42,31 @@ inline double largest_finite(DType dtype) {
 /// Returns the type in which the kernels accumulate.
 inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Error, in unit roundoffs, of the elementary functions and single operations that an element passes through.
+/// Allowed error, in unit roundoffs, for the elementary functions and single operations behind an element.
 constexpr double kFunctionRoundings = 8.0;
-/// Rounding error of a sum of n terms, in unit roundoffs per √n: errors of either sign grow as √n. Errors of equal
-/// terms have one sign; Tolerance::sums covers them.
+/// Allowed error of a sum of n terms, in unit roundoffs per √n. Errors of either sign grow as √n. Errors of nearly
+/// equal terms have one sign; Tolerance::sums allows for them.
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
-  double compute = 0.0;    ///< C unit roundoffs of the compute type, C ≥ 8; multiplies the magnitude
-  double underflow = 0.0;  ///< (8 + terms) · smallest subnormal of the compute type, plus that of the output
-  double saved = 0.0;      ///< unit roundoff of the dtype in which y is saved; multiplies the inherited error
-  double storage = 0.0;    ///< unit roundoff of the output's dtype; multiplies the element
-  double sums = 0.0;       ///< unit roundoff of the compute type; multiplies the like terms
+  double compute = 0.0;    ///< factor of the magnitude: C ≥ 8 unit roundoffs of the compute type
+  double underflow = 0.0;  ///< (8 + terms) smallest subnormals of the compute type, plus one of the output
+  double saved = 0.0;      ///< factor of the inherited error: unit roundoff of the dtype of the saved y
+  double storage = 0.0;    ///< factor of the element: unit roundoff of the output's dtype
+  double sums = 0.0;       ///< factor of the like terms: unit roundoff of the compute type
 
-  /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums behind it.
+  /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums by which it is
+  /// computed.
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const DType compute = compute_dtype(q);
     const double c = kFunctionRoundings + kRoundingsPerRootTerm * std::sqrt(static_cast<double>(terms));
-    // Below the smallest normal number equal terms round alike, so n roundings can add up in full.
+    // Equal subnormal terms are rounded alike, so that n errors can add up in full.
     const double steps = kFunctionRoundings + static_cast<double>(terms);
     return {c * unit_roundoff(compute), steps * smallest_subnormal(compute) + smallest_subnormal(output),
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }
 
-  /// Returns the tolerance of a backward pass: its weights are no more accurate than the saved log-sum-exp.
+  /// Returns the tolerance of a backward pass, whose weights are no more accurate than the saved log-sum-exp.
   Tolerance with_saved_lse(DType q, DType lse) const {
     Tolerance t = *this;
     t.compute *= std::max(1.0, unit_roundoff(lse) / unit_roundoff(compute_dtype(q)));
@@ -77,8 +78,8 @@ struct Tolerance {
   }
 };
 
-/// Returns |actual − expected| in units of the tolerance; at most 1 is correct. NaN matches only NaN. An infinity
-/// matches itself or an expected value that rounds to it.
+/// Returns |actual − expected| as a multiple of the tolerance; results up to 1 are correct. NaN matches only NaN. An
+/// infinity matches itself, or an expected value that rounds to it.
 inline double error_ratio(double actual, double expected, double tolerance, DType output) {
   if (std::isnan(expected) || std::isnan(actual)) return std::isnan(expected) && std::isnan(actual) ? 0.0 : HUGE_VAL;
   if (actual == expected) return 0.0;

@@ -9,7 +9,7 @@
 
 namespace headgate::reference {
 
-/// Philox 4x32-10 (Salmon et al., SC 2011), one counter at a time.
+/// Computes the random number generator Philox 4x32-10 (Salmon et al., SC 2011) for one counter.
 inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::uint64_t key) {
   auto low = static_cast<std::uint32_t>(key);
   auto high = static_cast<std::uint32_t>(key >> 32U);
@@ -24,8 +24,8 @@ inline std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter,
   return counter;
 }
 
-/// Returns the dropout factor M of one weight: 0, or 1 / (1 − p). The weight belongs to sequence n, query head h, query
-/// i and key j.
+/// Returns the dropout factor of the weight of sequence n, query head h, query i and key j: 0, or 1 / (1 − p) if the
+/// weight is kept.
 inline double dropout_factor(const AttentionOptions& options, std::int64_t n, std::int64_t h, std::int64_t i,
                              std::int64_t j) {
   if (options.dropout <= 0.0) return 1.0;

@@ -12,7 +12,8 @@
 namespace headgate::reference {
 namespace {
 
-/// Holds the factors of one element: normalised x (n), weight, gate g and its slope, with bounds on g and the slope.
+/// One element of a row: normalised x (n), its weight, the gate g and g′ (slope). g_abs and slope_abs are the
+/// magnitudes (error bounds, see Forward in oracle.hpp) of g and slope.
 struct Element {
   double n, weight, g, g_abs, slope, slope_abs;
 };
@@ -22,7 +23,8 @@ struct Row {
   std::vector<Element> elements;
 };
 
-/// Returns 1/rms, or 0 if the row and eps are 0. Uses long double, which can represent the squares of all f64 numbers.
+/// Returns 1/rms, or 0 if both the row and eps are 0. Uses long double, because the squares of f64 numbers can overflow
+/// f64.
 long double inverse_rms(const GatedNormInputs& in, double eps, std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::int64_t D = in.x.shape[3];
   long double sum = 0.0L;

@@ -5,8 +5,8 @@
 
 #include "headgate/gated_norm.hpp"
 
-// Reference for gated_norm_forward and gated_norm_backward: the gated norm in f64 by plain loops. Arguments are assumed
-// to be valid. Any dtype and any strides are accepted. Results are contiguous.
+// Reference for gated_norm_forward and gated_norm_backward, in f64 and with plain loops. Arguments must be valid; they
+// are not checked. Accepts any dtype and any strides. Results are contiguous.
 
 namespace headgate::reference {
 
@@ -18,7 +18,7 @@ struct GatedNormForward {
 
 struct GatedNormGradientArrays {
   std::vector<double> dx;       // (B,H,T,D)
-  std::vector<double> dweight;  // shape of weight; empty if weight is absent
+  std::vector<double> dweight;  // same shape as weight; empty if weight is absent
   std::vector<double> dgate;    // (B,H,T,D); empty without a gate
 };
 

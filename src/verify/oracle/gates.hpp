@@ -6,12 +6,13 @@
 
 #include "headgate/attention.hpp"
 
-// Gate functions of the oracle. R is a real type, or a type with the same arithmetic that also tracks errors or
-// derivatives. exp and log1p of R are found by argument-dependent lookup.
+// Gate functions of the oracle. R is a real type, or a type that also tracks errors or derivatives. exp and log1p of R
+// are found by argument-dependent lookup.
 
 namespace headgate::reference {
 
-/// Returns 1 / (1 + e^−z), accurate relative to its value for every z. sigmoid(−z) is equally accurate for 1 − σ(z).
+/// Returns σ(z) = 1 / (1 + e^−z) with a small relative error for every z. Use sigmoid(−z) for 1 − σ(z), which would
+/// cancel.
 template <typename R>
 R sigmoid(const R& z) {
   using std::exp;
@@ -41,7 +42,7 @@ GateTerms<R> gate_terms(GateFn fn, const R& z) {
     case GateFn::sigmoid2: return {R{2.0} * s, R{2.0} * s * c, c};
     case GateFn::ns_sigmoid: return {R{0.5} + R{0.5} * s, R{0.5} * s * c, s * c / (R{1.0} + s)};
     case GateFn::silu: return {z * s, s * (R{1.0} + z * c), {}};
-    // Far below 0 both softplus and σ underflow; their ratio tends to 1.
+    // Far below 0, softplus and σ both underflow, and their ratio tends to 1.
     case GateFn::softplus: return {softplus(z), s, z < R{-700.0} ? R{1.0} : s / softplus(z)};
     case GateFn::identity: return {z, R{1.0}, {}};
   }

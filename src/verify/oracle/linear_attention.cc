@@ -6,39 +6,44 @@
 
 #include "library/core/element.hpp"
 
-// How the magnitudes follow the state.
+// How error bounds follow the state.
 //
-// The columns of S, one per feature of v, do not mix. Token t maps each column by F_t = (I − β k kᵀ) diag(e^g) and adds
-// k β v. The transposed recurrence maps the columns of dS by F_tᵀ. F_t also maps the error that a column had before the
-// token, exactly. The token then adds its own roundings, bounded by a sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| +
-// |a|ᵀ|k|) with a = diag(e^g) s.
+// The columns s of the state S, one per feature of v, do not mix. A token computes a = diag(e^g) s, then the new column
+// (I − β k kᵀ) a + k β v. It thus multiplies s by F = (I − β k kᵀ) diag(e^g). The backward pass multiplies the columns
+// of dS by Fᵀ.
 //
-// Sums of absolute values cannot be carried through the recurrence. With |β| |k| |k|ᵀ in place of −β k kᵀ they would
-// grow exponentially for correlated keys, where the recurrence contracts: the bound would accept everything. Errors are
-// therefore carried as Euclidean norms, one number per column and token. ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|), which is
-// at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤ 2. The same bound holds for D = 1, where F may be 0: kernels read a state for two
-// tokens at once, so what the first token removes still rounds what the second one reads. The error of an element, or
-// of a product with a vector, is at most what the norm of its column's error allows.
+// The token also multiplies the error that the column already had by F. It then adds its own rounding errors. They are
+// bounded by a sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
 //
-// Two kinds of rounding errors accumulate differently from token to token. Roundings of sums and products have either
-// sign and form a random walk: their squares are added. e^g may err by the same amount at every token, for example if
-// all tokens have the same g. These errors drift: they are added directly. A token adds (3 + 2|g|) roundoffs to the
-// drift. In magnitude this is an eighth as much, since the tolerance rule multiplies by at least 8.
+// The accumulated error is carried as one Euclidean norm per column. Carrying absolute values would replace −β k kᵀ by
+// |β| |k| |k|ᵀ. For correlated keys such a bound grows exponentially although the recurrence contracts, and would
+// accept any result.
+//
+// A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|). This is at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤
+// 2. The same bound is used for D = 1, although F may then be 0: kernels read a state for two tokens at once, so the
+// second read is rounded before the first token's part is removed. The error of one element of a column is at most the
+// norm; the error of a product xᵀs is at most ‖x‖ times the norm.
+//
+// Two kinds of rounding errors add up differently over tokens:
+// - Errors of sums and products have either sign. They form a random walk, so their squares are added.
+// - Errors of e^g may be equal at every token, for example if all tokens have the same g. They drift, so they are added
+//   directly. A token adds (3 + 2|g|) unit roundoffs. In magnitude this is an eighth as much, because the tolerance
+//   rule multiplies magnitudes by at least 8 unit roundoffs.
 
 namespace headgate::reference {
 namespace {
 
-/// Least constant of the tolerance rule, which multiplies magnitudes by at least 8 unit roundoffs. An error of x
-/// roundoffs is therefore x / 8 in magnitude.
+/// Smallest factor of the tolerance rule: a magnitude m allows an error of at least 8 m unit roundoffs. An error of x
+/// unit roundoffs is therefore x / 8 in magnitude.
 constexpr double kLeastConstant = 8.0;
 
 using Row = std::vector<double>;
 
-/// Sizes of one problem, and which heads share queries, keys and states.
+/// Sizes of one problem, and how heads of q, k and y map to states.
 struct Sizes {
   std::int64_t B, Hq, Hk, Hv, Ho, T, D, Dv;
   double scale;
-  /// Smallest error bound of e^g, in unit roundoffs: kernels may return 0 if e^g is below the smallest normal number.
+  /// Smallest error bound of e^g, in unit roundoffs. Kernels may return 0 for an e^g below the smallest normal number.
   double floor;
   bool delta, gated;
 
@@ -56,13 +61,13 @@ struct Sizes {
         delta(options.rule == LinearRule::delta || options.rule == LinearRule::gated_delta),
         gated(in.decay.present()) {}
 
-  /// Returns the number of heads of y that read each state. State h is read by the heads from h · readers() on.
+  /// Returns the number of heads of y that read each state. Heads h · readers() and following read state h.
   std::int64_t readers() const { return Ho / Hv; }
   std::int64_t query_of(std::int64_t y_head) const { return y_head / (Ho / Hq); }
   std::int64_t key_of(std::int64_t state) const { return state / (Hv / Hk); }
 };
 
-/// The tokens of sequence n: rows [first, first + T) of batch b.
+/// The tokens of sequence n: rows first, …, first + T − 1 of batch b.
 struct Sequence {
   std::int64_t n, b, first, T;
 };
@@ -94,7 +99,7 @@ Row load_row(const ConstTensorView& x, std::int64_t b, std::int64_t h, std::int6
   return row;
 }
 
-/// A row of q or k as the recurrence uses it: multiplied by `factor` if l2_norm is set.
+/// A row of q or k, normalised if l2_norm is set.
 struct UnitRow {
   Row x;
   double factor = 1.0;  // 1/√(Σ x² + eps); 1 without l2_norm
@@ -110,21 +115,22 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
   return out;
 }
 
-/// Bound on the rounding error of a column of S or dS: Euclidean norms, in units of magnitude.
+/// Bound on the rounding error of one column of S or dS, in units of magnitude. `drift` and `walk` are Euclidean norms;
+/// the essay above explains them.
 struct ColumnError {
   double drift = 0.0;
   double walk = 0.0;
   double bound() const { return drift + walk; }
 
-  /// Maps the errors by a matrix of norm `growth` and adds the token's own roundings. Uses hypot because the squares of
-  /// decayed errors would underflow.
+  /// Follows one token: multiplies the errors by `growth` and adds the token's own errors. Uses hypot because squares
+  /// of decayed errors would underflow.
   void pass(double growth, double own_walk, double own_drift) {
     walk = std::hypot(growth * walk, own_walk);
     drift = growth * drift + own_drift;
   }
 };
 
-/// A state or its gradient, with the errors of its columns.
+/// A state, or the gradient of a state, with the error bounds of its columns.
 struct State {
   Row s;                            // (D,Dv)
   std::vector<ColumnError> errors;  // (Dv)
@@ -137,14 +143,14 @@ State load_state(const ConstTensorView& view, const Sizes& n, std::int64_t seque
     for (std::int64_t j = 0; j < n.Dv; ++j) {
       const double x = load(view, sequence, head, d, j);
       out.s[d * n.Dv + j] = x;
-      out.errors[j].pass(1.0, x, 0.0);  // kernels round an f64 state to f32
+      out.errors[j].pass(1.0, x, 0.0);  // kernels may round an f64 state to f32
     }
   }
   return out;
 }
 
-/// Returns the Euclidean norms of the columns of a matrix (D,Dv) with row d multiplied by factors[d]. Scaling prevents
-/// overflow and underflow of the squares.
+/// Returns the Euclidean norms of the columns of diag(factors) · matrix, for a matrix (D,Dv). Scales each column so
+/// that the squares neither overflow nor underflow.
 Row column_norms(const Row& matrix, const Row& factors, std::int64_t Dv) {
   Row largest(Dv, 0.0), norms(Dv, 0.0);
   const auto for_each = [&](const auto& visit) {
@@ -168,7 +174,8 @@ void scale_rows(Row& matrix, const Row& factors, std::int64_t Dv) {
   }
 }
 
-/// Holds Σ_d x_d m_dj for each column j of m, and the same sums of absolute values.
+/// Holds xᵀm for a vector x and a matrix m: Σ_d x_d m_dj for each column j. `absolute` has the same sums of absolute
+/// values.
 struct Product {
   Row value, absolute;
 };
@@ -185,15 +192,15 @@ Product transposed_product(const Row& matrix, const Row& x, std::int64_t Dv) {
   return out;
 }
 
-/// Holds the parts of a token's update that do not depend on the state.
+/// The inputs of one token, and bounds that do not depend on the state.
 struct Token {
   Row k, v;
   double k_factor, k_norm;
   double beta;
   Row decay;       // (D) e^g
-  Row drift;       // (D) rounding error of e^g, in units of magnitude
+  Row drift;       // (D) error of e^g, in units of magnitude
   double largest;  // max e^g
-  double mapped;   // bound on ‖I − β k kᵀ‖; 1 for rules without delta
+  double mapped;   // bound on ‖I − β k kᵀ‖; 1 without the delta rule
 };
 
 Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& options, const Sizes& n, std::int64_t b,
@@ -215,14 +222,14 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
   return out;
 }
 
-/// Holds the decayed state before a token, and v minus the value that the delta rule reads from it.
+/// The decayed state a = diag(e^g) S, and `rest`, what the token writes: v, less what the delta rule reads from a.
 struct Read {
   Row a;           // (D,Dv) diag(e^g) S
   Row a_error;     // (Dv) bound on the rounding error of each column of a
   Row a_norm;      // (Dv)
-  Row drift;       // (Dv) part of a_error from the rounding of e^g
+  Row drift;       // (Dv) the part of a_error that comes from rounding e^g
   Row rest;        // (Dv) v − aᵀk for delta rules, otherwise v
-  Row rest_terms;  // (Dv) sum of the absolute terms of rest
+  Row rest_terms;  // (Dv) sum of the absolute values of the terms of `rest`
   Row rest_error;  // (Dv) rest_terms plus the error inherited from a
 };
 
@@ -263,7 +270,7 @@ State write_state(const Read& read, const State& before, const Token& token, con
   return out;
 }
 
-/// One head's state in one sequence: the tokens, and the states before the first token and after each token.
+/// All states of one head over one sequence: before the first token and after each token.
 struct Trajectory {
   std::vector<Token> tokens;  // (T)
   std::vector<State> states;  // (T+1)
@@ -334,7 +341,7 @@ class ForwardPass {
   const Sizes n_;
 };
 
-/// Holds a row of a gradient and its magnitudes before they are added to the gradient's array.
+/// One row of a gradient and of its magnitudes, to be added to the gradient's arrays.
 struct Term {
   Row value, magnitude;
   explicit Term(std::int64_t size) : value(size, 0.0), magnitude(size, 0.0) {}
@@ -344,8 +351,8 @@ struct Term {
   }
 };
 
-/// Returns Σ_j m_dj x_j for each d, with magnitudes. `errors` bounds the errors of the columns of m, `x_error` those of
-/// x.
+/// Returns Σ_j m_dj x_j for each d, with magnitudes. `errors` bounds the errors of the columns of m, and `x_error` the
+/// errors of x.
 Term product(const Row& matrix, const Row& errors, const Row& x, const Row& x_error, std::int64_t D) {
   Term out(D);
   const auto Dv = static_cast<std::int64_t>(x.size());
@@ -389,8 +396,8 @@ class BackwardPass {
   }
 
  private:
-  /// Adds the gradient of the token's own outputs to `gradient`, which becomes the gradient of the state after the
-  /// token. Also adds dq.
+  /// Adds the gradients through y at token i: to dq, and to `gradient`. `gradient` then is the gradient of the state
+  /// after the token.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
@@ -410,12 +417,12 @@ class BackwardPass {
     for (std::int64_t j = 0; j < n_.Dv; ++j) gradient.errors[j].pass(1.0, own[j], 0.0);
   }
 
-  /// Turns the gradient of the state after a token into the gradient of the state before it. Adds dk, dv, dbeta and
-  /// ddecay.
+  /// Takes the gradient of the state after a token, and returns the gradient of the state before the token. Adds dk,
+  /// dv, dbeta and ddecay.
   State through_token(State gradient, const Token& token, const Read& read, std::int64_t b, std::int64_t head,
                       std::int64_t i) {
     const Row errors = bounds(gradient.errors);
-    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // gradient of rest without the factor β
+    const Product d_rest = transposed_product(gradient.s, token.k, n_.Dv);  // gradient of `rest`, divided by β
     Row d_rest_error = d_rest.absolute;
     for (std::int64_t j = 0; j < n_.Dv; ++j) d_rest_error[j] += token.k_norm * errors[j];
     add_value_and_beta(token, read, d_rest.value, d_rest_error, b, head, i);
@@ -441,7 +448,8 @@ class BackwardPass {
     return before_decay(std::move(gradient), own, token);
   }
 
-  /// Computes dS = diag(e^g) dA. `own` bounds the token's own roundings in the columns of dA.
+  /// Computes the gradient dS = diag(e^g) dA of the state before its decay. `own` bounds the token's own rounding
+  /// errors in the columns of dA.
   State before_decay(State gradient, const Row& own, const Token& token) const {
     const Row drift = column_norms(gradient.s, token.drift, n_.Dv);
     scale_rows(gradient.s, token.decay, n_.Dv);
@@ -478,8 +486,8 @@ class BackwardPass {
     put_state_gradient(gradient, sequence.n * n_.Hv + head);
   }
 
-  /// Adds the gradient of g: a ∘ dA summed over the features of v, where a = diag(e^g) S and dA is its gradient. `own`
-  /// bounds the token's own roundings in the columns of dA.
+  /// Adds the gradient of g: a ∘ dA, summed over the features of v. a = diag(e^g) S, and dA is its gradient. `own`
+  /// bounds the token's own rounding errors in the columns of dA.
   void add_decay(const State& gradient, const Row& own, const Token& token, const Read& read, std::int64_t head,
                  std::int64_t i) {
     if (!n_.gated) return;
@@ -514,7 +522,8 @@ class BackwardPass {
     }
   }
 
-  /// Backpropagates through l2_norm: dx = r (dx̂ − x̂ (x̂·dx̂)) with x̂ = r x, which is exact for any eps.
+  /// Backpropagates through l2_norm: dx = r (dx̂ − x̂ (x̂·dx̂)), where x̂ = r x and r = 1/√(Σ x² + eps). This is exact
+  /// for any eps.
   void through_norm(std::vector<double> LinearBackwardArrays::*which, const ConstTensorView& input) {
     if (!options_.l2_norm) return;
     const Shape& shape = input.shape;

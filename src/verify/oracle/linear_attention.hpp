@@ -6,9 +6,9 @@
 
 #include "headgate/linear_attention.hpp"
 
-// Reference for the kernels: gated linear attention in f64, forward and backward, by the plain recurrence and its
-// transpose, one token at a time. Arguments are assumed to be valid (linear_attention_forward and
-// linear_attention_backward check them). Any dtype and any strides are accepted. Results are contiguous.
+// Reference for the kernels: gated linear attention in f64, forward and backward. Runs the plain recurrence and its
+// transpose, one token at a time. Arguments must be valid; they are not checked. Accepts any dtype and any strides.
+// Results are contiguous.
 
 namespace headgate::reference {
 
@@ -17,14 +17,14 @@ struct LinearForwardArrays {
   std::vector<double> state;  // (N,Hv,D,Dv)
 };
 
-/// Outputs of the forward pass and their error bounds. `magnitude` bounds the effect of rounding on each element;
-/// docs/reference/numerics.md multiplies it by a small count of unit roundoffs. linear_attention.cc says how it follows
-/// the state.
+/// Outputs of the forward pass and their error bounds. `magnitude` times a small number of unit roundoffs bounds the
+/// rounding error of each element (docs/reference/numerics.md). linear_attention.cc explains how magnitudes follow the
+/// state.
 struct LinearForward : LinearForwardArrays {
   LinearForwardArrays magnitude;
 };
 
-/// Gradients in the shapes of their inputs; ddecay and dbeta are empty if the input is absent.
+/// Gradients in the shapes of their inputs. ddecay and dbeta are empty if that input is absent.
 struct LinearBackwardArrays {
   std::vector<double> dq;      // (B,Hq,T,D)
   std::vector<double> dk;      // (B,Hk,T,D)
@@ -45,7 +45,7 @@ inline std::int64_t linear_sequences(const LinearAttentionInputs& in) {
 
 LinearForward linear_forward(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Returns the gradients of Σ dy∘y + Σ dstate∘S_T, computed from the inputs alone.
+/// Returns the gradients of Σ dy∘y + Σ dstate∘S_T. Needs only the inputs, no saved outputs.
 LinearBackward linear_backward(const LinearAttentionInputs& inputs, const LinearAttentionIncoming& incoming,
                                const LinearAttentionOptions& options);
 

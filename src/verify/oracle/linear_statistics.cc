@@ -21,7 +21,7 @@ std::size_t row_of(TensorView LinearAttentionStatistics::*member) {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-/// One element with the bound on its rounding error.
+/// A number with its magnitude (error bound, see LinearForward).
 struct Bounded {
   double value = 0.0, magnitude = 0.0;
 };
@@ -31,8 +31,8 @@ void append(LinearFigureArray& to, const Bounded& x) {
   to.magnitude.push_back(x.magnitude);
 }
 
-/// Inputs with v and S_0 replaced so that the outputs are the weights. Column j of v is 1 at token j, the next D
-/// columns read S_0 = I, and the last column is 1 at every token.
+/// Inputs of the recurrence with v and S_0 replaced, so that its outputs are the attention weights (see
+/// linear_statistics.hpp).
 class UnitValues {
  public:
   explicit UnitValues(const LinearAttentionInputs& in) : inputs(in) {
@@ -107,8 +107,9 @@ class FiguresPass {
     return first;
   }
 
-  /// Returns x / total, at most `most`, or 0 if the total is 0. If the error of the total may reach a quarter of it,
-  /// any share is accepted. The limit assumes that the tolerance rule multiplies by less than 64 unit roundoffs.
+  /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient. If the error of the total may
+  /// exceed a quarter of it, accepts any quotient. That limit assumes that the tolerance rule multiplies magnitudes by
+  /// less than 64 unit roundoffs.
   Bounded share(const Bounded& x, const Bounded& total, double most) const {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;
@@ -162,7 +163,7 @@ class FiguresPass {
         const double e = std::exp(g);
         logarithms.add(g);
         decays.add(e);
-        // e^g errs by 3 + 2|g| roundoffs, as in the recurrence; the tolerance rule multiplies by at least 8.
+        // e^g has an error of 3 + 2|g| unit roundoffs. The tolerance rule multiplies magnitudes by at least 8.
         decay_bound += (e == 0.0 ? 0.0 : e * (1.0 + (3.0 + 2.0 * std::abs(g)) / 8.0)) + floor_;
       }
       const double b = in_.beta.present() ? load(in_.beta, s.b, in_.beta.shape[1] == 1 ? 0 : h, t, 0) : 1.0;
@@ -177,9 +178,11 @@ class FiguresPass {
     put(&S::half_life, {half_life, std::abs(half_life)});
   }
 
-  /// Adds ‖S‖ and the effective rank of the last state. Let E be the error of S. ‖S‖ errs by ‖E‖. ‖S‖⁴ has a relative
-  /// error of 4 ‖E‖ / ‖S‖. ‖SᵀS‖² = Σ σ⁴ errs by 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½, where σ₁ ≥ ‖S‖ / √rank. A state of
-  /// zeros has rank 0. Any rank is accepted for a state that may be zero in the compute type.
+  /// Adds ‖S‖ and the effective rank ‖S‖⁴ / ‖SᵀS‖² of the last state S. Let E be the error of S and σ its singular
+  /// values.
+  /// - ‖S‖ has an error of ‖E‖, so ‖S‖⁴ has a relative error of 4 ‖E‖ / ‖S‖.
+  /// - ‖SᵀS‖² = Σ σ⁴ has an error of 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½. The largest, σ₁, is at least ‖S‖ / √rank.
+  /// A state of zeros has rank 0. For a state that may be zero in the compute type, accepts any rank.
   void add_last_state(std::int64_t head) {
     const double* const s = last_.state.data() + head * D_ * Dv_;
     const double* const bounds = last_.magnitude.state.data() + head * D_ * Dv_;
@@ -216,8 +219,8 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  double floor_;      // error floor of e^g, in unit roundoffs: below the smallest normal number it may be computed as 0
-  double underflow_;  // least error of a weight: (8 + D) smallest subnormals, divided by eight unit roundoffs
+  double floor_;      // smallest error bound of e^g, in unit roundoffs; kernels may return 0 for a subnormal e^g
+  double underflow_;  // smallest error of a weight, in magnitude: (8 + D) smallest subnormals / 8 unit roundoffs
   const LinearWeightRows& rows_;
   LinearForward last_;
 };

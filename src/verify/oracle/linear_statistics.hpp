@@ -8,19 +8,21 @@
 #include "headgate/linear_attention_statistics.hpp"
 #include "library/core/linear_statistics_rows.hpp"
 
-// Reference for linear_attention_weights and linear_attention_statistics, in f64. The oracle's recurrence gives the T ×
-// T weights a as its outputs; it does not walk back over the tokens as the kernels do. In the first T value columns v_t
-// is the t-th unit vector and S_0 is 0, so that output t is row t of a. In D more columns v is 0 and S_0 is I, so that
-// output t is r_t, the vector by which query t reads S_0.
+// Reference for linear_attention_weights and linear_attention_statistics, in f64. Runs the oracle's forward recurrence
+// on special values, whose outputs are the T × T weights a. The kernels instead walk backward over the tokens. The
+// special values have these columns:
+// - T columns in which v_t is the t-th unit vector and S_0 is 0. Output t is row t of a.
+// - D columns in which v is 0 and S_0 is I. Output t is r_t, the vector by which query t reads S_0.
+// - one column in which v is 1 and S_0 is 0. Output t is the sum of row t of a.
 
 namespace headgate::reference {
 
-/// Elements of an output in the order of its shape, with bounds on their rounding errors as in LinearForward.
+/// An output's elements in the order of its shape, with magnitudes (error bounds, see LinearForward).
 struct LinearFigureArray {
   std::vector<double> value, magnitude;
 };
 
-/// Weights of all queries, not only of the chosen ones.
+/// Weights of all queries, including those that the problem does not choose.
 struct LinearWeightRows {
   LinearFigureArray weights;      // (B,Ho,T,T)
   LinearFigureArray state_query;  // (B,Ho,T,D)
@@ -33,7 +35,7 @@ struct LinearStatistics {
 
 LinearWeightRows linear_weights(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options);
 
-/// Computes the statistics from `rows`, the result of linear_weights.
+/// Computes the statistics from `rows`, which linear_weights() returned.
 LinearStatistics linear_statistics(const LinearAttentionInputs& inputs, const LinearAttentionOptions& options,
                                    const LinearWeightRows& rows);
 

@@ -17,21 +17,22 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Returns the smallest normal number of the compute type; kernels may flush smaller terms to 0.
+/// Returns the smallest normal number of the compute type. Kernels may flush smaller numbers to 0.
 double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p-126; }
 
 /// Returns the unit roundoff of the compute type.
 double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
-/// Returns the error floor of a weight, in unit roundoffs of the compute type: an exponential below compute_tiny may be
-/// computed as 0.
+/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. Kernels may return 0 for an
+/// exponential below compute_tiny().
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
-/// Loss when native16 flushes a number below bf16's smallest normal number, 2⁻¹²⁶, in units of bf16's roundoff, 2⁻⁸.
+/// Error when native16 flushes a number below 2⁻¹²⁶, bf16's smallest normal number, to 0. In unit roundoffs of bf16,
+/// 2⁻⁸.
 constexpr double kFlushed = 0x1p-118;
 
-/// Returns the smallest normal number of the storage type. Below it, the rounding error of a saved y is absolute, not
-/// relative.
+/// Returns the smallest normal number of the storage type. A saved y below it has an absolute rounding error, not a
+/// relative one.
 double storage_tiny(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1022;
@@ -47,7 +48,7 @@ struct Sizes {
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
-  std::int64_t first_sequence;           // index of this slice's first sequence in the whole call
+  std::int64_t first_sequence;           // index of batch 0 among the sequences of a packed batch
   ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
@@ -73,17 +74,17 @@ struct Sizes {
         mask(in.mask.present() ? broadcast_to(in.mask, {B, Hq, T, S}) : in.mask) {}
 };
 
-/// Holds the key and value rows of one head, in f64.
+/// Keys and values of one head and sequence, in f64.
 struct KeyValue {
-  std::int64_t keys = 0;  // number of keys that are read; later ones are hidden
+  std::int64_t keys = 0;  // number of keys within key_lengths
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) Absolute values of v before its scales; 0 without scales. A weight times a scale errs by up to η, the
-  /// smallest subnormal, if the product is subnormal. These values multiply that error.
+  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If that product is
+  /// subnormal, it has an error of the smallest subnormal, which |v| then multiplies.
   std::vector<double> v_unscaled;
 };
 
-/// Position of key j of sequence b in k and v: batch or page, and row.
+/// Where key j of a sequence is stored in k and v: batch (or page) and row.
 struct KeyPlace {
   std::int64_t b, j;
 };
@@ -117,21 +118,21 @@ std::vector<double> load_row(const ConstTensorView& x, std::int64_t b, std::int6
   return row;
 }
 
-/// The softmax row of one query.
+/// Softmax weights and outputs of one query.
 struct Row {
   std::vector<double> p;          // (S)  softmax weights exp(s − lse); 0 for hidden keys
   std::vector<double> kept;       // (S)  dropout factors; 1 without dropout
   std::vector<char> visible;      // (S)
-  std::vector<double> cap_slope;  // (S)  ds / d(scale·q·k): 1 − tanh², or 1 without softcap
+  std::vector<double> cap_slope;  // (S)  slope of the softcap at scale·q·k: 1 − tanh², or 1 without softcap
   double lse = -kInfinity;
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
-  double logits = 1.0;            // 1 + A (see Forward), plus the relative error that the softmax sum adds to a weight
+  double logits = 1.0;            // 1 + A (see Forward), plus the error of the softmax sum
   std::vector<double> o;          // (Dv)
-  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for rounding sums of equal terms
-  std::vector<double> o_rounded;  // (Dv)  Σ p |v|, the effect of rounding weights to bf16; 0 without native16
+  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for like terms (LikeTerms)
+  std::vector<double> o_rounded;  // (Dv)  Σ p |v| with native16, which rounds p and v to bf16; otherwise 0
 };
 
-/// Returns the key position of query i.
+/// Returns the position of query i among the keys.
 std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t b, std::int64_t i) {
   return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
 }
@@ -147,7 +148,8 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
 }
 
-/// Computes s_j = softcap(scale · q·k_j) − slope · |at_i − j| + bias_j + key_bias_j into `row.p`; −∞ for hidden keys.
+/// Sets row.p to the scores s_j = softcap(scale · q·k_j) − slope · |position − j| + bias_j + key_bias_j. Hidden keys
+/// get −∞.
 void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                std::int64_t b, std::int64_t h, std::int64_t i) {
   const std::vector<double> q = load_row(in.q, b, h, i);
@@ -172,7 +174,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       const double t = std::tanh(dot / options.softcap);
       s = options.softcap * t;
       row.cap_slope[j] = 1.0 - t * t;
-      bound += dot_abs / options.softcap;  // 1 − tanh² errs as much as dot / softcap
+      bound += dot_abs / options.softcap;  // error of 1 − tanh², which equals that of dot / softcap
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
@@ -183,13 +185,13 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// Least factor C of the tolerance rule, C · roundoff · magnitude. An error of x roundoffs is allowed by adding x / 8
-/// to the magnitude.
+/// Smallest factor C of the tolerance rule, which allows an error of C · magnitude unit roundoffs. An error of x unit
+/// roundoffs is therefore x / 8 in magnitude.
 constexpr double kLeastConstant = 8.0;
 
-/// Returns the relative error, in roundoffs, of a row's sum of exponentials that are nearly equal, because their
-/// roundings add up. It is 0 if all exponentials are 1 and no sink precedes them in the sum. Kernels add two or more
-/// partial sums, none of which exceeds half of the total. The error is therefore halved.
+/// Returns the relative error, in unit roundoffs, of a row's sum of exponentials. Only nearly equal exponentials count,
+/// because their rounding errors add up (LikeTerms). Returns 0 if all exponentials are 1 and there is no sink, because
+/// such sums are exact. Kernels add at least two partial sums, each at most half of the total, so the bound is halved.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;
@@ -202,7 +204,7 @@ double sum_error(const std::vector<double>& scores, double sink, double top, dou
   return exact ? 0.0 : 0.5 * like.bound() / sum;
 }
 
-/// Computes the softmax of the row's scores with the sink in its denominator, and o = Σ p v.
+/// Computes the softmax of the scores, with the sink in its denominator, and o = Σ p v.
 Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, const KeyValue& kv,
                 std::int64_t b, std::int64_t h, std::int64_t i) {
   Row row;
@@ -225,7 +227,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     row.sink_p = std::exp(sink - top) / sum;
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
-  // p is not computed as exp(s − lse), because the rounding of lse would be an error of every weight.
+  // Does not compute p as exp(s − lse): the rounding error of lse would become an error of every weight.
   for (std::int64_t j = 0; j < n.S; ++j) {
     row.p[j] = row.visible[j] ? std::exp(row.p[j] - top) / sum : 0.0;
     row.kept.push_back(dropout_factor(options, n.first_sequence + b, h, i, j));
@@ -260,9 +262,9 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
   return load(in.gate, b, h, i, n.headwise ? 0 : d);
 }
 
-/// Return error scales of g(z) (value_terms) and of g′(z) (slope_terms): the sum of the absolute values of the terms in
-/// its formula. Where the function decays as e^−|z|, the scale is multiplied by 1 + |z|, because rounding z changes the
-/// exponent by an amount that grows with |z|. `floor` bounds the absolute error of σ that underflow causes.
+/// Return magnitudes (error bounds) of g(z) and of g′(z): the sums of the absolute values of the terms of their
+/// formulas. If the function decays as e^−|z|, the sum is multiplied by 1 + |z|, because a relative error of z changes
+/// the exponent by a multiple of |z|. `floor` bounds the error of σ if it underflows.
 double value_terms(GateFn fn, double z, double floor) {
   const double g = std::abs(gate_value(fn, z).value);
   const double tail = 1.0 + std::max(-z, 0.0);
@@ -317,7 +319,7 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   }
 }
 
-/// Returns whether gate_threshold τ skips the row: |g(z)| ≤ τ in every feature.
+/// Returns whether gate_threshold skips query i: |g(z)| is at most gate_threshold in every feature.
 bool is_closed(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
                std::int64_t h, std::int64_t i) {
   if (options.gate_threshold <= 0.0) return false;
@@ -345,16 +347,16 @@ void append_query(Forward& out, const KeyValue& kv, const AttentionInputs& in, c
   append_row(out, softmax_row(in, options, n, kv, b, h, i), in, options, n, b, h, i);
 }
 
-/// A term of a gradient, and the quantities that bound its error (see Backward).
+/// One term of a gradient's sum, with the quantities that bound its error (see Backward).
 struct Term {
   double value, magnitude, inherited;
 };
 
-/// Accumulates a gradient and the quantities that bound its error.
+/// The sums of one gradient, and of the quantities that bound their errors.
 class GradientSum {
  public:
-  /// `roundoff` is the unit roundoff of the type in which the kernels accumulate this sum, or 0 if that type is wider
-  /// than the compute type.
+  /// `roundoff` is the unit roundoff of the type in which the kernels accumulate these sums. It is 0 if that type is
+  /// wider than the compute type.
   GradientSum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
       : value_(out.*which),
         magnitude_(out.magnitude.*which),
@@ -366,7 +368,7 @@ class GradientSum {
     for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(size, 0.0);
   }
 
-  /// Adds a term to element `at`. `block` numbers the block of the kernels' sum that contains the term (see LikeTerms).
+  /// Adds a term to element `at`. `block` is the number of the block in which the kernels add the term (see LikeTerms).
   void add(std::int64_t at, const Term& term, std::int64_t block) {
     sums_[at].add(term.value);
     value_[at] = sums_[at].value();
@@ -389,7 +391,7 @@ class GradientSum {
 
 std::int64_t size_of(const ConstTensorView& x) { return x.present() ? x.numel() : 0; }
 
-/// Computes the backward pass of one problem. All sums accumulate over rows.
+/// Computes the backward pass of one problem, query by query.
 class BackwardPass {
  public:
   BackwardPass(Backward& out, const AttentionInputs& in, const AttentionIncoming& incoming,
@@ -415,23 +417,23 @@ class BackwardPass {
   }
 
  private:
-  /// Bounds on the error of one and of two successive roundings to bf16, in its roundoffs. (1 + 2⁻⁸)² − 1 is slightly
-  /// less than 2.02 roundoffs.
+  /// Bounds on the errors of one and of two successive roundings to bf16, in unit roundoffs of bf16. Two roundings err
+  /// by (1 + 2⁻⁸)² − 1, slightly less than 2.02 unit roundoffs.
   static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
 
-  /// Holds do, Δ and the bounds of their errors for one row.
+  /// The gradient do of one row of o, Δ, and bounds of their errors.
   struct RowGradient {
-    std::vector<double> d_o;      // (Dv)  do: dy ∘ g for a gate that multiplies, otherwise dy
+    std::vector<double> d_o;      // (Dv)  do = dy ∘ g if the gate multiplies, otherwise dy
     std::vector<double> d_o_abs;  // (Dv)
     double delta = 0.0;           // Δ = rowsum(do ∘ o)
     double delta_abs = 0.0;
-    double delta_inherited = 0.0;  // Σ |dy| |y|, since Δ is computed from the rounded y
+    double delta_inherited = 0.0;  // Σ |dy| |y|: error of Δ if the saved y is rounded
   };
 
-  /// Rows of a query and of its first key in the gradients, and the query itself.
+  /// Where one query's contributions go in the gradients, and its row of q.
   struct RowPlace {
-    std::int64_t q, k;        // row of dq; row of dk and dv of key 0
-    std::int64_t head, tile;  // index of the query head; a number that differs for every head and query tile
+    std::int64_t q, k;        // row of dq; first row of dk and dv
+    std::int64_t head, tile;  // number of the query head; number of the query tile, over all heads
     std::vector<double> q_row;
   };
 
@@ -454,14 +456,14 @@ class BackwardPass {
     if (in_.sinks.present()) add_dsink(row, g, dlse, h, at.tile);
   }
 
-  /// Returns the error floor of a number that native16 flushes, otherwise 0.
+  /// Returns the error bound of a number that native16 may flush to 0; 0 without native16.
   double flushed() const { return n_.native16 ? kFlushed : 0.0; }
-  /// Bounds the magnitude of an element of do that is rounded to bf16; 0 without native16.
+  /// Returns the error bound of rounding an element of do to bf16, in unit roundoffs; 0 without native16.
   double rounded_magnitude(double d_o) const { return n_.native16 ? std::abs(d_o) + kFlushed : 0.0; }
-  /// Bounds the magnitude of weight j.
+  /// Returns the magnitude of weight j.
   double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
 
-  /// Adds p m do to row j of dv.
+  /// Adds p m do to row j of dv, where m is the weight's dropout factor.
   void add_dv(const Row& row, const RowGradient& g, const RowPlace& at, std::int64_t j) {
     const double p = row.p[j], m = row.kept[j], p_abs = weight_magnitude(row, j);
     for (std::int64_t d = 0; d < n_.Dv; ++d) {
@@ -472,7 +474,7 @@ class BackwardPass {
     }
   }
 
-  /// Returns dp = m do · v_j. `inherited` bounds the error when do is rounded to bf16.
+  /// Returns dp = m do · v_j, where m is the dropout factor. `inherited` bounds the error if do is rounded to bf16.
   Term weight_gradient(const KeyValue& kv, const Row& row, const RowGradient& g, std::int64_t j) const {
     const double m = row.kept[j];
     const double* const v = kv.v.data() + j * n_.Dv;
@@ -493,12 +495,12 @@ class BackwardPass {
     return {ds, magnitude, row.p[j] * g.delta_inherited};
   }
 
-  /// Bounds the error of ds when do and ds are rounded to bf16; 0 without native16.
+  /// Bounds the error of ds if do and ds are rounded to bf16; 0 without native16.
   double score_rounding(const Row& row, const Term& dp, const Term& ds, std::int64_t j) const {
     return n_.native16 ? kOneRounding * (row.p[j] * dp.inherited + std::abs(ds.value)) + kFlushed : 0.0;
   }
 
-  /// Adds dx k_j to dq and dx q to row j of dk, where dx = scale · ds · (slope of the softcap).
+  /// Adds dx k_j to dq and dx q to row j of dk, where dx = scale · ds · cap_slope is the gradient of q·k_j.
   void add_dq_and_dk(const KeyValue& kv, const Row& row, const Term& ds, double rounding, const RowPlace& at,
                      std::int64_t j) {
     const Term dx{n_.scale * ds.value * row.cap_slope[j], std::abs(n_.scale) * ds.magnitude,
@@ -519,7 +521,7 @@ class BackwardPass {
     dsinks_.add(h, {term, magnitude, row.sink_p * g.delta_inherited}, tile);
   }
 
-  /// Backpropagates y = o ∘ g(z) or y = o + g(z) through the gate: adds this row's dgate and returns the gradient of o.
+  /// Backpropagates through the gate, y = o ∘ g(z) or y = o + g(z). Adds the row's dgate and returns the gradient of o.
   RowGradient through_gate(const Row& row, std::int64_t b, std::int64_t h, std::int64_t i) {
     RowGradient out;
     const bool mul = options_.gate_op == GateOp::mul;
@@ -565,8 +567,9 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // Kernels compute o as y / g from the saved y. If g may be 0, they read the saved attn instead. attn may be saved
-    // for other gates too, which matters only where its rounding to storage is absolute.
+    // Kernels compute o as y / g from the saved y; if g may be 0, they read a saved attn instead. They may also read
+    // attn for other gates. This changes the bound only where y or attn is so small that its rounding error is
+    // absolute.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =
@@ -576,7 +579,7 @@ class BackwardPass {
         {dy * (mul ? o : 1.0) * g.slope, dy_abs * slope_abs * (mul ? row.o_abs[d] * row.logits : 1.0), inherited}, 0);
   }
 
-  /// Returns the element of dbias that (b,h,i,j) adds to; a broadcast dimension has size 1.
+  /// Returns the index in dbias to which (b,h,i,j) contributes. Broadcast dimensions of the bias have size 1.
   std::int64_t bias_index(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) const {
     const Shape& s = in_.bias.shape;
     const auto at = [&s](std::size_t dim, std::int64_t index) { return s[dim] == 1 ? 0 : index; };

@@ -7,9 +7,9 @@
 #include "headgate/attention.hpp"
 #include "verify/oracle/gates.hpp"
 
-// Reference for the kernels: gated attention in f64, forward and backward, by plain loops over materialised softmax
-// rows. Arguments are assumed to be valid (attention_forward and attention_backward check them). Any dtype and any
-// strides are accepted. Results are contiguous. Hidden keys are never read.
+// Reference for the kernels: gated attention in f64, forward and backward. Uses plain loops over materialised softmax
+// rows. Arguments must be valid; they are not checked. Accepts any dtype and any strides. Results are contiguous.
+// Hidden keys are never read.
 
 namespace headgate::reference {
 
@@ -22,18 +22,19 @@ struct ForwardArrays {
 
 /// Outputs of the forward pass and their error bounds.
 ///
-/// `magnitude` bounds the effect of rounding on each element: the sum of the absolute values of its terms, times 1 + A.
-/// A bounds the sum of the absolute terms of the row's logits, because a logit's absolute error is a relative error of
-/// its weight. `magnitude` times a small count of unit roundoffs is the error bound of docs/reference/numerics.md.
+/// `magnitude` times a small number of unit roundoffs bounds the rounding error of each element
+/// (docs/reference/numerics.md). It is the sum of the absolute values of the element's terms, times 1 + A. A bounds the
+/// sum of the absolute terms of the row's logits, because an absolute error of a logit is a relative error of its
+/// weight.
 ///
-/// `inherited` is the change of an element, per unit roundoff of bf16, when native16 rounds the factors of its products
-/// to bf16.
+/// `inherited` bounds the change of an element when native16 rounds the factors of its products to bf16, in unit
+/// roundoffs of bf16.
 struct Forward : ForwardArrays {
   ForwardArrays magnitude;
   ForwardArrays inherited;
 };
 
-/// Gradients in the shapes of their inputs; empty if the input is absent.
+/// Gradients in the shapes of their inputs. A gradient is empty if its input is absent.
 struct BackwardArrays {
   std::vector<double> dq;      // (B,Hq,T,D)
   std::vector<double> dk;      // (B,Hkv,S,D)
@@ -43,22 +44,24 @@ struct BackwardArrays {
   std::vector<double> dsinks;  // (Hq)
 };
 
-/// Gradients and their error bounds.
+/// Gradients and their error bounds. `magnitude` is as in Forward.
 ///
-/// `inherited` is the change of an element per unit roundoff of storage. Kernels read y and attn back rounded to the
-/// dtype of q, and native16 rounds the factors of its products. `like_terms` is what the roundings of nearly equal
-/// terms add up to, per unit roundoff of the compute type; 0 if all terms differ.
+/// `inherited` bounds the change of an element because of rounded inputs, in unit roundoffs of the storage type.
+/// Kernels read saved y and attn, which are rounded to the dtype of q, and native16 rounds the factors of its products.
+///
+/// `like_terms` bounds the sum of the rounding errors of nearly equal terms, in unit roundoffs of the compute type (see
+/// LikeTerms). It is 0 if no terms are alike.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;
   BackwardArrays like_terms;
 };
 
-/// Computes the forward pass. `first_sequence` is the index of batch 0 among the sequences of the call, from which its
-/// dropout mask is derived.
+/// Computes the forward pass. `first_sequence` is the index of batch 0 among the sequences of a packed batch; the
+/// dropout mask depends on it.
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence = 0);
 
-/// Returns S, the number of columns of weights.
+/// Returns S, the number of columns of the weights.
 inline std::int64_t key_columns(const AttentionInputs& in) {
   return in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2];
 }
@@ -67,7 +70,7 @@ inline std::int64_t key_columns(const AttentionInputs& in) {
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i);
 
-/// Returns the gradients of Σ dy∘y + Σ dlse·lse, computed from the inputs alone.
+/// Returns the gradients of Σ dy∘y + Σ dlse·lse. Needs only the inputs, no saved outputs.
 Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incoming, const AttentionOptions& options,
                   std::int64_t first_sequence = 0);
 
@@ -75,9 +78,9 @@ Backward backward(const AttentionInputs& inputs, const AttentionIncoming& incomi
 using GateValue = GateTerms<double>;
 GateValue gate_value(GateFn fn, double z);
 
-/// Returns the magnitude (error bound, see Forward) of g(z) as kernels compute it for inputs of `dtype`.
+/// Returns the magnitude (error bound, see Forward) of g(z), computed by kernels whose q has `dtype`.
 double gate_magnitude(GateFn fn, double z, DType dtype);
-/// Returns the magnitude (error bound, see Forward) of g′(z) as kernels compute it for inputs of `dtype`.
+/// Returns the magnitude (error bound, see Forward) of g′(z), computed by kernels whose q has `dtype`.
 double gate_slope_magnitude(GateFn fn, double z, DType dtype);
 
 }  // namespace headgate::reference

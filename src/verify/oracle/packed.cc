@@ -11,7 +11,7 @@
 namespace headgate::reference {
 namespace {
 
-/// Rows [q0, q0 + T) and columns [k0, k0 + S) of one sequence in the packed tensors.
+/// The part of the packed tensors that belongs to one sequence: rows [q0, q0 + T) and columns [k0, k0 + S).
 struct Place {
   std::int64_t q0, T, k0, S;
 };
@@ -29,17 +29,17 @@ ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::in
   return view.present() ? narrow(view, dimension, begin, begin + size) : view;
 }
 
-/// Returns one sequence's part of a bias or mask. With `one_row`, the single row that applies to all queries is kept.
+/// Returns one sequence's part of a bias or mask. `one_row`: all queries share one row, which is kept.
 ConstTensorView part_of_map(const ConstTensorView& map, const Place& at, bool one_row) {
   return part(one_row ? map : part(map, 2, at.q0, at.T), 3, at.k0, at.S);
 }
 
-/// Returns whether one row of the bias or mask applies to all queries.
+/// Returns whether all queries share one row of the bias or mask.
 bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// Holds the inputs of one sequence, as views of the packed inputs and of `first_position`.
+/// The inputs of one sequence. They are views of the packed inputs, and of `first_position` if needed as query_offsets.
 struct OneSequence {
   std::int64_t first_position = 0;
   AttentionInputs in;
@@ -70,7 +70,7 @@ struct OneSequence {
   OneSequence& operator=(const OneSequence&) = delete;
 };
 
-/// Position of a block in a larger array (heads, rows, columns).
+/// A block of rows and columns in a larger array (heads, rows, columns).
 struct Window {
   std::int64_t heads = 0;
   std::int64_t rows = 0, columns = 0;          // size of the block
@@ -78,7 +78,8 @@ struct Window {
   std::int64_t row = 0, column = 0;            // first row and column of the block
 };
 
-/// Calls visit(n, at) for each element of the block: n is its index in the block, `at` its index in the array.
+/// Calls visit(n, at) for each element of the block. n is the element's index in the block, `at` its index in the
+/// larger array.
 template <typename Visit>
 void for_each(const Window& w, const Visit& visit) {
   std::int64_t next = 0;
@@ -127,7 +128,7 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
   for (std::size_t h = 0; h < from.dsinks.size(); ++h) to.dsinks[h] += from.dsinks[h];
 }
 
-/// Returns the parts of one sequence's forward pass that statistics read: lse and weights.
+/// Returns one sequence's lse and weights, which statistics read.
 ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);
   ForwardArrays own;
@@ -136,7 +137,7 @@ ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, 
   return own;
 }
 
-/// Returns the selected queries that belong to the sequence, as indices within it.
+/// Returns those selected queries that belong to the sequence, as indices within the sequence.
 std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const Place& at) {
   std::vector<std::int64_t> own;
   for (std::int64_t r = 0; r < selection.queries.shape[3]; ++r) {
@@ -146,7 +147,7 @@ std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const
   return own;
 }
 
-/// Copies `rows` (Hq,R,S) of the selected queries that belong to this sequence.
+/// Copies the rows of a sequence's selected queries to the rows of all selected queries, `to` (Hq,R,S).
 void put_rows(std::vector<double>& to, const std::vector<double>& from, const AttentionInputs& in,
               const StatisticsSelection& selection, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], S = key_columns(in), R = selection.queries.shape[3];

@@ -7,8 +7,8 @@
 
 namespace headgate::reference {
 
-/// Compute the forward pass, the backward pass and the statistics of a packed batch. Each sequence runs separately on
-/// views of its rows and columns, then the results are combined.
+/// Compute the forward pass, the backward pass and the statistics of a packed batch. Each sequence is computed
+/// separately, on views of its rows and columns; the results are then copied into the packed arrays.
 Forward packed_forward(const AttentionInputs& inputs, const AttentionOptions& options);
 Backward packed_backward(const AttentionInputs& inputs, const AttentionIncoming& incoming,
                          const AttentionOptions& options);

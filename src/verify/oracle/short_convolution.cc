@@ -13,8 +13,8 @@
 namespace headgate::reference {
 namespace {
 
-/// One channel of one sequence. Its history is the K − 1 rows of the state, then the tokens: row e ≥ K − 1 is token e −
-/// K + 1.
+/// One channel c of one sequence n. Its inputs are the K − 1 rows of the state, then the T tokens: input e is token e −
+/// (K − 1).
 struct Channel {
   std::int64_t b, n, c, first, T;
 };
@@ -62,7 +62,7 @@ struct Sum {
   double value, magnitude;
 };
 
-/// Returns the convolution sum of token t, the input of the activation.
+/// Returns the convolution's sum s at token t, before the activation.
 Sum sum_at(const ShortConvolutionInputs& in, const Sizes& n, const Channel& at, std::int64_t t) {
   CompensatedSum sum;
   const double bias = in.bias.present() ? load(in.bias, 0, 0, 0, at.c) : 0.0;
@@ -76,13 +76,13 @@ Sum sum_at(const ShortConvolutionInputs& in, const Sizes& n, const Channel& at, 
   return {sum.value(), magnitude};
 }
 
-/// Returns the second derivative of zσ(z).
+/// Returns the second derivative of silu(z) = zσ(z).
 double silu_curvature(double z) {
   const double s = sigmoid(z), c = sigmoid(-z);
   return s * c * (2.0 + z * (c - s));
 }
 
-/// Returns the largest |f| at s and at s ± its rounding error.
+/// Returns the largest |f| near s: at s, and at s plus and minus its rounding error.
 template <class F>
 double largest_near(const Sum& s, DType dtype, const F& f) {
   const double moved = 16.0 * (dtype == DType::f64 ? 0x1p-53 : 0x1p-24) * s.magnitude;
@@ -96,14 +96,14 @@ Sum activated(GateFn fn, const Sum& s, DType dtype) {
           gate_magnitude(fn, s.value, dtype) + largest_near(s, dtype, slope) * s.magnitude};
 }
 
-/// Returns the gradient of the sum, dy · act′(s).
+/// Returns the gradient of the sum s: dy · act′(s).
 Sum gradient_of_sum(GateFn fn, const Sum& s, double dy, DType dtype) {
   if (fn == GateFn::none) return {dy, std::abs(dy)};
   return {dy * gate_value(fn, s.value).slope, std::abs(dy) * (gate_slope_magnitude(fn, s.value, dtype) +
                                                               largest_near(s, dtype, silu_curvature) * s.magnitude)};
 }
 
-/// Accumulates sums and, for the error bounds, the sums of the absolute values of their terms.
+/// Accumulates sums. For the error bounds, also accumulates the absolute values of their terms.
 struct Sums {
   std::vector<CompensatedSum> sum;
   std::vector<double>& magnitude;

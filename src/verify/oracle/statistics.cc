@@ -22,17 +22,17 @@ std::size_t row_of(Member member) {
   return row;
 }
 
-/// Value used as −log p for p = 0: slightly above −log of the smallest f64 number (744.4).
+/// Stands for −log p if p is 0: slightly more than −log of the smallest f64 number, 744.4.
 constexpr double kLongestLog = 745.2;
 
 double minus_log(double p) { return p == 0.0 ? kLongestLog : -std::log(p); }
 
-/// One element with the bounds on its error.
+/// A number with its magnitude and like terms (error bounds, see Backward in oracle.hpp).
 struct Bounded {
   double value = 0.0, magnitude = 0.0, like_terms = 0.0;
 };
 
-/// A sum that is split into the same blocks as in the kernels.
+/// A sum with error bounds. It is split into the same blocks as in the kernels.
 class BoundedSum {
  public:
   explicit BoundedSum(double roundoff) : roundoff_(roundoff) {}
@@ -101,11 +101,11 @@ class Pass {
   double subtracted(std::int64_t i) const {
     return subtracted_from_scores(f_.lse[static_cast<std::size_t>(head_ * T_ + i)]);
   }
-  /// Returns whether key j is visible. Hidden keys have magnitude 0, since they have no rounding errors.
+  /// Returns whether query i sees key j. Weights of hidden keys have magnitude 0.
   bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
 
-  /// Returns whether query i counts in the means. Under causal masking the query at position 0 does not count, since it
-  /// sees only itself.
+  /// Returns whether query i counts in the means. Under causal masking, the query at position 0 does not count, because
+  /// it sees only its own key.
   bool counts(std::int64_t i) const {
     const std::int64_t at = i + (in_.query_offsets.present() ? load_index(in_.query_offsets, b_) : S_ - T_);
     const bool causal = options_.causality == Causality::causal && options_.window_right >= -1;
@@ -152,7 +152,7 @@ class Pass {
     return out;
   }
 
-  /// Returns −Σ p log p. If a score errs by δ, its term errs by at most p |1 − log p| δ.
+  /// Returns the entropy −Σ p log p. An error δ of a score changes its term by at most p |1 − log p| δ.
   Bounded entropy(std::int64_t i) const {
     BoundedSum sum(roundoff_);
     for (std::int64_t j = 0; j < S_; ++j) {
@@ -198,7 +198,7 @@ class Pass {
     return sum.times(1.0);
   }
 
-  /// Appends the largest weights of the row, padded with 0 if it has fewer.
+  /// Appends the largest top_keys_ weights of the row, padded with 0 if there are fewer.
   void add_top(std::int64_t i) {
     std::vector<double> all;
     for (std::int64_t j = 0; j < S_; ++j) all.push_back(weight(i, j).value);
@@ -212,7 +212,7 @@ class Pass {
     }
   }
 
-  /// Returns Σᵢ p_ij over all queries or, with `by_counted`, over the queries that count in the means.
+  /// Returns Σᵢ p_ij, the weight that key j receives. `by_counted`: only from the queries that count in the means.
   BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;
@@ -231,7 +231,7 @@ class Pass {
   const StatisticsSelection& selection_;
   std::int64_t top_keys_, T_, S_;
   double roundoff_;
-  double floor_;  // error floor of a weight that underflows, in roundoffs, as in oracle.cc
+  double floor_;  // smallest error bound of a weight, in unit roundoffs (weight_floor in oracle.cc)
   bool gated_;
   std::int64_t b_ = 0, h_ = 0, head_ = 0;
 };

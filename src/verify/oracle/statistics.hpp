@@ -10,27 +10,27 @@
 #include "library/core/statistics_outputs.hpp"
 #include "verify/oracle/oracle.hpp"
 
-// Statistics of the oracle's weights: the reference for attention_statistics.
+// Reference for attention_statistics: statistics of the oracle's weights.
 
 namespace headgate::reference {
 
-/// Returns |lse|, or 0 if lse is not finite. Kernels subtract lse, rounded to the compute type, from the scores of a
-/// row.
+/// Returns |lse|, or 0 if lse is not finite. Kernels subtract lse from the scores of a row, so its rounding error,
+/// relative to |lse|, becomes an error of the scores.
 inline double subtracted_from_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
-/// Elements of an output in the order of its shape, with bounds on their rounding errors as in Forward and Backward.
+/// An output's elements in the order of its shape, with error bounds as in Forward and Backward.
 struct StatisticsArray {
   std::vector<double> value, magnitude, like_terms;
 };
 
 struct Statistics {
-  /// Outputs in the order of kStatisticsOutputs. topk_index has no values: if two weights differ by less than their
-  /// errors, either may come first.
+  /// Outputs in the order of kStatisticsOutputs. topk_index has no values, because keys whose weights differ by less
+  /// than their errors may come in either order.
   std::array<StatisticsArray, kStatisticsOutputs.size()> outputs;
 };
 
-/// Computes statistics of the weights of `forward` for the same inputs and options. `top_keys` is K. The gate is read
-/// only if it multiplies.
+/// Computes the statistics from the weights of `forward`, which has the same inputs and options. `top_keys` is K. Reads
+/// the gate only if it multiplies.
 Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
                       const StatisticsSelection& selection, std::int64_t top_keys);
 

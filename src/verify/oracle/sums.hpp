@@ -8,8 +8,8 @@
 
 namespace headgate::reference {
 
-/// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would err as much as the f64
-/// kernels.
+/// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would have errors as large
+/// as those of the f64 kernels.
 class CompensatedSum {
  public:
   void add(double term) {
@@ -24,18 +24,19 @@ class CompensatedSum {
   double lost_ = 0.0;
 };
 
-/// Repeats a kernel's sum term by term and bounds the rounding errors that its like (nearly equal) terms can add up to.
+/// Repeats a kernel's sum and bounds the rounding errors of like terms, that is, of successive terms that are nearly
+/// equal.
 ///
-/// An addition errs by at most u times its partial sum, and by no more than the term. It loses the term's bits below
-/// the spacing of numbers at the partial sum. Terms that agree in those bits lose the same amount, so their errors add
-/// up in full; errors of other terms partly cancel. The bound is the sum, in units of u, of all partial sums at which a
-/// term is like the previous term.
+/// An addition rounds the term to the spacing of numbers at the partial sum, and so loses the term's low bits. Its
+/// error is at most u times the partial sum, where u is the unit roundoff, and at most the term. Like terms lose the
+/// same bits, so their errors add up in full. Errors of other terms partly cancel and are not counted. The bound is the
+/// sum, in units of u, of the partial sums at which a term is like the previous one.
 class LikeTerms {
  public:
-  /// Adds the next term, which belongs to `block`. The terms of a block are added from zero, then the blocks are added.
+  /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
   void add(double term, std::int64_t block, double unit_roundoff) {
     if (block != block_) {
-      if (like_) bound_ += std::abs(whole_);  // sums of blocks of like terms are like terms too
+      if (like_) bound_ += std::abs(whole_);  // sums of blocks of like terms are alike too
       partial_ = 0.0;
       block_ = block;
     }
@@ -50,8 +51,8 @@ class LikeTerms {
   double bound() const { return bound_; }
 
  private:
-  /// Largest relative difference of like terms: they agree in ten bits. Terms far below the spacing at the partial sum
-  /// could otherwise count as like by chance.
+  /// Largest relative difference of like terms: they agree in ten bits. Without this limit, terms far below the spacing
+  /// at the partial sum would count as alike by chance.
   static constexpr double kAlike = 0x1p-10;
 
   double last_ = std::numeric_limits<double>::quiet_NaN();
