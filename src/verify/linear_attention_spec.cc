@@ -187,7 +187,7 @@ void add_sizes(std::vector<LinearCaseSpec>& list, DType dtype) {
   add(many);
 }
 
-/// Adds cases with states of other dtypes than q, k and v, in place and not, and cases without a state.
+/// Adds cases with states of other dtypes than q, k and v, both in place and out of place, and cases without a state.
 void add_states(std::vector<LinearCaseSpec>& list, DType dtype) {
   for (const DType in : {DType::none, DType::f32, DType::f64}) {
     for (const DType out : {DType::none, DType::f32, DType::f64}) {

@@ -42,8 +42,8 @@ struct ConvolutionCaseSpec : ShortConvolutionOptions {
   unsigned absent_gradients = 0;  // ConvolutionGradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;           // none, or i32/i64: cu_seqlens of a packed batch of T tokens, B = 1
-  std::int64_t packed = 1;                  // number of packed sequences; read only with cu_seqlens
+  DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T tokens, B = 1
+  std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_tokens;  // lengths of the packed sequences; drawn from the seed if empty
 
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }

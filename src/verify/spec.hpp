@@ -98,7 +98,7 @@ struct CaseSpec : AttentionOptions {
   unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
-  DType cu_seqlens = DType::none;  // i32 or i64: a packed batch of T queries and, unless paged, S keys in total; B = 1
+  DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T queries, B = 1
   std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_queries, packed_keys;  // sequence lengths; drawn from the seed if empty
 

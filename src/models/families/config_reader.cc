@@ -48,7 +48,7 @@ constexpr std::array kIgnored{
     "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
     "_experts_implementation", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
     "pretraining_tp", "torchscript", "use_bfloat16", "tokenizer_class", "prefix",
-    // keys about the results of a call
+    // keys that select what a call of the model returns
     "use_cache", "output_attentions", "output_hidden_states", "return_dict", "use_return_dict", "is_decoder",
     "chunk_size_feed_forward",
     // keys of classification heads
@@ -72,7 +72,7 @@ std::string shown(const Json& value) {
   return printable(value.is_structured() && text.size() > kMost ? std::string(value.type_name()) : text);
 }
 
-/// Throws Error unless `value` is in the range of row `key` of kConfigKeys. Messages call the value `name`.
+/// Throws Error unless `value` is in the range that kConfigKeys gives for `key`. Messages call the value `name`.
 void require_in_row(std::string_view key, const std::string& name, double value) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     if constexpr (std::is_same_v<ValueOf<std::remove_cvref_t<decltype(row)>>, double>) {

@@ -23,7 +23,7 @@ namespace headgate::models {
 enum class RopePairs { halves, neighbours };
 
 /// Tells whether a family has only the features of Qwen3 (of_qwen3) or further ones, such as experts (own). GGUF files
-/// of the former must have no experts.
+/// of of_qwen3 families must have no experts.
 enum class Features { of_qwen3, own };
 
 /// Selects the layout of rope_parameters in config.json: parameters for all layers (flat), or an object for each type
@@ -117,7 +117,7 @@ void complete_heads(ConfigReader& in);
 /// Reads attention_bias: whether q, k, v and the output projection have biases.
 void read_attention_bias(ConfigReader& in, DecoderConfig& config);
 
-/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is then null.
+/// If layer_types has sliding_attention, sets attention_window to sliding_window, and throws if sliding_window is null.
 void complete_window(ConfigReader& in);
 
 /// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers max_window_layers and

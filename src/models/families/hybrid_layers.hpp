@@ -33,7 +33,7 @@ void complete_qwen_hybrid(ConfigReader& in);
 void complete_qwen_experts(ConfigReader& in);
 
 /// Sets the features that all of Qwen's models with linear attention have: zero-centred norms, and an elementwise gate
-/// of the attention output whose rows are stored after those of q in each head.
+/// on the attention output. q_proj.weight stores, for each head, the rows of q and then the rows of its gate.
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 
 /// Locates the weights of the short convolution, which files store as (channels,1,K). Returns false for other
@@ -64,10 +64,11 @@ enum class ValueHeads { grouped, tiled };
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 
-/// Returns the rows of Qwen3-Next's in_proj_qkvz that belong to in_proj_z if `z`, otherwise to in_proj_qkv.
+/// Returns the indices of the rows of Qwen3-Next's tensor in_proj_qkvz for the parameter in_proj_z (if `z`) or
+/// in_proj_qkv.
 std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
 
-/// Returns the rows of Qwen3-Next's in_proj_ba that belong to in_proj_a if `a`, otherwise to in_proj_b.
+/// Returns the indices of the rows of Qwen3-Next's tensor in_proj_ba for the parameter in_proj_a (if `a`) or in_proj_b.
 std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 
 }  // namespace headgate::models

@@ -36,7 +36,7 @@ class WeightFiles {
  public:
   virtual ~WeightFiles() = default;
 
-  /// Returns the path to name in messages about missing tensors.
+  /// Returns the path that messages about missing tensors name.
   virtual const std::string& path() const = 0;
   virtual std::vector<std::string> names() const = 0;
   /// Returns a tensor's row-major shape; null if there is no such tensor.
@@ -82,8 +82,8 @@ class ModelFile {
   /// during the call. Throws as read() does.
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether matrices should stay in the mapped file instead of being widened to f32. True for a GGUF file with
-  /// a matrix that is not f32, and for a directory with MXFP4 blocks.
+  /// Returns whether it is best to multiply by matrices in the mapped file instead of widening them to f32. True for a
+  /// GGUF file with a matrix that is not f32, and for a directory with MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
   /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
   /// order of the table. Locations refer to tensors of weights().

@@ -15,7 +15,7 @@ void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32
                        const ExecutionContext& context);
 void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
-/// Computes the same embedding with a table in the blocks of a GGUF file.
+/// y(N,C) = rows tokens(N) of a table that is stored in the blocks of a GGUF file.
 void embedding_forward(View<float, 2> y, const StoredMatrix& table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 

@@ -48,8 +48,8 @@ struct ExpertsShape {
 /// Throws Error unless 1 ≤ active ≤ E and all sizes and limits are valid.
 void validate(const ExpertsShape& shape);
 
-/// Matrices of one SwiGLU expert: down · (silu(gate·x) ∘ up·x). If a file stores gate and up in one tensor, they view
-/// ranges of its rows.
+/// Matrices of one SwiGLU expert: down · (silu(gate·x) ∘ up·x). If a file stores gate and up in one tensor, `gate` and
+/// `up` view ranges of its rows.
 template <typename M>
 struct ExpertMatrices {
   MatrixOf<M> gate, up;  ///< (I,C), or (S,C) for the shared expert

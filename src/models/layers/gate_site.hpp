@@ -29,8 +29,8 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// Pointer to the member of ProjectionColumns for the gated projection; null if the gate acts on another tensor. Such
-  /// a gate acts before QK-norm and RoPE.
+  /// Pointer to the member of ProjectionColumns for the gated projection; null if the gate acts on another tensor.
+  /// Gates on projections act before QK-norm and RoPE.
   std::int64_t ProjectionColumns::*column;
 };
 

@@ -10,8 +10,8 @@
 #include "library/core/words.hpp"
 #include "models/layers/gate_site.hpp"
 
-// Describes the gate of a layer by a small value that has a name. h is the layer's input after its pre-norm, from which
-// q, k and v are projected. The gate logits are z = h·Wz (+ bias).
+// Describes the gate of a layer by a small struct, which can be written as a name. h is the layer's input after its
+// pre-norm, from which q, k and v are projected. The gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
 
@@ -57,8 +57,9 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// At most one of gates_attention(), gates_projection() and gates_layer_output() is true. Each returns whether the gate
-// acts on the tensor in its name. The attention kernel applies a gate on the attention output.
+// gates_attention(), gates_projection() and gates_layer_output() return whether the gate acts on the attention output,
+// on a projection (q, k or v), or on the layer's output. At most one returns true. A gate on the attention output is
+// applied by the attention kernel.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
 /// Returns whether attention can skip rows with a closed gate. The gate must multiply the attention output.
@@ -76,8 +77,8 @@ inline bool shares_gate(const GateVariant& variant) {
 }
 
 /// Throws Error, with a message of one line, if the combination has no meaning: a gate without a function, head_shared
-/// at g5, a control together with a gate, or a bias without Wz. Does not check numbers. Messages begin with the key of
-/// the wrong part in config.json.
+/// at g5, a control together with a gate, or a bias without Wz. Does not check numbers. Messages begin with the
+/// config.json key of the invalid part.
 void validate(const GateVariant& variant);
 
 /// Returns the name of a gate variant: the parts that differ from a plain layer, joined by '-'. Examples: "none",

@@ -202,8 +202,8 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
     cached = cache->append(in.k, in.v);
     if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
       // Attention with bf16 queries cannot read an f32 cache, so all keys and values are rounded to bf16. Rounding does
-      // not change those of bf16 layers, which were bf16 before they were appended. The last keys belong to the current
-      // tokens, as bottom-right causal alignment requires.
+      // not change keys and values that were bf16 when they were appended. The last keys belong to the current tokens,
+      // as bottom-right causal alignment requires.
       const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
       in.k = keys.k;
       in.v = keys.v;

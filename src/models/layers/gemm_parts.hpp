@@ -8,8 +8,8 @@
 #include "models/layers/gemm.hpp"
 #include "models/layers/parallel.hpp"
 
-// Splits products into parts, one per thread. Declares the functions that gemm_dnnl.cc or gemm_cblas.cc implements with
-// its library.
+// Splits products into parts, one per thread. Declares the functions that gemm_dnnl.cc implements with oneDNN, or
+// gemm_cblas.cc with OpenBLAS.
 
 namespace headgate::layers {
 

@@ -105,7 +105,7 @@ void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin,
           lanes.store(hn::MulAdd(lanes.load(dy + c), normed, lanes.load(dw + c)), dw + c);
         });
       }
-      // x̂·mean(g·x̂) = x·(scale²·dot/D)
+      // x̂·mean(g·x̂) = x·(scale²·dot/D), because x̂ = scale·x and dot = Σ g·x
       const auto along_x = hn::Set(d, scale * scale * dot / static_cast<T>(D));
       each_vector<T>(D, [&](std::int64_t c, auto lanes) HWY_ATTR {
         const auto g = hn::Mul(lanes.load(dy + c), weight_at(lanes, w + c, offset));

@@ -28,19 +28,22 @@ struct RopeScaling {
   double attention_factor = 0.0;  ///< yarn: factor of q and k; 0 means 0.1 · ln(factor) + 1
 };
 
-/// Returns the R/2 frequencies in radians per token: f(i) = base^(−2i/R), scaled. Let s = original_seq_len · f / 2π be
-/// the rotations of a frequency. llama3 returns f for s > high, f / factor for s < low, else w·f + (1 − w)·f / factor
-/// with w = (s − low) / (high − low). yarn uses w = 1 − (i − i(high)) / (i(low) − i(high)) instead, where the frequency
-/// with index i(s) makes s rotations: i(s) = R · ln(original_seq_len / (2π·s)) / (2 · ln(base)). `truncate` rounds
-/// i(low) and i(high) outwards. base is above 1.
+/// Returns the R/2 frequencies in radians per token: f = base^(−2i/R) for i = 0 … R/2 − 1, scaled. base is above 1.
+/// - linear: f / factor.
+/// - llama3 and yarn: w·f + (1 − w)·f / factor, with w clamped to [0, 1].
+/// - llama3: w = (s − low_freq_factor) / (high_freq_factor − low_freq_factor). s = original_seq_len · f / 2π is the
+///   number of rotations in original_seq_len tokens.
+/// - yarn: w = 1 − (i − first) / (last − first), where first = index(high_freq_factor) and last =
+///   index(low_freq_factor). index(s) = R · ln(original_seq_len / (2π·s)) / (2 · ln(base)) is the index of the
+///   frequency that makes s rotations. `truncate` rounds first down and last up.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
 /// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.
 double rope_attention_factor(const RopeScaling& scaling);
 
-/// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ of tokens at `positions`(T). θ(t,i)
-/// = positions[t] · frequencies[i], i < R/2, where R, even, is the number of features that RoPE rotates. Computed in
-/// f64.
+/// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ of the tokens at `positions`(T),
+/// where θ(t,i) = positions[t] · frequencies[i]. R, an even number, is the number of features that RoPE rotates.
+/// Computes in f64.
 template <typename T>
 void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
                  const std::vector<double>& frequencies, double factor = 1.0);

@@ -17,8 +17,8 @@ using Widened = std::conditional_t<std::is_same_v<M, BFloat16>, float, M>;
 inline constexpr std::int64_t kSkinnyRows = 32;
 
 /// y(N,O) = or += x(N,C) wᵀ, w(O,C), for N ≤ kSkinnyRows. Reads w once and in place. Each thread computes a range of
-/// w's rows. The order of each sum depends neither on N nor on the threads: a row of y is bitwise identical for any
-/// other rows of x.
+/// w's rows. The order of each sum depends neither on N nor on the threads: a row of y is bitwise identical, whatever
+/// the other rows of x are.
 template <typename M>
 void skinny_gemm(View<Widened<M>, 2> y, ConstView<Widened<M>, 2> x, ConstView<M, 2> w, Update update,
                  const ExecutionContext& context);

@@ -12,8 +12,8 @@
 
 namespace headgate::layers {
 
-/// Returns whether stored_gemm() and widen_rows() support the format. They support the formats that io::widen_blocks
-/// does.
+/// Returns whether stored_gemm() and widen_rows() support the format. They support the same formats as
+/// io::widen_blocks.
 bool is_multiplied(const io::GgufFormat& format);
 
 /// Decodes rows [first, first + R) of w(O,C) to out(R,C). Runs on the calling thread, with the kernels of SIMD target

@@ -17,7 +17,7 @@
 #include "models/tokenize/word_model.hpp"
 
 // Splits one word by byte-pair encoding (BPE). The word starts as one token per byte or character. Each step merges the
-// neighbouring pair of least rank, the leftmost of equal ones, until no pair can be merged.
+// neighbouring pair of lowest rank, until no pair can be merged. Among pairs of equal rank, the leftmost comes first.
 
 namespace headgate::tokenize {
 

@@ -9,7 +9,7 @@ namespace headgate::tokenize {
 enum class ByteText {
   none,       ///< the model's tokens are not bytes
   plain,      ///< the bytes of the text
-  after_bos,  ///< kByteBos, then the bytes of the text
+  after_bos,  ///< kByteBos comes before the bytes of the text
 };
 
 /// Returns the input format of the model in `directory`, which holds config.json. Returns none if `directory` also

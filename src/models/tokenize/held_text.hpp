@@ -7,7 +7,7 @@
 
 namespace headgate::tokenize {
 
-/// Tells whether a text may continue after the current part.
+/// Tells whether more text may follow the current part (open), or the text ends with it (ended).
 enum class Tail { open, ended };
 
 /// Throws TokenizerError for a word of more than 64 MiB, because a word is held in memory as a whole with up to one

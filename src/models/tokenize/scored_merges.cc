@@ -17,7 +17,7 @@ namespace {
 /// takes O(n²). Vocabularies in use take less than 2^25.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
-/// Returns the ids of the tokens that take part in merges, sorted by descending score.
+/// Returns the ids of the tokens that have a score other than NaN, sorted by descending score.
 std::vector<std::int32_t> by_score(const Vocabulary& vocabulary, const std::vector<double>& scores) {
   std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {

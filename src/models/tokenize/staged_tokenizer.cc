@@ -116,7 +116,7 @@ class StagedTokenizer final : public Tokenizer {
   }
 
   Stages stages_;
-  Vocabulary tokens_;          ///< includes the added tokens
+  Vocabulary tokens_;          ///< vocabulary of the model, and the added tokens
   std::vector<bool> special_;  ///< whether each id is special
   std::string bytes_;          ///< bytes of all tokens, concatenated in the order of ids
   std::vector<std::size_t> begins_;

@@ -45,7 +45,7 @@ class StringTable {
   std::string bytes_;
   std::vector<Entry> entries_;
   std::vector<std::int32_t> slots_;  ///< hash table of entry numbers or kAbsent; 2^n slots, at most half full
-  int shift_ = 0;                    ///< right shift from a 64-bit hash to a slot index
+  int shift_ = 0;                    ///< a slot index is a 64-bit hash shifted right by this
 };
 
 }  // namespace headgate::tokenize
