@@ -70,7 +70,7 @@ struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool correlated_keys = false;   // all keys of a head share a direction
+  bool correlated_keys = false;   // keys of a head share a common component
   bool zero_keys_at_end = false;  // the last two keys are 0, so that a strong decay clears the state
 
   DecayInput decay = DecayInput::none;

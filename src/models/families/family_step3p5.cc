@@ -50,8 +50,7 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
   return true;
 }
 
-/// Replaces alternative names of one key by the last of `keys`. Its value is that of the first name in `keys` that the
-/// file sets.
+/// Merges several names of one key. Moves the value of the first of `keys` that the file sets to the last of `keys`.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {

@@ -5,7 +5,7 @@
 
 namespace headgate::models {
 
-/// Name of the module beside config.json from which transformers loads the code of "headgate" models.
+/// Name of the Python file beside config.json that transformers loads for "headgate" models.
 inline constexpr std::string_view kModelingModule = "modeling_headgate";
 inline constexpr const char* kModelingFile = "modeling_headgate.py";
 

@@ -170,7 +170,8 @@ void DeltaNet<T>::backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& 
   linear_backward_weight(gradients.in, d.dprojection, h, context_);
 }
 
-/// Computes d_o and dz from dy, and adds the gradient of the norm's weight.
+/// Backpropagates through the output norm and its gate. Computes d_o and dz from dy, and adds the gradient of the
+/// norm's weight.
 template <typename T>
 void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                        const DeltaNetWeights<const Wide<T>, const T>& weights,
@@ -183,7 +184,8 @@ void DeltaNet<T>::gate_output_backward(const DeltaNetWeights<Wide<T>>& gradients
   add_to(gradients.norm, shared_.dnorm, context_);
 }
 
-/// Computes dq, dk, dv, da and db from d_o, and adds the gradients of a_log and dt_bias.
+/// Backpropagates through the delta rule and its gates. Computes dq, dk, dv, da and db from d_o, and adds the gradients
+/// of a_log and dt_bias.
 template <typename T>
 void DeltaNet<T>::attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                   const DeltaNetWeights<const Wide<T>, const T>& weights,
@@ -203,7 +205,7 @@ void DeltaNet<T>::attend_backward(const DeltaNetWeights<Wide<T>>& gradients,
   add_column_sums<Wide<T>, T>(gradients.dt_bias, shared_.da, context_);
 }
 
-/// Computes the gradient of the convolution's input from the gradient of its output, and adds the gradient of its taps.
+/// Backpropagates through the convolution. Computes the gradient of its input, and adds the gradient of its weights.
 template <typename T>
 void DeltaNet<T>::convolve_backward(const DeltaNetWeights<Wide<T>>& gradients,
                                     const DeltaNetWeights<const Wide<T>, const T>& weights,

@@ -20,8 +20,8 @@ struct ProjectionColumns {
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// Selects what an elementwise gate has one value for. query: each feature of each query head. key_value: each feature
-/// of each key/value head. none: each channel of the layer.
+/// Selects for which units an elementwise gate has separate values. query: each feature of each query head. key_value:
+/// each feature of each key/value head. none: each channel of the layer.
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {

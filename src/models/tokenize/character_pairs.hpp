@@ -28,7 +28,7 @@ class CharacterPairs {
   std::vector<std::uint64_t> slots_;  ///< pairs with a non-ASCII character: hash table of 2^n slots, at most half full
   std::size_t used_ = 0;
   std::uint64_t factor_ = random_factor();
-  int shift_ = 0;  ///< a slot index is a 64-bit hash shifted right by this
+  int shift_ = 0;  ///< number of bits by which a hash is shifted right to give a slot index
 };
 
 }  // namespace headgate::tokenize

@@ -38,7 +38,7 @@ std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   return std::make_unique<Bpe>(parts.vocabulary, merges, options);
 }
 
-/// Returns the bytes that a token adds to a decoded text. `as_spelled`: the spelling is these bytes, as for added
+/// Returns the bytes that a token adds to a decoded text. If `as_spelled`, returns the spelling itself, as for added
 /// tokens.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
   if (parts.model == ModelKind::byte_bpe) {

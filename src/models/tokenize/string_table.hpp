@@ -45,7 +45,7 @@ class StringTable {
   std::string bytes_;
   std::vector<Entry> entries_;
   std::vector<std::int32_t> slots_;  ///< hash table of entry numbers or kAbsent; 2^n slots, at most half full
-  int shift_ = 0;                    ///< a slot index is a 64-bit hash shifted right by this
+  int shift_ = 0;                    ///< number of bits by which a hash is shifted right to give a slot index
 };
 
 }  // namespace headgate::tokenize

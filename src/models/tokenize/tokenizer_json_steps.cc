@@ -174,8 +174,8 @@ void PreTokenizerReader::add_byte_level(const JsonValue& value) {
   byte_level_ = true;
 }
 
-/// Adds Metaspace, which replaces spaces. This library replaces them earlier, in normalization. The result differs only
-/// if a step or an added token matches spaces; such tokenizers are refused.
+/// Adds Metaspace, which replaces spaces. This library replaces them earlier, in normalization. The result is the same
+/// unless a step or an added token matches spaces.
 void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   const Prepend prepend = read_metaspace(value);
   if (parts_.form.space.empty() && !no_space_) {

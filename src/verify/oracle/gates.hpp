@@ -11,8 +11,8 @@
 
 namespace headgate::reference {
 
-/// Returns σ(z) = 1 / (1 + e^−z) with a small relative error for every z. Use sigmoid(−z) for 1 − σ(z), which would
-/// cancel.
+/// Returns σ(z) = 1 / (1 + e^−z) with a small relative error for every z. For 1 − σ(z), use sigmoid(−z), which avoids
+/// cancellation.
 template <typename R>
 R sigmoid(const R& z) {
   using std::exp;

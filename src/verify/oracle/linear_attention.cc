@@ -396,8 +396,8 @@ class BackwardPass {
   }
 
  private:
-  /// Adds the gradients through y at token i: to dq, and to `gradient`. `gradient` then is the gradient of the state
-  /// after the token.
+  /// Backpropagates through the output y of token i. Adds dq, and adds the contribution of y to `gradient`, which then
+  /// is the gradient of the state after the token.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
