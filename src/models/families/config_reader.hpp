@@ -67,7 +67,7 @@ class ConfigReader {
   /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
   /// object lacks a number that its type of scaling needs, or has a key that the type does not use.
   void unfold_rope(RopeObject layout);
-  /// Throws for the first key that was never looked up. Must be called last.
+  /// Throws for the first key that was never looked up, unless it is null. Must be called last.
   void finish();
 
  private:
