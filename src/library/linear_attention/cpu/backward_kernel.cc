@@ -4,8 +4,8 @@
 //
 //   scan  order    state                       result
 //   1     forward  S_t                         differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
-//   2     reverse  dS_t                        du_t = dS_tᵀ k_t, where dS_t already includes q_t do_tᵀ
-//   3     forward  S_tᵀ, with columns of k     dq_t = S_t do_t; first part of dk_t (reading): −e^{g_t} S_{t−1} β_t du_t
+//   2     reverse  dS_t                        du_t = dS_tᵀ k_t, where dS_t already includes q_t dy_tᵀ
+//   3     forward  S_tᵀ, with columns of k     dq_t = S_t dy_t; first part of dk_t (reading): −e^{g_t} S_{t−1} β_t du_t
 //   4     reverse  dS_tᵀ                       second part of dk_t (adding): dS_t u_t
 //
 // Tasks divide scans 1 and 2 by columns of v, and scans 3 and 4 by columns of k. The gradient dg_t of a decay is the
@@ -47,12 +47,12 @@ struct LinearBackwardMemory {
         scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
         dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
 
-  View<std::byte, 2> units;    ///< (units in a batch, bytes) UnitBuffers of each unit
-  View<std::byte, 2> scratch;  ///< (threads, bytes) ScanBuffers of each thread
-  View<T, 3> dbetas;           ///< (B,Hv,T) dbeta of each head; empty unless dbeta is summed over the heads
+  View<std::byte, 2> units;    ///< (units in a batch, bytes) memory for the UnitBuffers of each unit
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the ScanBuffers of each thread
+  View<T, 3> dbetas;  ///< (B,Hv,T) dbeta of each head; empty unless the heads share beta and dbeta is requested
 };
 
-/// Runs one batch of units, which starts at unit `first`, on all threads of the team.
+/// Processes one batch of units, beginning with unit `first`. All threads of the team call it.
 template <typename T>
 void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
                std::int64_t first, const Team& team, Cancellation& cancellation) {

@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Tensors that the scans of a unit pass to one another. A unit is one group of G states of one sequence. The states
-/// read Gq heads of q and Gk heads of k.
+/// Results that one scan of a unit writes and later scans read. A unit is one group of G states of one sequence. The
+/// states of a group use Gq heads of q and Gk heads of k, which no other group uses.
 template <typename T>
 struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -46,25 +46,26 @@ struct UnitBuffers {
   View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1
   View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, or 1; excludes scale
   View<T, 3> dy;           ///< (G·R,T,Dv)
-  View<T, 3> differences;  ///< (G,T,Dv) v − e^g Sᵀ k, with S before the token; v without the delta rule
+  View<T, 3> differences;  ///< (G,T,Dv) v_t − e^{g_t} S_{t−1}ᵀ k_t with a delta rule, otherwise v_t
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv) u = β times `differences`
-  View<T, 3> dvalues;      ///< (G,T,Dv) β du
+  View<T, 3> updates;      ///< (G,T,Dv) u_t: `differences`, times β_t with a delta rule
+  View<T, 3> dvalues;      ///< (G,T,Dv) β_t du_t, or du_t without a delta rule
   View<T, 3> dq;           ///< (Gq,T,D) gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D) gradient of `keys`
   View<T, 3> ddecays;      ///< (G,T,D) gradient of the decay of each feature
-  View<T, 3> states;       ///< (G,chunks,D·Dv) S before each chunk, stored as column blocks
+  View<T, 3> states;       ///< (G,chunks,D·Dv) S at the start of each chunk, stored as column blocks
 };
 
-/// One group of states of one sequence, with its buffers.
+/// One group of states of one sequence, with its buffers. Its states have the indices g = 0 … G − 1.
 template <typename T>
 struct Unit {
   TokenRange s;
   std::int64_t group;
   UnitBuffers<T> buffers;
 
-  /// state(), query() and key() return head indices in the tensors, for state g of the unit and its reader r.
-  /// own_query() and own_key() return the head indices in the unit's buffers.
+  /// state() and key() return the heads of v and k in the tensors for state g of the unit. query() returns the head of
+  /// q for the r-th output head that reads state g. own_query() and own_key() return the same heads' indices in the
+  /// unit's buffers.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.readers() + r);
@@ -76,7 +77,7 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
-/// Locates the rows of one state's tokens in the unit's buffers.
+/// Returns pointers to the rows of one state's tokens in the unit's buffers.
 template <typename T>
 class TokenRows {
  public:
@@ -84,7 +85,8 @@ class TokenRows {
       : buffers_(unit.buffers), key_(unit.own_key(p, g)), query_(unit.own_query(p, g, 0)), output_(g * p.readers()) {}
 
   const T* key(std::int64_t token, std::int64_t first = 0) const { return buffers_.keys.at(key_, token, first); }
-  /// query() and dy() return rows of reader r. The readers of a state are consecutive heads of q and y.
+  /// query() and dy() return the rows of the r-th output head that reads the state. The output heads of a state are
+  /// consecutive.
   const T* query(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
     return buffers_.queries.at(query_ + r, token, first);
   }
@@ -104,12 +106,12 @@ struct ChunkNumbers {
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;      ///< (R,kChunk) q · k in the value scans, dy · u in the key scans
-  View<T, 2> overlaps;  ///< (2,kChunk) products of the vector by which a token reads the state and the two that the
-                        ///< previous token adds
+  View<T, 2> dots;      ///< (R,kChunk) products q · k of each token in scan 2, and dy · u in scans 3 and 4
+  View<T, 2> overlaps;  ///< (2,kChunk) dot products of the vector that a token multiplies the state by with the vectors
+                        ///< of the outer products that the previous token adds to the state
 };
 
-/// Scratch of one thread for the scans. In the key scans, the rows of a state are features of v.
+/// Scratch of one thread for the scans. In scans 3 and 4 the state is transposed: its rows are features of v.
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
@@ -130,12 +132,12 @@ struct ScanBuffers {
   }
 
   ChunkNumbers<T> forward, reverse;
-  View<T, 1> state;         ///< the column blocks of a state, one after the other
-  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ before the first token of a chunk and after each token
+  View<T, 1> state;         ///< a state, as column blocks one after the other
+  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ at the start of a chunk, and after each token
   View<T, 1> row;
-  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F, with F before any rescaling
-  View<T, 2> key_adds;    ///< (kChunk,D) k / F
-  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F
+  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F, with F before any rescaling (DecayFactors::before())
+  View<T, 2> key_adds;    ///< (kChunk,D) k / F, with F after any rescaling
+  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F, with F after any rescaling
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };
@@ -148,13 +150,14 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // Waking a thread takes longer than the work on this many state elements.
+    // A thread needs at least this many state elements to process. Waking it for fewer takes longer than the work.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Threads wait for one another at the end of each kind of scan. Two tasks per thread halve this wait.
+    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4. Two tasks per thread halve the
+    // wait.
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
@@ -167,7 +170,7 @@ struct LinearBackwardPlan {
     return {p.sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
-  /// A piece is the range first … end of column blocks that one task scans.
+  /// A piece of a state: the column blocks first … end, which one task scans.
   struct Piece {
     std::int64_t first, end;
   };

@@ -20,11 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Dimension along which vectors run.
+/// The dimension of x along which a vector register holds consecutive elements.
 enum class Along { channels, tokens };
 
-/// The tasks of a convolution: each computes one block of rows and one block of channels. Rows are numbered through all
-/// batches.
+/// Divides a convolution into tasks. Each task computes one block of rows (tokens) and one block of channels. Rows are
+/// numbered through all batches.
 struct ConvolutionPlan {
   const ShortConvolutionProblem& p;
   Along along;
@@ -36,8 +36,8 @@ struct ConvolutionPlan {
   std::int64_t channels(std::int64_t block) const { return std::min(channel_block, p.C - first_channel(block)); }
 };
 
-/// Returns the dimension of x, channels or tokens, with the smaller stride. Returns channels if sequences are short,
-/// since vectors do not cross sequences.
+/// Returns the dimension of x with the smaller stride: channels or tokens. Returns channels if sequences are short,
+/// because a vector of tokens must not cross sequences.
 template <typename T>
 Along direction_of(const ShortConvolutionProblem& p) {
   const Shape& strides = p.inputs.x.strides;
@@ -45,14 +45,15 @@ Along direction_of(const ShortConvolutionProblem& p) {
   return long_sequences && std::abs(strides[2]) < std::abs(strides[3]) ? Along::tokens : Along::channels;
 }
 
-/// Limits on the rows and channels of a task. Tasks shrink from the largest to the smallest size to give all threads
-/// work.
+/// Limits on the number of rows and channels of a task. If tasks of the largest size are too few for all threads, tasks
+/// are smaller, down to the lower limits.
 struct TaskSizes {
   std::int64_t least_rows, most_rows;
   std::int64_t least_channels, most_channels;
 };
 
-/// Plans the tasks. Shrinks tasks by rows before it shrinks them by channels: wide tasks read long runs of memory.
+/// Plans the tasks. Prefers tasks with few rows to tasks with few channels, because wide rows are longer runs of
+/// memory.
 inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along along, const TaskSizes& sizes) {
   const std::int64_t wanted = 4 * std::int64_t{p.context.threads};  // tasks
   const std::int64_t rows = round_up(divide_up(p.rows(), wanted), sizes.least_rows);
@@ -64,7 +65,7 @@ inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along 
   return {p, along, row_block, row_blocks, channels, divide_up(p.C, channels)};
 }
 
-/// Returns the view with its last two dimensions exchanged: tokens and channels, or channels and taps.
+/// Returns the view with its last two dimensions exchanged. These are tokens and channels, or channels and taps.
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);
@@ -72,8 +73,8 @@ BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   return view;
 }
 
-/// Reads the rows of one sequence. Rows before token 0 come from its state, or are zeros without a state. Rows after
-/// the end of the sequence are zeros.
+/// Reads rows of one sequence. Rows before token 0 come from the sequence's state, or are zeros if there is none. Rows
+/// after the end of the sequence are zeros.
 class SequenceReader {
  public:
   SequenceReader(const ConstTensorView& tensor, const ConstTensorView& state, const ConvolutionRange& sequence)
@@ -83,8 +84,8 @@ class SequenceReader {
         state_rows_(state, sequence.n, 0),
         state_columns_(transposed(state), sequence.n, 0) {}
 
-  /// Sets to[r · stride + c] to channel first_channel + c of token first + r, for r < count and c < cols. Pads each row
-  /// with zeros to `padded` columns.
+  /// Copies channels first_channel … first_channel + cols of tokens first … first + count to rows of `to`, `stride`
+  /// elements apart. Pads each row with zeros to `padded` columns.
   template <typename T>
   void load_rows(T* to, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t first_channel,
                  std::int64_t cols, std::int64_t padded) const {
@@ -100,7 +101,7 @@ class SequenceReader {
     }
   }
 
-  /// Sets to[i] to token first + i of one channel, for i < count.
+  /// Copies tokens first … first + count of one channel to to[0 … count).
   template <typename T>
   void load_tokens(T* to, std::int64_t first, std::int64_t count, std::int64_t channel) const {
     const std::int64_t before = std::clamp<std::int64_t>(-first, 0, count);
@@ -119,8 +120,9 @@ class SequenceReader {
   HeadRows<const void> rows_, columns_, state_rows_, state_columns_;
 };
 
-/// Loads the taps of channels first … first + cols into `taps`, (K + 1, width): tap j in row j, the bias in row K. Pads
-/// the rows with zeros to `width`, a multiple of the lanes. `buffer` is scratch of width · K elements.
+/// Loads taps and biases of channels first … first + cols into `taps`, (K + 1, width). Row j has tap j of each channel,
+/// and row K the biases. Pads the rows with zeros to `width`, a multiple of the lanes. `buffer` is scratch of width · K
+/// elements.
 template <typename T>
 void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::int64_t first, std::int64_t cols,
                T* buffer) {
@@ -143,7 +145,7 @@ void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::in
   if (p.inputs.bias.present()) load_row(bias, HeadRows<const void>(p.inputs.bias, 0, 0), 0, first, cols);
 }
 
-/// Loads the K taps of one channel, followed by its bias or 0.
+/// Loads the K taps of one channel to taps[0 … K), and its bias, or 0, to taps[K].
 template <typename T>
 void load_channel_taps(T* taps, const ShortConvolutionProblem& p, std::int64_t channel) {
   load_row(taps, HeadRows<const void>(p.inputs.weight, 0, 0), channel, 0, p.K);

@@ -18,21 +18,22 @@
 #include "library/core/gate_functions-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
-// Every sum starts with the bias and adds weight_j · x in the order of j, with one multiply-add per tap. So an element
-// is bitwise identical in any layout, block or call.
+// Every element of y is computed with the same operations: start with the bias, then one multiply-add per tap j, in
+// ascending order. Results are therefore bitwise identical in any layout, block or call.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of tokens in a strip. If vectors run along channels, the taps stay in registers for a whole strip. Strips of
-/// eight rows take 1.2 times as long if rows lie a multiple of 4 KiB apart: their lines exceed one set of the L1 cache.
+/// Number of rows (tokens) in a strip. If vectors run along channels, the taps stay in registers for a whole strip.
+/// Strips of 8 rows take 1.2 times as long if rows lie a multiple of 4 KiB apart: all rows then map to one set of the
+/// L1 cache, and exceed it.
 inline constexpr std::int64_t kStripRows = 4;
 
-/// Operands of the convolution for n elements of each row, a multiple of the lanes. Strides are in elements. Row r of y
+/// Operands of the convolution. Each row has n elements, a multiple of the lanes. Strides are in elements. Row r of y
 /// depends on rows r … r + K − 1 of x.
 template <typename T, typename Stored>
 struct ConvolvedRows {
-  const T* taps;  ///< K rows of taps and one row of biases, taps_stride apart
+  const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride;
   const Stored* x;
   std::int64_t x_stride;
@@ -42,8 +43,8 @@ struct ConvolvedRows {
   bool silu;
 };
 
-/// Applies SiLU to kCount vectors in place. Computing and storing the sums are separate loops, so the dependency chains
-/// of several vectors overlap here.
+/// Applies SiLU to kCount vectors in place. Runs after the sums of all these vectors, and before their stores, so that
+/// their dependency chains overlap.
 template <std::int64_t kCount, typename T>
 HWY_INLINE void activate(hn::Vec<Tag<T>> (&x)[kCount]) {
   HWY_UNROLL(8) for (std::int64_t i = 0; i < kCount; ++i) x[i] = Gate<GateFn::silu>::value(Tag<T>(), x[i]);
@@ -71,7 +72,7 @@ HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
   }
 }
 
-/// Computes kVecs vectors of a row along tokens.
+/// Computes kVecs vectors of consecutive tokens of one channel.
 template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
 HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>> bias, const Stored* HWY_RESTRICT x,
                                  Stored* HWY_RESTRICT y, bool silu) {
@@ -85,8 +86,8 @@ HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>
   HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) store_as<T>(sum[v], y + v * kLanes<T>);
 }
 
-/// Computes one row along tokens: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]) for t < n, a multiple of the lanes.
-/// Ignores the strides.
+/// Computes n consecutive tokens of one channel: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]). n is a multiple of the
+/// lanes. Ignores the strides.
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   const Tag<T> d;
@@ -100,13 +101,13 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
 }
 
-/// Operands of the backward pass for the strip of tokens t … t + rows. Each row has n elements, a multiple of the
-/// lanes.
+/// Operands of the backward pass for a strip of tokens t … t + rows. s is the sum before the activation, and ds its
+/// gradient. Each row has n elements, a multiple of the lanes.
 template <typename T, typename Stored>
 struct GradientRows {
-  const T* taps;  ///< K rows of taps and one row of biases, taps_stride apart
+  const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride;
-  T* sums;  ///< K rows of dweight and one row of dbias, sums_stride apart; accumulated in place, or null
+  T* sums;  ///< K rows of dweight, then one row of dbias, sums_stride apart; added to, or null
   std::int64_t sums_stride;
   T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the K − 1 tokens before t + rows
   std::int64_t window_stride;
@@ -114,17 +115,18 @@ struct GradientRows {
   std::int64_t x_stride;
   const Stored* dy;  ///< rows from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u is complete once ds of u + K − 1 is known
+  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u needs ds of tokens u … u + K − 1
   std::int64_t dx_stride;
   std::int64_t rows;
-  std::int64_t skipped;  ///< number of leading rows of dx that are not written
+  std::int64_t skipped;  ///< number of rows at the start of dx that are not written
   std::int64_t n;
   bool silu;
 };
 
-/// Computes the rows of a strip, one vector of channels at a time, with K rows of x and of ds in registers:
-///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[t − (K − 1) + j]), dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
-///   sums[j] += ds[t] · x[t − (K − 1) + j], sums[K] += ds[t], in the order of t.
+/// Computes a strip of the backward pass, one vector of channels at a time. Keeps K rows of x and of ds in registers.
+/// For each token t in order:
+///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[t − (K − 1) + j]),  dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
+///   sums[j] += ds[t] · x[t − (K − 1) + j],  sums[K] += ds[t].
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   constexpr std::int64_t kPast = K - 1;
@@ -173,16 +175,17 @@ HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   }
 }
 
-/// Operands for the gradients of one channel's taps and bias.
+/// Operands of the gradients of one channel's taps and bias.
 template <typename T>
 struct TapProducts {
-  T* sums;  ///< gradients of the K taps and the bias; accumulated in place
+  T* sums;  ///< gradients of the K taps, then of the bias; added to
   const T* ds;
-  const T* x;  ///< n + K − 1 elements, K − 1 more than ds
+  const T* x;  ///< n + K − 1 elements: element t + j belongs to tap j of token t
   std::int64_t n;
 };
 
-/// Adds Σ_t ds[t] · x[t + j] to sums[j] and Σ_t ds[t] to sums[K], over any number n of tokens.
+/// Adds Σ_t ds[t] · x[t + j] to sums[j] for each tap j, and Σ_t ds[t] to sums[K]. n need not be a multiple of the
+/// lanes.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   const Tag<T> d;
@@ -237,15 +240,16 @@ HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, con
   }
 }
 
-/// Kernels for one number K of taps.
+/// The kernels for one number of taps K.
 template <typename T>
 struct TapKernels {
   template <typename Stored>
   using Convolve = void (*)(const ConvolvedRows<T, Stored>&);
-  /// Second element type that the kernels read and write: bf16 if T is float, otherwise T itself.
+  /// The other storage type that the kernels support: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-  /// Functions that compute kStripRows rows at once, one row in vectors of channels, and one row in vectors of tokens.
+  /// `strip` computes kStripRows rows, and `row` one row, with vectors of channels. `tokens` computes one channel with
+  /// vectors of tokens.
   Convolve<T> strip, row, tokens;
   Convolve<Half> half_strip, half_tokens;
   void (*gradient_rows)(const GradientRows<T, T>&);

@@ -15,30 +15,31 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands of one token.
+/// Operands of one token. F is the decay e^g.
 template <typename T>
 struct DecodeToken {
   const T* read;     ///< (D) F ∘ k
   const T* key;      ///< (D)
   const T* query;    ///< (D) q times scale
-  const T* factors;  ///< decay F: one number, or D numbers if by_feature; null means 1
+  const T* factors;  ///< F: one number, or D numbers if by_feature; null means 1
   bool by_feature;   ///< whether F has one number per feature
   const T* value;    ///< (Dv) v
   T beta;
   bool has_delta;
 };
 
-/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. Unlike a scan, it does not
-/// copy column blocks into buffers, which pays only for many tokens. It reads S_0 in memory order, and twice with the
-/// delta rule. The second read mostly hits the L2 cache.
+/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. Here u = v, or u = β (v − (F ∘
+/// S_0)ᵀ k) with the delta rule. Unlike a scan, does not copy the state into column blocks: the copy pays only for many
+/// tokens. Reads S_0 in memory order, and twice with the delta rule; the second read mostly hits the L2 cache.
 template <typename T>
 class DecodeStep {
  public:
-  static constexpr std::int64_t kVectors = 4;  ///< vectors per row of a tile; rows of S, u and y fit 16 registers
+  static constexpr std::int64_t kVectors =
+      4;  ///< vectors per row of a tile; with 4, a row of S, of u and of y fit in 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
-  /// Returns whether a step can compute a head of `cols` columns from the state `from`. The answer does not depend on
-  /// the outputs or the threads, so neither changes bits.
+  /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer does not depend on the outputs
+  /// or the number of threads, so neither of them changes results.
   static bool takes(std::int64_t cols, const HeadRows<const void>& from) {
     return cols % kLanes<T> == 0 && (!from.present() || is_dense(from));
   }
@@ -48,11 +49,11 @@ class DecodeStep {
     return rows.present() && rows.dtype == dtype_of<T>() && rows.stride == 1;
   }
 
-  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs` and u to `x`.
+  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs`, and uses `x` for u.
   DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* x)
       : token_(token), columns_(columns), outputs_(outputs), x_(x) {}
 
-  /// Reads S_0 from `from`, or uses zeros if `from` is absent. Writes S to `to`, unless `to` is null.
+  /// Reads S_0 from `from`; S_0 is 0 if `from` is absent. Writes S to `to`, unless `to` is null.
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
     std::fill_n(x_ + columns_.first, columns_.count, T{0});
@@ -70,7 +71,7 @@ class DecodeStep {
   }
 
  private:
-  /// A tile of kTile vectors of columns, from column `at` on.
+  /// A tile of the state: some rows of kTile vectors of columns, which begin at column `at`.
   template <std::int64_t kTile>
   struct Tile {
     using Row = BlockRow<T, kTile>;
@@ -81,7 +82,7 @@ class DecodeStep {
       return Row::load(rows.template at<T>(i, at, kTile * kLanes<T>));
     }
 
-    /// Adds S_0ᵀ read over rows first … end to x.
+    /// Adds the tile's part of (F ∘ S_0)ᵀ k, the sum over rows first … end, to x.
     HWY_INLINE void read(const HeadRows<const void>& from, std::int64_t first, std::int64_t end) const {
       const Tag<T> d;
       Row sum = Row::load(step.x_ + at);
@@ -106,7 +107,8 @@ class DecodeStep {
     }
   };
 
-  /// Calls visit(tile, first row, end row) in memory order: all columns of 16 rows, then the next 16 rows.
+  /// Calls visit(tile, first row, end row) for all tiles in memory order: all columns of 16 rows, then the next 16
+  /// rows.
   template <class Visit>
   HWY_INLINE void for_tiles(std::int64_t rows, const Visit& visit) const {
     constexpr std::int64_t kRows = 16;

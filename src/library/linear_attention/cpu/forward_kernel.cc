@@ -39,13 +39,15 @@ struct LinearForwardBuffers {
         outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 1> state;     ///< the column blocks of a state, one after the other
-  View<T, 2> reads;     ///< (kChunk,D) k ∘ F, with F before any rescaling; reads what the delta rule subtracts from v
-  View<T, 2> adds;      ///< (kChunk,D) k / F, added to the state; empty without decay, where k / F = k ∘ F
+  View<T, 1> state;  ///< the column blocks of a state, one after the other
+  View<T, 2> reads;  ///< (kChunk,D) k ∘ F, with F before any rescaling: S̃ᵀ times this vector is what the delta rule
+                     ///< subtracts from v
+  View<T, 2>
+      adds;  ///< (kChunk,D) k / F, which updates the state; empty without decay, where `reads` serves both purposes
   View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F, with F after any rescaling
   View<T, 2> values;    ///< (kChunk,Dv)
   View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's read vector and the previous token's add vector
+  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
   View<T, 3> outputs;   ///< (R,kChunk,Dv)
 };
 
@@ -59,7 +61,7 @@ class LinearForwardWorker {
         readers_(p.readers()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
 
-  /// Computes column blocks task.first … task.end of a head, for all tokens of the sequence.
+  /// Computes the column blocks task.first … task.end of a state, and of y, for all tokens of the sequence.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
     const HeadRows<const void> before(p_.inputs.state, s.n, task.h);
@@ -96,7 +98,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// Computes a sequence of a single token with DecodeStep.
+  /// Computes a sequence that consists of a single token, with DecodeStep.
   void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
             const HeadRows<void>& behind) {
     const DecayFactors<T>& factors = buffers_.factors;
@@ -159,8 +161,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares the second token of each pair to read the state as it is before the first token. Saves the dot product of
-  /// its read vector and the first token's add vector. Applies the first token's rescaling to its read vector.
+  /// Prepares to multiply the state by the keys of two tokens before it is updated by the first one. The product for
+  /// the second token then lacks two changes by the first: its rescaling is applied to the second key here, and its
+  /// update is added later with the help of `overlaps`.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -171,11 +174,11 @@ class LinearForwardWorker {
     }
   }
 
-  /// Runs the tokens of a chunk on one block. Visits them in pairs, or one by one if several query heads read the
-  /// state.
+  /// Applies the tokens of a chunk to one block of the state. Takes two tokens at a time, or one if several query heads
+  /// read the state.
   template <std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
-    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; the second lacks what the first token adds
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, both with S before the first of them
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
         returned[n] = read_block(block, buffers_.reads.at(n));
@@ -188,8 +191,8 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Applies tokens [n, n + kTokens) to one block of the state. In the same pass multiplies the block by the keys of up
-  /// to two following tokens.
+  /// Applies tokens n … n + kTokens to one block of the state. In the same pass, multiplies the block by the keys of
+  /// the next two tokens, or as many as remain.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                         std::int64_t n, BlockRow<T, kVectors>* returned) {
@@ -205,7 +208,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// Fills and runs the pass of tokens n … n + kTokens, and stores their outputs.
+  /// Runs the pass for tokens n … n + kTokens: sets its operands, runs it and stores the rows of y.
   template <int kTokens, class PassT, std::int64_t kVectors>
   HWY_INLINE void run_tokens(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns,
                              std::int64_t n, const BlockRow<T, kVectors>* returned) {
@@ -215,7 +218,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // `returned` of the second token lacks what the first token adds.
+        // returned[1] belongs to the state before the first token: subtract what the first token has added.
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }
@@ -237,7 +240,7 @@ class LinearForwardWorker {
 struct LinearForwardMemory {
   LinearForwardMemory(Workspace& ws, int threads, std::size_t bytes)
       : scratch(ws.take<std::byte>("threads", threads, bytes)) {}
-  View<std::byte, 2> scratch;  ///< (threads, bytes) LinearForwardBuffers of each thread
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the LinearForwardBuffers of each thread
 };
 
 template <typename T>

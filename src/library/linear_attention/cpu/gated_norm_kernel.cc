@@ -23,26 +23,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of tokens and heads in a tile. dweight is summed tile by tile, so its bits depend on these sizes.
+/// Number of tokens and heads in a tile. dweight is a sum of the tiles' sums, so its last bits depend on these sizes.
 inline constexpr std::int64_t kTileTokens = 32;
 inline constexpr std::int64_t kTileHeads = 32;
 
-/// Divides the rows (b,h,i) into tiles.
+/// Divides the rows of x into tiles. Row (b,h,i) is the row of batch b, head h and token i.
 struct NormPlan {
   const GatedNormProblem& p;
   std::int64_t token_blocks = divide_up(p.T, kTileTokens);
   std::int64_t head_blocks = divide_up(p.H, kTileHeads);
   /// Whether the stride of x between heads is smaller than the stride between tokens.
   bool heads_inside = std::abs(p.inputs.x.strides[1]) < std::abs(p.inputs.x.strides[2]);
-  /// Number of rows of partial sums of dweight: one per tile, or one per token block and head if each head has a
-  /// weight.
+  /// Number of rows in NormBuffers::sums, the partial sums of dweight: one per tile or, if each head has its own
+  /// weight, one per head and block of kTileTokens tokens.
   std::int64_t sums = !p.gradients.dweight.present() ? 0
                       : p.weight_of_head()           ? p.B * token_blocks * p.H
                                                      : p.B * token_blocks * head_blocks;
 
   std::int64_t tiles() const { return p.B * token_blocks * head_blocks; }
 
-  /// Returns the row of partial sums to which head h of a tile adds.
+  /// Returns the row of NormBuffers::sums to which head h of a tile adds its dweight.
   std::int64_t sums_of(std::int64_t tile, std::int64_t h) const {
     return p.weight_of_head() ? tile / head_blocks * p.H + h : tile;
   }
@@ -85,13 +85,14 @@ struct NormBuffers {
     totals = ws.take<double>("sums", plan.p.gradients.dweight.present() ? plan.p.D : 0);
     scratch = ws.take<std::byte>("threads", threads, count_bytes<NormScratch<T>>(padded));
   }
-  View<T, 2> weights;  ///< (H or 1, padded D) weights as T, padded with zeros; all 1 without a weight
-  View<T, 2> sums;     ///< partial sums of dweight
+  View<T, 2>
+      weights;      ///< (H or 1, padded D) weights converted to T and padded with zeros; all 1 if there are no weights
+  View<T, 2> sums;  ///< (plan.sums, padded D) partial sums of dweight
   View<double, 1> totals;
-  View<std::byte, 2> scratch;  ///< (threads, bytes) NormScratch of each thread
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the NormScratch of each thread
 };
 
-/// Loads row i as T and pads it with zeros to whole vectors.
+/// Loads row i, converts it to T and pads it with zeros to whole vectors.
 template <typename T>
 void load_padded(T* to, const HeadRows<const void>& from, std::int64_t i) {
   load_row(to, from, i, 0, from.cols);
@@ -109,7 +110,7 @@ void load_weights(const View<T, 2>& weights, const GatedNormProblem& p) {
   }
 }
 
-/// Computes the tiles of one thread.
+/// Computes tiles on one thread.
 template <typename T>
 class NormWorker {
  public:
@@ -138,7 +139,8 @@ class NormWorker {
   }
 
  private:
-  /// Returns whether x, y and the gate have type `dtype` and dense rows of whole vectors, so that no copy is needed.
+  /// Returns whether x, y and the gate have dtype `dtype` and dense rows of whole vectors. If so, the kernels need no
+  /// copies.
   bool lie_as(DType dtype) const {
     const auto fits = [&](const ConstTensorView& view) { return view.dtype == dtype && view.strides[3] == 1; };
     return p_.D == padded_ && fits(p_.inputs.x) && fits(p_.y) && (!p_.gated() || fits(p_.inputs.gate));
@@ -146,8 +148,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Normalises rows without copying them, four at a time. The square root of one row's scale overlaps with the sum of
-  /// squares of the next row.
+  /// Normalises the rows of a tile without copying them, four at a time. The square root in one row's scale overlaps
+  /// with the sum of squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;
@@ -171,7 +173,7 @@ class NormWorker {
     flush();
   }
 
-  /// Loads x of a row and finds its scale.
+  /// Loads a row of x into the scratch and returns its scale. The scratch row may be rescaled, see RowScale.
   RowScale<T> load_x(std::int64_t b, std::int64_t h, std::int64_t i) const {
     T* const x = scratch_.x.data;
     load_padded(x, HeadRows<const void>(p_.inputs.x, b, h), i);
@@ -212,7 +214,7 @@ class NormWorker {
   NormScratch<T> scratch_;
 };
 
-/// Adds up the partial sums of dweight in ascending order.
+/// Computes dweight: adds up the partial sums in ascending order.
 template <typename T>
 void reduce_dweight(const NormPlan& plan, const NormBuffers<T>& shared) {
   const GatedNormProblem& p = plan.p;

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Replaces an absent gate: its value is always 1, and its derivative 0.
+/// Stands for an absent gate: the value is always 1, the derivative 0.
 struct OpenGate {
   template <class D, class V>
   static HWY_INLINE V value(D d, V /*z*/) {
@@ -38,7 +38,7 @@ HWY_INLINE void with_gate_or_open(GateFn fn, const Visit& visit) {
   with_gate(fn, visit);
 }
 
-/// Returns the vector of gate logits z from element i on. Returns zeros without reading z if there is no gate.
+/// Returns the vector of gate logits z that begins at element i. Returns zeros without reading z if there is no gate.
 template <typename T, class Gate, typename Stored>
 HWY_INLINE hn::Vec<Tag<T>> load_logits([[maybe_unused]] const Stored* z, [[maybe_unused]] std::int64_t i) {
   if constexpr (std::is_same_v<Gate, OpenGate>) {
@@ -69,16 +69,17 @@ HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
-/// The scale 1/rms of a row, equal to factor · 2^exponent. scale_row() has multiplied the stored row by 2^exponent, so
-/// `factor` is the scale of the stored row.
+/// The scale 1/rms of a row. Usually it is `factor`, and `exponent` is 0. If squares of the row would overflow or
+/// underflow, scale_row() multiplies the stored row by 2^exponent. `factor` is then the scale of the stored row, and
+/// factor · 2^exponent that of the original row.
 template <typename T>
 struct RowScale {
   T factor = 0;
   int exponent = 0;
 };
 
-/// Finds the scale of a row of D features from `sum`, the sum of their squares. Returns false if squares overflowed or
-/// lost precision to underflow; the caller must then use scale_row().
+/// Computes the scale of a row of D features from `sum`, the sum of their squares. Returns false if squares overflowed,
+/// or lost precision by underflow. The caller must then use scale_row().
 template <typename T>
 HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale) {
   constexpr double kLeast = sizeof(T) == 4 ? 0x1p-100 : 0x1p-960;
@@ -88,7 +89,7 @@ HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale
   return true;
 }
 
-/// Finds the scale of any row of D features, padded with zeros to n. Multiplies a finite row by a power of two that
+/// Computes the scale of any row of D features, padded with zeros to n. Multiplies a finite row by a power of two that
 /// keeps its squares in range. Returns factor 0 for a row with an infinity, and for a row of zeros if eps is 0.
 template <typename T>
 HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64_t D, double eps) {
@@ -104,7 +105,7 @@ HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64
   return {static_cast<T>(1.0 / std::sqrt(mean + std::ldexp(eps, 2 * exponent))), exponent};
 }
 
-/// Operands of one row of the forward pass. z is not read without a gate.
+/// Operands of one row of the forward pass. `factor` is the row's scale. z is not read if there is no gate.
 template <typename T, typename Stored>
 struct NormRow {
   const Stored* x;
@@ -114,8 +115,8 @@ struct NormRow {
   T factor;
 };
 
-/// Computes kVecs vectors of a row from element i on. All gates are computed first, so that the dependency chains of
-/// several vectors overlap.
+/// Computes kVecs vectors of y, beginning at element i. Computes all gate values first, so that the dependency chains
+/// of several vectors overlap.
 template <std::int64_t kVecs, class Gate, typename T, typename Stored>
 HWY_INLINE void norm_vectors(const NormRow<T, Stored>& row, std::int64_t i) {
   const Tag<T> d;
@@ -148,13 +149,13 @@ HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, 
 /// Operands and results of one row of the backward pass. Each has n elements, a multiple of the lanes.
 template <typename T>
 struct NormGradientRow {
-  T* x;  ///< in: the row, rescaled if scale_row() was used; out: the normalised row x · factor
+  T* x;  ///< in: the row, rescaled if scale_row() did so; out: the normalised row x · factor
   const T* dy;
-  const T* z;  ///< not read without a gate
+  const T* z;  ///< not read if there is no gate
   const T* weight;
   T* dx;
-  T* dz;       ///< not written without a gate
-  T* dweight;  ///< accumulated in place
+  T* dz;       ///< not written if there is no gate
+  T* dweight;  ///< added to
 };
 
 /// Computes the gradients of a row of D features, padded with zeros to n.

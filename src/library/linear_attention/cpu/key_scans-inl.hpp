@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the decay factors of one step for the columns of a block.
+/// Returns the decay factors F of one step, `of_step`, for the columns of a block that starts at column `first`.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step, std::int64_t first) {
   if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first);
@@ -39,8 +39,8 @@ class KeyScans {
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Scans the blocks of a piece for all states of the unit. One task runs all states, since they add to the gradients
-  /// of the heads that they share.
+  /// Scans the blocks of a piece for all states of the unit. One task scans all states, because states that share a
+  /// head of q or k add to the same rows of dq or dk.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     clear_gradients();
@@ -80,7 +80,7 @@ class KeyScans {
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
-  /// Runs scan 3 over all chunks, then scan 4.
+  /// Runs scan 3 over all chunks, then scan 4 over all chunks.
   void run_by_scans() {
     load_states(p_.inputs.state);
     for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
@@ -98,8 +98,9 @@ class KeyScans {
     }
   }
 
-  /// Runs scans 3 and 4 of each chunk, from the last chunk to the first. The gradient of a decay is the product of the
-  /// state before a token and that state's gradient. Scan 3 saves the states; scan 4 has the gradients, and multiplies.
+  /// Runs scans 3 and 4 on each chunk, from the last chunk to the first. The gradient of a decay needs the product of
+  /// the state before a token and the gradient of this state. Scan 3 saves the states of the chunk. Scan 4 computes the
+  /// gradients and multiplies them by the saved states.
   void run_by_chunks() {
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
@@ -116,7 +117,7 @@ class KeyScans {
     }
   }
 
-  /// Loads a block of Sᵀ before chunk c from the states that scan 1 saved.
+  /// Loads a block of Sᵀ at the start of chunk c. Scan 1 saved this state.
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(0), block.row(block.rows), T{0});
@@ -146,19 +147,19 @@ class KeyScans {
     }
   }
 
-  /// update() returns the row u of a token, and dvalue() its row β du.
+  /// Return rows of a token that scans 1 and 2 computed: update() returns u, and dvalue() returns β du.
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Returns the vector with which the token of step n, or else of the last step, reads the state before updating it:
-  /// β du in scan 3, u in scan 4.
+  /// Returns the vector that step n multiplies the state by before it updates the state: β du in scan 3, u in scan 4.
+  /// After the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
-  /// Returns k or q of a token divided by F, which is what the token adds to S̃.
+  /// Returns k or q of step n divided by F: the row of the outer product that the step adds to the stored state S̃.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                  std::int64_t first) const {
@@ -182,7 +183,7 @@ class KeyScans {
     p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
   }
 
-  /// Runs scan 4 with kAdds outer products for each token.
+  /// Runs scan 4 over a chunk of one block. Each token adds kAdds outer products to the state's gradient.
   template <Copies kCopies, int kAdds, std::int64_t kVectors>
   void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     scan<Direction::reverse, kCopies>(block, first, chunk,
@@ -191,9 +192,10 @@ class KeyScans {
                                       });
   }
 
-  /// Calls visit(integral_constant of the number of tokens, step, returned) for the steps of a chunk: in pairs, or one
-  /// by one if several query heads read the state. `returned` holds what the next two tokens read of the state, without
-  /// what the first of them changes. Afterwards rescales the block.
+  /// Calls visit(count, step, returned) for the steps of a chunk, where `count` is the number of steps as an
+  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds the
+  /// products of the state, as it is before `step`, with the read_of() vectors of the next two steps. Finally
+  /// multiplies the block by F.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
@@ -212,8 +214,9 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 3 on a block, from step n on: adds u kᵀ, then reads with do. With Copies::written,
-  /// reads the state from copy n of the block and writes the state after each step to the next copies.
+  /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state, and then
+  /// multiplies the state by dy. With Copies::written, the block's copy n holds the state before step n; the states
+  /// after the steps go to copies n + 1 … n + kTokens.
   template <Copies kCopies, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
@@ -242,10 +245,9 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 4, the reverse scan of the state's gradient, on a block from step n on. Each step adds
-  /// the outer product do qᵀ to the gradient and, with a delta rule (kAdds = 2), −β du kᵀ. With Copies::multiplied,
-  /// each step also multiplies the gradient by the state that scan 3 wrote. These products give the gradient of the
-  /// decay.
+  /// Runs kTokens steps of scan 4 on a block of the state's gradient, beginning with step n. Each step adds the outer
+  /// product dy qᵀ to the gradient and, with a delta rule (kAdds = 2), −β du kᵀ. With Copies::multiplied, each step
+  /// also multiplies the gradient by the state that scan 3 saved, which yields the gradient of the decay.
   template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
   HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                                 std::int64_t n, Row<kVectors>* returned) {
@@ -274,8 +276,9 @@ class KeyScans {
     }
   }
 
-  /// Returns what step n + t reads from the state before its own update. `returned` is the product with the state at
-  /// the start of the pass. Applies the first token's rescaling and update to it if t = 1, and then the factors F.
+  /// Returns the product of the state before step n + t with the step's vector read_of(). `returned` is the product
+  /// with the stored state before step n. For t = 1, first applies the rescaling and the update of step n. Finally
+  /// multiplies by F.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                          std::int64_t first) const {
@@ -305,8 +308,9 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the products of all query heads that share this state, except the first head. The first of these passes also
-  /// does the pending rescaling of the block. Returns the rescaling that is still pending, none if there was a pass.
+  /// Adds the outer products dy qᵀ of all query heads that share this state, except the first head. Its first pass also
+  /// does the pending rescaling of the block. Returns the rescaling that remains: `rescaling` if there was no pass,
+  /// else none.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -322,7 +326,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// Subtracts `read` = e^g S_{t−1} β du from dk, if the rule has a delta.
+  /// Subtracts `read` = e^{g_t} S_{t−1} β_t du_t from dk with a delta rule, otherwise does nothing.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
@@ -332,7 +336,7 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Adds S_t do = F ∘ out to dq.
+  /// Adds S_t dy to dq. `out` is this product without the decay factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     out.multiply(behind<kVectors>(Direction::forward, n, first));
@@ -342,7 +346,8 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. `read` lacks the share of the token's own q doᵀ in dS_t, which is added first.
+  /// Adds dS_t u to dk. `read` is this product without the term q dyᵀ that the token itself adds to dS_t, for each of
+  /// its query heads. Adds q (dy · u) to `read` first.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)
@@ -353,8 +358,8 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan. `product` multiplies the state before the token by
-  /// that state's gradient, both without their factors F.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` holds the sums of S̃ ∘ D̃ over features
+  /// of v: S is the state before the token, D its gradient, and both lack their factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;
@@ -363,7 +368,7 @@ class KeyScans {
     product.store(unit_.buffers.ddecays.at(g_, token, first));
   }
 
-  /// Returns F of a step after any rescaling.
+  /// Returns F at step n, after any rescaling.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;
@@ -377,7 +382,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  std::optional<TokenRows<T>> rows_;  ///< token rows of state g_
+  std::optional<TokenRows<T>> rows_;  ///< token rows of the current state, g_
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

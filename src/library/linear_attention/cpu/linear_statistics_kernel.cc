@@ -25,14 +25,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Waking a thread takes longer
-/// than 2^14 multiply-adds.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses another thread only for at
+/// least 2^14 multiply-adds, because waking it takes as long.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
 }
 
-/// Returns the number of multiply-adds in the walks of all tiles.
+/// Returns the number of multiply-adds that the walks (query_walk-inl.hpp) of all tiles take.
 template <class TokenOf>
 double walked(const LinearProblem& p, const std::vector<QueryTile>& tiles, const TokenOf& last_token) {
   double products = 0.0;
@@ -57,15 +57,17 @@ struct WeightsScratch {
         row(ws.take<T>("row", std::max(kChunk, p.D))) {}
 
   QueryWalkBuffers<T> walk;
-  View<T, 2> weights;  ///< (kChunk, columns) weights of the queries at each step
-  View<T, 1> row;      ///< one row of an output
+  View<T, 2> weights;  ///< (kChunk, columns) weights of each query at the steps of a chunk
+  View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Writes the weights of one thread's tiles. The thread's walk over the tokens passes it the weights of each step.
+/// Computes the weights of some tiles of queries, on one thread. It is the Sink of its QueryWalk, which passes it the
+/// weights of each step.
 template <typename T>
 class WeightsWorker {
  public:
-  /// Tokens are visited one by one: with pairs, a query's bits would depend on the other queries of its block.
+  /// The walk processes one token at a time. With two, the last bits of a query would depend on the other queries of
+  /// its block.
   static constexpr bool kPairs = false;
 
   WeightsWorker(const LinearWeightsProblem& p, std::int64_t queries, std::byte* memory)
@@ -116,7 +118,8 @@ class WeightsWorker {
  private:
   const ChosenQuery& query(std::int64_t c) const { return p_.chosen[static_cast<std::size_t>(tile_.first + c)]; }
 
-  /// Writes zeros where the walk does not write: in later chunks and in other sequences.
+  /// Writes zeros where the walk writes no weights: in chunks after the query's chunk, and in columns of other
+  /// sequences.
   void clear_hidden() const {
     if (!p_.outputs.weights.present()) return;
     const HeadRows<void> rows(p_.outputs.weights, s_.b, ho_);
@@ -165,7 +168,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
 
 // --- figures of all weights ---
 
-/// WalkSum lists the sums over the weights of a query, and TileSum the sums over the queries of a tile.
+/// WalkSum lists the sums that a query accumulates over its weights. TileSum lists the sums over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
 enum TileSum : std::int64_t { kTileShare, kTileReach, kTileAbsolute, kTileSums };
 
@@ -179,13 +182,14 @@ struct TileScratch {
   View<double, 2> sums;  ///< (kWalkSums, columns)
 };
 
-/// Computes the figures of one thread's tiles that depend on every weight of a query. It is the sink that receives the
-/// weights from the thread's walks. Sums over the tokens of a chunk have type T, sums over chunks have type double.
+/// Computes those figures that depend on every weight of a query, for some tiles of queries on one thread. It is the
+/// Sink of its QueryWalk, which passes it the weights. Sums within a chunk have type T; sums of chunks have type
+/// double.
 template <typename T>
 class TileWorker {
  public:
-  /// Tokens are visited in pairs. All columns of a block enter in the same chunk, since tiles begin at multiples of
-  /// kChunk and the width of a block divides kChunk.
+  /// The walk may process two tokens at a time where no query starts. All queries of a
+  /// block start in the same chunk, because tiles begin at multiples of kChunk and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 
@@ -237,11 +241,12 @@ class TileWorker {
     const View<double, 2>& sums;
     StateColumns columns;
     Chunk chunk;
-    Row own;  ///< token of each column
+    Row own;  ///< for each column, the token of its query
     Row absolute = Row::zero(), moment = Row::zero(), last = Row::zero();
   };
 
-  /// Computes one tile for output head `ho`. Writes kTileSums sums over the tile's queries to `tile_sums`.
+  /// Computes one tile of queries for output head `ho`. Writes the sums over these queries, one for each TileSum, to
+  /// `tile_sums`.
   void run(const QueryTile& tile, std::int64_t ho, double* tile_sums, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(tile.n);
     for (std::int64_t c = 0; c < tile.count; ++c) b_.walk.tokens(c) = tile.first + c;
@@ -288,10 +293,10 @@ struct LinearStatisticsMemory {
 
   View<T, 4> states;           ///< (N,Hv,D,Dv) S_T
   View<double, 3> tile_sums;   ///< (tiles,Ho,kTileSums)
-  View<std::byte, 2> scratch;  ///< (threads, bytes) each thread's TileScratch, later its StateScratch
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for each thread's TileScratch, later for its StateScratch
 };
 
-/// Stores the means over the queries of each sequence. Adds up the tiles in ascending order.
+/// Stores the means over the queries of each sequence. Adds up the sums of the tiles in ascending order.
 inline void store_tile_means(const LinearStatisticsProblem& p, const View<double, 3>& tile_sums) {
   constexpr QueryFigure kFigures[kTileSums] = {kQueryFirstShare, kQueryReach, kQueryAbsoluteSum};
   for (std::int64_t sum = 0; sum < kTileSums; ++sum) {
@@ -333,7 +338,7 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
   run_team(threads, [&](const Team& team) {
     std::byte* const scratch = memory->scratch.at(team.thread());
     TileWorker<T> tile_worker(p, queries, scratch);
-    // Start with the last tiles of a sequence, which take longest.
+    // Start with the last tiles of the last sequence: late queries have the most tokens to visit and take longest.
     team.in_turn(tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
       const std::int64_t tile = (tiles - 1 - n) / heads, ho = (tiles - 1 - n) % heads;

@@ -14,16 +14,19 @@
 #include "library/linear_attention/cpu/state_tasks-inl.hpp"
 #include "library/linear_attention/linear_statistics.hpp"
 
-// The queries r of a tile are the columns of a matrix R (D × queries). R follows the recurrence of a state's gradient,
-// from the last token to the first. The weights of token j are a_j = β_j Rᵀ k_j; then R becomes e^{g_j} ∘ (R − k_j
-// a_jᵀ). Columns are independent, so that a block of them walks through all tokens while it stays in the L1 cache.
-// Decays are factors, as in the scans of the passes (state_block-inl.hpp). At token t the walk overwrites the columns
-// of its queries by scale · q_t, so that NaN and infinities of later tokens do not reach a query.
+// A walk computes the attention weights of a tile of queries. The vectors r of the queries
+// (linear_attention_statistics.hpp) are the columns of a matrix R (D × queries). From the last token to the first,
+// token j yields the weights a_j = β_j Rᵀ k_j and updates R to e^{g_j} ∘ (R − k_j a_jᵀ), as the reverse scan updates a
+// state's gradient.
+//
+// Columns are independent, so a block of columns walks through all tokens while it stays in the L1 cache. Decays are
+// factors F as in scan_operands-inl.hpp. When the walk reaches token t, it sets the columns of the queries at t to
+// scale · q_t. This also discards any NaN or infinity that later tokens have left in these columns.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of a walk. `queries` is the largest number of queries in a tile.
+/// Buffers of a walk. `queries` is the number of queries in the largest tile.
 template <typename T>
 struct QueryWalkBuffers {
   QueryWalkBuffers(Workspace& ws, const LinearProblem& p, std::int64_t queries)
@@ -40,30 +43,32 @@ struct QueryWalkBuffers {
         tokens(ws.take<std::int64_t>("tokens", queries)) {}
 
   DecayFactors<T> factors;
-  std::int64_t padded;           ///< number of columns, rounded up to whole blocks
-  View<T, 1> columns;            ///< R̃, block by block, where R = F ∘ R̃
-  View<T, 2> keys;               ///< (kChunk,D) k
-  View<T, 2> reads;              ///< (kChunk,D) k ∘ F, with F before any rescaling
-  View<T, 2> second_reads;       ///< (kChunk,D) reads; second tokens of pairs read R̃ as it is before the first token
-  View<T, 2> adds;               ///< (kChunk,D) k / F
-  View<T, 1> betas;              ///< (kChunk)
-  View<T, 1> overlaps;           ///< (kChunk) dot product of a token's read vector and the previous token's add vector
-  View<T, 1> query;              ///< (D)
-  View<std::int64_t, 1> tokens;  ///< token of each column, ascending
+  std::int64_t padded;      ///< number of columns, rounded up to whole blocks
+  View<T, 1> columns;       ///< the stored R̃, block by block, where R = F ∘ R̃
+  View<T, 2> keys;          ///< (kChunk,D) k
+  View<T, 2> reads;         ///< (kChunk,D) k ∘ F, with F before any rescaling (DecayFactors::before())
+  View<T, 2> second_reads;  ///< (kChunk,D) `reads`, times the rescaling of the previous token if the token is the
+                            ///< second of a pair
+  View<T, 2> adds;          ///< (kChunk,D) k / F, with F after any rescaling
+  View<T, 1> betas;         ///< (kChunk)
+  View<T, 1> overlaps;      ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
+  View<T, 1> query;         ///< (D)
+  View<std::int64_t, 1> tokens;  ///< for each column, the token of its query; ascending
 };
 
-/// Runs the walks of one thread and passes the weights to a Sink, one row for each token and block of columns:
-///   Sink::kPairs               whether tokens may be visited in pairs while no column enters; changes bits
-///   Sink::Block<kVectors>      constructed for a block and a chunk; receives enter(lane) when a column enters,
-///                              take(weights, step) for each token, and finish() after the last token
-///   end_chunk(chunk)           called after all blocks have visited the chunk
+/// Runs the walks of one thread. Passes the weights of each token and block of columns to a Sink, which has these
+/// members:
+///   kPairs            whether the walk may process two tokens at a time where no query starts; changes the last bits
+///   Block<kVectors>   receives the weights of one block and chunk: enter(lane) when the query of a column starts,
+///                     take(weights, step) for each token, and finish() after the last token
+///   end_chunk(chunk)  called when all blocks have processed the chunk
 template <typename T, class Sink>
 class QueryWalk {
  public:
   QueryWalk(const LinearProblem& p, const QueryWalkBuffers<T>& buffers) : p_(p), D_(padded_dim<T>(p.D)), b_(buffers) {}
 
-  /// Walks the queries of head `ho` back to the first token of the sequence. The walk starts from the first `count`
-  /// entries of the buffer `tokens`.
+  /// Walks from the queries of head `ho` back to the first token of the sequence. The first `count` entries of the
+  /// buffer `tokens` are the tokens of the queries.
   void run(const TokenRange& s, std::int64_t ho, std::int64_t count, Sink& sink, Cancellation& cancellation) {
     h_ = ho / p_.readers();
     keys_ = token_rows(p_.inputs.k, s, p_.key_head(h_));
@@ -80,7 +85,8 @@ class QueryWalk {
     }
   }
 
-  /// Copies column c after the walk. It holds r_t, the vector with which the query reads the initial state S_0.
+  /// Copies column c after the walk. The column is then r_t, the vector whose product with the initial state S_0 is
+  /// part of y.
   void copy_column(std::int64_t c, std::int64_t count, T* to) const {
     for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
       if (c < columns.first || c >= columns.first + columns.count) return;
@@ -93,8 +99,8 @@ class QueryWalk {
     std::int64_t first, end;
   };
 
-  /// Calls visit(block, columns) with the block's columns that hold a query. All blocks have the same width, since
-  /// another width would change the order of additions.
+  /// Calls visit(block, columns) for each block, with those of its columns that hold a query. All blocks have the same
+  /// width, because the width determines the order of additions.
   template <class Visit>
   HWY_INLINE void for_blocks(std::int64_t count, const Visit& visit) const {
     const std::int64_t padded = round_up(count, kMostVectors * kLanes<T>);
@@ -124,7 +130,7 @@ class QueryWalk {
   template <int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // Columns from `entered` on were set in later chunks, which the walk has already visited.
+    // Queries of columns from `entered` on have started in later chunks, which the walk visits first.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
@@ -160,7 +166,8 @@ class QueryWalk {
     }
   }
 
-  /// Sets the column in a lane to the query of step n, and this lane of `read` to query · key of the step.
+  /// Starts the query of a column at step n: sets column `lane` of the block to scale · q, and element `lane` of `read`
+  /// to the product of scale · q with the step's key.
   template <std::int64_t kVectors, class Weights>
   void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
              BlockRow<T, kVectors>& read, Weights& weights) {
@@ -175,8 +182,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights of step n to the sink. They are β_n times `read`, which is Rᵀk_n. With the delta rule, also
-  /// stores them as the factor of k_n that the pass subtracts from R̃ at its token t.
+  /// Passes the weights β_n Rᵀ k_n of step n to the sink, where `read` is Rᵀ k_n. With the delta rule (kAdds = 1), also
+  /// lets the pass subtract k_n times the weights from the stored R̃, at its token t.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -197,13 +204,13 @@ class QueryWalk {
     if (n < chunk.count) visit<1, kAdds>(block, chunk, n, reads, weights);
   }
 
-  /// Visits the tokens of steps n … n + kTokens, where n is even.
+  /// Processes the tokens of steps n … n + kTokens. n is even.
   template <int kTokens, int kAdds, std::int64_t kVectors, class Weights>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const Chunk& chunk, std::int64_t n,
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // The read of the second token lacks what the first token subtracts.
+      // reads[1] belongs to R before the first token: apply what the first token subtracts.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

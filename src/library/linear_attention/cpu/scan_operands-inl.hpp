@@ -20,23 +20,25 @@
 #include "library/linear_attention/cpu/state_block-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// A scan does not multiply the state S by e^g at each token, which would be one instruction in four. Instead it stores
-// S̃ with S = F ∘ S̃, where F is one factor for the whole state or one per row. The decay of a token changes only F.
-// Vectors that read the state are multiplied by F, and vectors added to the state by 1/F. If F would leave
-// [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. F is 1 between chunks.
+// Scans avoid multiplying the state S by e^g at each token, which would be one instruction in four. They store S̃
+// instead, with S = F ∘ S̃. F is one factor for the whole state, or one per row. The decay of a token changes only F.
+// To compute Sᵀ x, a scan multiplies S̃ᵀ by F ∘ x. To add w xᵀ to S, it adds (w / F) xᵀ to S̃.
+//
+// If F would leave [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. It also
+// does so at the end of each chunk.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of tokens in a chunk. Operands are packed chunk by chunk, and the backward pass saves one state per chunk.
-/// The size affects bits, since F is reset to 1 at each chunk.
+/// The size affects the last bits of results, because F is reset to 1 at each chunk.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Largest decay factor F. It is small enough that S̃ overflows only if S exceeds 1/64 of the largest number.
+/// Largest decay factor F before a rescaling. With 64, S̃ overflows only if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
-/// Returns the padded size of D or Dv in buffers: a multiple of the lanes and of 4. Plain C++ loops visit up to 4
-/// elements together, and passes kMostVectors rows of a state. Blocks do not write columns beyond whole vectors.
+/// Returns the padded size of D or Dv in buffers: a multiple of the lanes and of 4. Scalar loops process 4 elements at
+/// a time, and passes process kMostVectors rows of a state at a time.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
   return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
@@ -50,7 +52,7 @@ struct Chunk {
   std::int64_t t0, count;
   Direction direction;
 
-  /// Returns the token of step n.
+  /// Returns the token that a scan visits at step n of the chunk.
   std::int64_t token(std::int64_t n) const { return direction == Direction::forward ? t0 + n : t0 + count - 1 - n; }
 };
 
@@ -64,11 +66,12 @@ HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
   return hn::IfThenElse(hn::Ge(power, hn::Set(d, kLargest)), hn::Inf(d), result);
 }
 
-/// Decay factors F of a chunk's tokens: one per token for the whole state, or one per token and row of the state.
+/// Decay factors F at each token of a chunk: one for the whole state, or one per row of the state. F is the product of
+/// the decays e^g since the start of the scan of this chunk, or since the last rescaling.
 ///
-/// forward: F of token t includes the decay of t itself, so F belongs to e^{g_t} S_{t−1}.
-/// reverse: F of token t includes only the decays of the tokens after t, so F belongs to the gradient of S_t. After the
-/// last step, last() also includes the decay of the first token and belongs to the gradient of S_{t0−1}.
+/// Forward scans: F at token t includes the decay of t, because the scan uses it for e^{g_t} S_{t−1}. Reverse scans: F
+/// at token t includes only the decays of the tokens after t, because the scan uses it for the gradient of S_t. last()
+/// also includes the decay of the chunk's first token t0, and applies to the gradient of S_{t0−1}.
 template <typename T>
 class DecayFactors {
  public:
@@ -86,7 +89,7 @@ class DecayFactors {
   bool present() const { return cols_ > 0; }
   bool by_feature() const { return by_feature_; }
 
-  /// Computes the factors of a chunk from `decay`, the logarithms g of the head's decays.
+  /// Computes the factors of a chunk. `decay` holds the logarithms g of the head's decays.
   void make(const HeadRows<const void>& decay, const Chunk& chunk) const {
     if (!present()) return;
     std::fill_n(running_.data, running_.shape[0], T{1});
@@ -98,17 +101,18 @@ class DecayFactors {
     if (shift == 1) multiply_running(decay, chunk.t0);
   }
 
-  /// Returns F of step n before any rescaling. A rescaling multiplies S̃ by this factor.
+  /// Returns F at step n, before the step rescales. If it does, it multiplies S̃ by this factor.
   const T* before(std::int64_t n) const { return before_.at(n); }
-  /// Returns whether step n rescales: multiplies S̃ by before(n) and resets F to 1.
+  /// Returns whether step n rescales, that is, multiplies S̃ by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
-  /// Returns 1/F of step n after any rescaling.
+  /// Returns 1/F at step n, after the step has rescaled: 1 if it does.
   const T* inverse(std::int64_t n) const { return inverse_.at(n); }
-  /// Returns F after the last step.
+  /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// Each writes n elements of `from` times a factor to `to`, which may alias `from`: times_before() before(s),
-  /// times_behind() F after step s and its rescaling, times_inverse() inverse(s). Without decay the factor is 1.
+  /// Multiply n elements of `from` by a factor and write them to `to`, which may alias `from`. The factor of
+  /// times_before() is before(s), that of times_inverse() is inverse(s), and that of times_behind() is 1 / inverse(s).
+  /// Without decay it is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -137,7 +141,7 @@ class DecayFactors {
     const auto least = hn::Set(d, static_cast<T>(1.0 / kMostFactor)), most = hn::Set(d, static_cast<T>(kMostFactor));
     T* running = running_.data;
     std::copy_n(running, cols_, before_.at(n));
-    bool fits = true;  // becomes false if a factor is NaN
+    bool fits = true;  // false also if a factor is NaN
     for (std::int64_t x = 0; x < running_.shape[0]; x += kLanes<T>) {
       const auto f = hn::LoadU(d, running + x);
       fits = fits && hn::AllTrue(d, hn::And(hn::Ge(f, least), hn::Le(f, most)));
@@ -173,8 +177,8 @@ class DecayFactors {
   View<T, 1> exps_, running_;  ///< (cols) padded to whole vectors
 };
 
-/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short: rows of a head often
-/// lie a power of two apart and share few sets of the cache, so an L1 cache holds only eight of them.
+/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short because rows of a head
+/// often lie a power of two apart: they map to few sets of the L1 cache, which then holds only eight of them.
 template <typename Void>
 HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
   constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
@@ -185,8 +189,8 @@ HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, s
   for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
 }
 
-/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the root is 0. Computes in f64, where neither the squares of f32
-/// numbers nor their inverse overflow.
+/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the square root is 0. Computes in f64, where the squares of f32
+/// numbers do not overflow, nor does the result.
 template <typename T>
 HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
   double sum[4] = {};
@@ -211,9 +215,9 @@ HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t 
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
 }
 
-/// Loads the row of q or k that step n visits, and pads it with zeros to `padded` columns. Divides the row by its L2
-/// norm if the problem normalises, and multiplies it by `factor`. Returns the inverse norm, at most the largest T,
-/// or 1.
+/// Loads the row of q or k that step n visits, and pads it with zeros to `padded` columns. If the problem normalises,
+/// divides the row by its L2 norm. Multiplies the row by `factor`. Returns the inverse norm, limited to the largest T,
+/// or 1 without normalisation.
 template <typename T>
 T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
                   std::int64_t padded, const LinearProblem& p, T factor) {
@@ -222,7 +226,8 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   std::fill(to + from.cols, to + padded, T{0});
   const double inverse_f64 = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
   constexpr T kLargest = std::numeric_limits<T>::max();
-  if (inverse_f64 > static_cast<double>(kLargest)) {  // a row of subnormal numbers, or of zeros with a tiny eps
+  if (inverse_f64 >
+      static_cast<double>(kLargest)) {  // the row consists of subnormal numbers, or of zeros and eps is tiny
     for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * inverse_f64) * factor;
     return kLargest;
   }
@@ -241,7 +246,7 @@ HeadRows<Void> token_rows(const BasicTensorView<Void>& tensor, const TokenRange&
   return HeadRows<Void>(tensor, s.b, h).range(s.t0, s.T);
 }
 
-/// Loads beta of a chunk's tokens in the order of a scan, or 1 if beta is absent.
+/// Loads beta of a chunk's tokens in the order in which a scan visits them. Fills in 1 if beta is absent.
 template <typename T>
 void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& s, std::int64_t h, const Chunk& chunk) {
   if (!p.inputs.beta.present()) {
@@ -252,7 +257,8 @@ void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& 
   for (std::int64_t n = 0; n < chunk.count; ++n) load_row(to.at(n), rows, chunk.token(n), 0, 1);
 }
 
-/// Loads the rows of a chunk's tokens in the order of a scan, and pads them with zeros to the columns of `to`.
+/// Loads the rows of a chunk's tokens in the order in which a scan visits them. Pads them with zeros to the columns of
+/// `to`.
 template <typename T>
 void load_rows(const View<T, 2>& to, const HeadRows<const void>& from, const Chunk& chunk) {
   for (std::int64_t n = 0; n < chunk.count; ++n) {

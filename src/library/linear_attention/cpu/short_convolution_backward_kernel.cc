@@ -23,14 +23,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of rows in a block. dweight and dbias are summed block by block, so their bits depend on this size.
+/// Number of rows in a block. dweight and dbias are sums of the blocks' sums, so their last bits depend on this size.
 inline constexpr std::int64_t kSumRows = 256;
 inline constexpr TaskSizes kChannelsTasks{kSumRows, kSumRows, 64, 512};
 inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
-/// Number of rows in a strip if vectors run along channels.
+/// Number of rows (tokens) in a strip if vectors run along channels.
 inline constexpr std::int64_t kGradientRows = 32;
 
-/// Scratch buffers of one thread. If vectors run along tokens, each buffer is a single row of tokens.
+/// Scratch buffers of one thread. x, ds and out hold several rows of channels, or one row of tokens if vectors run
+/// along tokens.
 template <typename T>
 struct ConvolutionGradientScratch {
   ConvolutionGradientScratch(Workspace& ws, const ConvolutionPlan& plan) {
@@ -45,7 +46,7 @@ struct ConvolutionGradientScratch {
     weight = ws.take<T>("taps", tokens ? 0 : K * width);
     window = ws.take<T>("window", K - 1, tokens ? 0 : width);
   }
-  View<T, 2> x, ds, out;  ///< `ds` first holds rows of dy, and `out` holds rows of s or of dx
+  View<T, 2> x, ds, out;  ///< `ds` holds dy at first; `out` holds s, the sums before the activation, or dx
   View<T, 2> taps, window;
   View<T, 1> weight, state;
 };
@@ -56,11 +57,11 @@ struct ConvolutionGradientBuffers {
     if (has_sums) sums = ws.take<T>("sums", plan.row_blocks, plan.p.K + 1, round_up(plan.p.C, kLanes<T>));
     scratch = ws.take<std::byte>("threads", threads, count_bytes<ConvolutionGradientScratch<T>>(plan));
   }
-  View<T, 3> sums;             ///< (row blocks,K+1,padded C) partial sums: K rows of dweight and one of dbias
-  View<std::byte, 2> scratch;  ///< (threads, bytes) ConvolutionGradientScratch of each thread
+  View<T, 3> sums;             ///< (row blocks,K+1,padded C) sums of each row block: K rows of dweight and one of dbias
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the ConvolutionGradientScratch of each thread
 };
 
-/// Returns whether vectors of channels can be loaded from x and dy, and stored to dx, directly in the tensors.
+/// Returns whether the kernels can load vectors of channels from x and dy and store them to dx without copies.
 template <typename T>
 bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
   const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
@@ -101,7 +102,7 @@ class ConvolutionGradientWorker {
     });
   }
 
-  /// Writes dstate of a sequence without tokens: a copy of the incoming dstate, or zeros.
+  /// Writes dstate of a sequence without tokens: copies the incoming dstate, or writes zeros if it is absent.
   void pass_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     if (sequence.T > 0) return;
@@ -116,14 +117,15 @@ class ConvolutionGradientWorker {
   }
 
  private:
-  /// Returns row j of the current block's partial sums.
+  /// Returns row j of the current row block's sums, at the current channels.
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
-  /// Returns how many rows of the old state get their gradients with token t: K − 1 if t is 0 and dstate is wanted,
-  /// otherwise 0.
+  /// Returns the number of rows before token t for which a block that begins with t also computes gradients. These are
+  /// the K − 1 rows of the old state if t is 0 and dstate is requested, otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens. is_own is false after the end of the block, for tokens that only complete the block's dx.
+  /// A strip of tokens t … t + rows. is_own is false for tokens after the end of the block. They belong to another
+  /// block, but dx of this block's last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
     bool is_own;
@@ -151,7 +153,8 @@ class ConvolutionGradientWorker {
     if (done < cols_) buffered_strip(range, strip, done);
   }
 
-  /// Computes `n` channels of a strip directly in the tensors. No token of the strip's dx belongs to the new state.
+  /// Computes `n` channels of a strip directly in the tensors. The caller ensures that the rows of x and dx
+  /// lie in the tensors, and that no row of dx also belongs to the new state.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
                       const Strip& strip, std::int64_t n) const {
@@ -167,13 +170,13 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // only dstate is requested, and its rows are never computed in place
+      rows.skipped = strip.rows;  // skip dx: dstate may be requested, but its rows are never computed in place
     }
     rows.n = n;
     convolve(rows);
   }
 
-  /// Computes the channels of a strip from `done` on, through the buffers.
+  /// Computes the channels of a strip after the first `done`, through buffers.
   void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
@@ -191,7 +194,8 @@ class ConvolutionGradientWorker {
       store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
   }
 
-  /// Returns a strip's operands for channels from `done` on. The caller sets n, and the rows of x, dy and dx.
+  /// Returns a strip's operands for the channels after the first `done`. The caller sets n, and the rows of x, dy and
+  /// dx.
   template <typename Stored>
   GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     GradientRows<T, Stored> rows{};
@@ -208,7 +212,8 @@ class ConvolutionGradientWorker {
     return rows;
   }
 
-  /// Stores dx of token u, or a row of dstate if u < 0. First adds the incoming dstate if the new state contains row u.
+  /// Stores the gradient of row u: dx if u ≥ 0, otherwise a row of dstate. If row u also belongs to the new state,
+  /// first adds the incoming dstate of that row.
   void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient, std::int64_t first,
                       std::int64_t cols) const {
     const std::int64_t i = u + p_.K - 1 - range.T;  // index of row u in the new state
@@ -246,7 +251,7 @@ class ConvolutionGradientWorker {
     reversed[p_.K] = 0;
     x_reader.load_tokens(x, t - past, computed + past, c);
     std::fill(x + computed + past, x + padded + past, T{0});
-    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // end of the elements of ds that are read
+    const std::int64_t end = round_up(lead + n, kLanes<T>) + past;  // end of the elements of ds that the kernels read
     dy_reader.load_tokens(scratch_.ds.data, t - lead, lead + n + past, c);
     std::fill(ds + n + past, scratch_.ds.data + std::max(end, lead + padded), T{0});
     if (p_.silu()) {
@@ -264,11 +269,12 @@ class ConvolutionGradientWorker {
     store_gradients(range, out, t - lead, lead + n, c);
   }
 
-  /// Stores dx of tokens u … u + count of one channel; tokens before 0 go to dstate. First adds the incoming dstate to
-  /// the tokens that the new state contains.
+  /// Stores the gradients of tokens u … u + count of one channel: dx, or dstate for tokens before 0. First adds the
+  /// incoming dstate to the gradients of tokens that belong to the new state.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // first token in new state
+    const std::int64_t past = p_.K - 1,
+                       into = std::max<std::int64_t>(range.T - past, u);  // first token that belongs to the new state
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];
       const std::int64_t n = u + count - into;
@@ -289,13 +295,14 @@ class ConvolutionGradientWorker {
   bool has_sums_, writes_rows_, in_place_;
   ConvolutionGradientScratch<T> scratch_;
   std::int64_t row_block_ = 0;
-  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< channels of the current block
-  std::int64_t loaded_block_ = -1;                  ///< channel block with its taps in the scratch; −1 for none
+  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< first channel and number of channels of the current block
+  std::int64_t loaded_block_ = -1;                  ///< the channel block whose taps are in the scratch; −1 for none
 };
 
 inline constexpr std::int64_t kReducedChannels = 64;
 
-/// Adds up the partial sums of dweight and dbias in ascending order, for kReducedChannels channels from `first` on.
+/// Computes dweight and dbias of channels first … first + kReducedChannels: adds up the sums of the row blocks in
+/// ascending order.
 template <typename T>
 void reduce_sums(const ShortConvolutionProblem& p, const View<T, 3>& sums, std::int64_t first) {
   const std::int64_t cols = std::min(kReducedChannels, p.C - first);

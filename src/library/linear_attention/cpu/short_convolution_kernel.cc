@@ -22,18 +22,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Sizes of tasks with vectors along channels: kWideTasks if x and y are accessed in place, kBufferedTasks if they pass
-/// through buffers, which then stay in the L2 cache.
+/// Limits of tasks with vectors along channels. kWideTasks applies if the kernels read x and write y in place.
+/// kBufferedTasks applies if they use buffers, which then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
-/// Sizes of tasks with vectors along tokens.
+/// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
-/// Number of tokens that pass through the buffer at a time. kHeadTokens applies at the start of a sequence if the other
-/// tokens are accessed in place, and kBufferedTokens otherwise.
+/// Number of tokens that are copied to a buffer at a time. If the kernels work in place, they copy at most kHeadTokens
+/// tokens at the start of a sequence, which need the state. Otherwise they copy kBufferedTokens tokens at a time.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 
-/// Returns whether vectors can be loaded from x and stored to y directly in the tensors.
+/// Returns whether the kernels can load vectors from x and store them to y without copies.
 template <typename T>
 bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
   const std::size_t dim = along == Along::tokens ? 2 : 3;
@@ -67,7 +67,7 @@ struct ConvolutionBuffers {
   ConvolutionBuffers(Workspace& ws, const ConvolutionPlan& plan, int threads) {
     scratch = ws.take<std::byte>("threads", threads, count_bytes<ConvolutionScratch<T>>(plan));
   }
-  View<std::byte, 2> scratch;  ///< (threads, bytes) ConvolutionScratch of each thread
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the ConvolutionScratch of each thread
 };
 
 /// Computes the blocks of rows and channels that one thread takes.
@@ -97,8 +97,8 @@ class ConvolutionWorker {
     });
   }
 
-  /// Writes the new state of one sequence and block of channels. The new state may overwrite the old one: each old row
-  /// is read before it is overwritten.
+  /// Writes the new state of one sequence and block of channels. The new state may be the old one, updated in place:
+  /// each old row is read before it is overwritten.
   void write_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
@@ -125,7 +125,7 @@ class ConvolutionWorker {
     }
   }
 
-  /// Computes `n` channels of a whole strip directly in the tensors.
+  /// Computes the first `n` channels of a whole strip directly in the tensors.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const ConvolvedRows<T, Stored>&), const ConvolutionRange& range, std::int64_t t,
                       std::int64_t n) const {
@@ -137,7 +137,7 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Computes the channels of a strip from `done` on, through the buffers.
+  /// Computes the channels of a strip after the first `done`, through buffers.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);
@@ -196,8 +196,8 @@ class ConvolutionWorker {
   const TapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
   bool in_place_;                      ///< whether x and y can be read and written in place
-  std::int64_t first_ = 0, cols_ = 0;  ///< channels of the current block
-  std::int64_t loaded_block_ = -1;     ///< channel block with its taps in the scratch; −1 for none
+  std::int64_t first_ = 0, cols_ = 0;  ///< first channel and number of channels of the current block
+  std::int64_t loaded_block_ = -1;     ///< the channel block whose taps are in the scratch; −1 for none
 };
 
 template <typename T>

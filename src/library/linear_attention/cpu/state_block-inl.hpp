@@ -17,14 +17,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of vectors in a row of the widest block. A pass visits two tokens. Its 4 kVectors sums fill 16 registers
-/// together with the added rows, and hide the latency of multiply-adds. Each vector of the state is loaded and stored
-/// once for 6 multiply-adds. One token with rows twice as wide takes as many instructions, but stores limit it to 0.64
-/// of FMA peak instead of 0.94 (Zen 3, D = 128).
+/// Number of vectors in a row of the widest block. A pass visits two tokens and computes four products of the state
+/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers, and the
+/// multiply-adds hide their latency. The pass loads and stores each vector of the state once for 6 multiply-adds. A
+/// pass over one token with rows of 4 vectors takes as many instructions, but its stores limit it to 0.64 of FMA peak
+/// instead of 0.94 (Zen 3, D = 128).
 inline constexpr std::int64_t kMostVectors = 2;
 
 /// Divides the columns of a state into blocks of kMostVectors vectors. The last block may have fewer vectors. The
-/// division depends only on the number of columns, so threads do not affect the bits of a column.
+/// division depends only on the number of columns, so results are bitwise identical for any number of threads.
 template <typename T>
 class ColumnBlocks {
  public:
@@ -32,7 +33,7 @@ class ColumnBlocks {
 
   std::int64_t count() const { return divide_up(vectors_, kMostVectors); }
   struct Block {
-    std::int64_t first, vectors;  ///< first vector, and number of vectors
+    std::int64_t first, vectors;  ///< index of the first vector; number of vectors
   };
   Block operator()(std::int64_t n) const {
     const std::int64_t first = n * kMostVectors;
@@ -43,7 +44,7 @@ class ColumnBlocks {
   std::int64_t vectors_;
 };
 
-/// Factors that multiply a block before a token updates it: none, one per row, or one per column.
+/// The shape of the factors that multiply a block before a token updates it: none, one per row, or one per column.
 enum class Rescaling { none, rows, columns };
 
 // Compiler-generated default constructors lack the target's attributes, so they must not construct vectors.
@@ -128,14 +129,17 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// Use of the per-token copies of a block S in a pass. `written`: the pass stores S after each token to its copy, and
-/// leaves the block unchanged. `multiplied`: after each token, the pass sums S ∘ copy over rows.
+/// How a pass over a block S uses a buffer with one copy of S per token. `written`: the pass stores S after each token
+/// to that token's copy, and leaves the block unchanged. `multiplied`: the copies hold other states, and the pass sums
+/// S ∘ copy over the rows after each token.
 enum class Copies { unused, written, multiplied };
 
-/// Operands and results of a pass over a block S. For one token after the other, the pass computes:
-///   S = factors ∘ S;  S += Σ w xᵀ over the token's products;  out = Sᵀ read
-///   copy = S, or product = the sums of S ∘ copy over rows
-/// After the last token, the pass computes sum = Sᵀ next for each of `next`.
+/// Operands and results of a pass over a block S. For each token in order, the pass computes:
+///   S = factors ∘ S                      if it rescales
+///   S += w xᵀ                            for each of the token's outer products in `adds`
+///   out = Sᵀ read
+///   copy = S, or product = the sums of S ∘ copy over rows, as kCopies says
+/// After the last token, the pass computes Sᵀ x for each vector x in `next`.
 template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
           Copies kCopies = Copies::unused>
 struct Pass {
@@ -144,11 +148,11 @@ struct Pass {
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
-  const T* reads[kTokens];      ///< read vectors that yield `outs`
-  const T* next[slots(kNext)];  ///< read vectors that yield `sums`
-  const T* factors[kTokens];    ///< factors of rows or columns; unused without rescaling
-  T* copies[kTokens];           ///< one block of the size of S per token
-  Row outs[kTokens];            ///< results Sᵀ read
+  const T* reads[kTokens];      ///< vector that S is multiplied by after each token
+  const T* next[slots(kNext)];  ///< vectors that S is multiplied by after the last token
+  const T* factors[kTokens];    ///< factors of rows or columns; not read if the pass does not rescale
+  T* copies[kTokens];           ///< for each token, a buffer of the size of S
+  Row outs[kTokens];            ///< result Sᵀ read for each token
   Row sums[slots(kNext)];
   Row products[kTokens];
 
@@ -206,7 +210,7 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
   for (int n = 0; n < kNext; ++n) sums[n] = Row::sum_of(sum[n]);
 }
 
-/// Returns Sᵀ read for a block S.
+/// Returns Sᵀ x for a block S, where x is the vector `read`.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> read_block(const StateBlock<T, kVectors>& state, const T* read) {
   Pass<1, 0, 0, 1, T, kVectors> pass;

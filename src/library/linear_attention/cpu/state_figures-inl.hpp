@@ -25,10 +25,10 @@ inline double mean_of(double total, std::int64_t count) {
   return count == 0 ? 0.0 : total / static_cast<double>(count);
 }
 
-/// Counts the queries over which means are taken: all but query 0.
+/// Returns the number of queries over which means are taken: all queries but the first.
 inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
 
-/// Compensated sum (Neumaier): also sums the rounding errors, which would accumulate if all tokens are alike.
+/// Compensated sum (Neumaier). Also sums the rounding errors, because they accumulate if all addends are equal.
 class TokenSum {
  public:
   void add(double term) {
@@ -54,15 +54,17 @@ struct StateScratch {
   }
 
   View<T, 1> key, query;
-  View<T, 1> decay;        ///< (D) e^g of the token
-  View<T, 1> first, all;   ///< (D) their dot products with q are the weight of token 0 and the sum of all weights
-  View<double, 2> totals;  ///< (readers, 2) sums over tokens of the two figures from `first` and `all`
-  View<double, 2> matrix;  ///< S_T or its transpose, shorter dimension first, scaled to largest magnitude 1
+  View<T, 1> decay;       ///< (D) e^g of the current token
+  View<T, 1> first, all;  ///< (D) columns of the state, see StateFigures
+  View<double, 2>
+      totals;  ///< for each query head of the state, the sums over queries of kQueryFirst and kQueryWeightSum
+  View<double, 2>
+      matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled so that the largest magnitude is 1
 };
 
-/// Computes the figures of one thread's states. For this it carries two extra columns of the state. The column `first`
-/// has value 1 at the first token and 0 at others, so a query reads the weight of the first token from it. The column
-/// `all` has value 1 at every token, so a query reads its sum of weights from it.
+/// Computes the figures of some states, on one thread. To this end it updates two additional columns of a state. The
+/// value v of the column `first` is 1 at the first token and 0 at the others: q · first is the weight of the first
+/// token. The value of the column `all` is 1 at every token: q · all is the sum of the weights.
 template <typename T>
 class StateFigures {
  public:
@@ -77,7 +79,7 @@ class StateFigures {
 
  private:
   struct Gates {
-    TokenSum decays, logarithms, betas;  // sums over tokens and features
+    TokenSum decays, logarithms, betas;  // sums over tokens, and over features if each has a decay
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {
@@ -126,8 +128,8 @@ class StateFigures {
     return beta;
   }
 
-  /// Updates a column with token t: column ← e^g column + β k (value − kᵀ e^g column). Without the delta rule:
-  /// column ← e^g column + k value.
+  /// Updates a column of the state with token t. With the delta rule: column ← e^g column + β k (value − kᵀ e^g
+  /// column). Without: column ← e^g column + k value.
   void move(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
     const Tag<T> d;
     const T *const key = b_.key.data, *const decay = b_.decay.data;
@@ -141,7 +143,7 @@ class StateFigures {
       hn::StoreU(hn::MulAdd(hn::LoadU(d, key + x), factor, hn::LoadU(d, column + x)), d, column + x);
   }
 
-  /// Computes and stores the figures of the queries of token t, for all heads that read the state.
+  /// Computes and stores the figures of the queries at token t, for all query heads that read the state.
   void read(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       const std::int64_t ho = h * p_.readers() + r;
@@ -184,7 +186,7 @@ class StateFigures {
     store(p_.outputs.state_norm, n, h, largest * std::sqrt(squares));
   }
 
-  /// Copies S_T divided by its largest magnitude, or by 1 if that is 0 or not finite. Returns the divisor.
+  /// Copies S_T divided by its largest magnitude, or by 1 if that magnitude is 0 or not finite. Returns the divisor.
   double copy_matrix(std::int64_t n, std::int64_t h) const {
     const T* const state = states_.at(n, h);
     T most{0};

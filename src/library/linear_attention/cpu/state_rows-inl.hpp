@@ -16,7 +16,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Range of columns of a tensor that a block or a task covers. Further columns of a block are padding.
+/// The columns of a tensor that a block or a task covers. If a block is wider, its remaining columns are padding.
 struct StateColumns {
   std::int64_t first, count;
 };
@@ -27,8 +27,8 @@ StateColumns columns_of(std::int64_t first_vector, std::int64_t cols) {
   return {first, std::min(StateBlock<T, kVectors>::kWidth, cols - first)};
 }
 
-/// Loads the block's columns of a state (D,Dv) from a tensor. Padding is set to zeros, and so is the whole block if the
-/// tensor is absent.
+/// Loads the block's columns of a state (D,Dv) from a tensor. Fills padding with zeros. Fills the whole block with
+/// zeros if the tensor is absent.
 template <typename T, std::int64_t kVectors>
 void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state, const StateColumns& columns) {
   constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
@@ -57,8 +57,8 @@ void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& blo
   }
 }
 
-/// Loads a block of the transpose (Dv,D) of a state. The block's columns are rows of the tensor. `row` is scratch for
-/// one row of the tensor.
+/// Loads a block of the transposed state (Dv,D). The block's columns are rows of the tensor. `row` is scratch for one
+/// row of the tensor.
 template <typename T, std::int64_t kVectors>
 void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state,
                            const StateColumns& columns, T* row) {
@@ -91,15 +91,15 @@ void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
   }
 }
 
-/// Factors with which a scan of a state (D,Dv) rescales its blocks. Factors of features multiply rows. A single factor
-/// for the whole state multiplies all columns.
+/// Supplies the factors with which a scan rescales the blocks of a state (D,Dv). If each feature has its own decay, the
+/// factors multiply rows. If one decay applies to the whole state, they multiply all columns.
 template <typename T>
 class BlockFactors {
  public:
   explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
 
-  /// Sets the factors of a pass over `tokens` tokens from step n on. Returns what they multiply: rows, columns or
-  /// nothing.
+  /// Sets the factors of a pass over `tokens` tokens, the first at step n. Returns whether they multiply rows, columns
+  /// or nothing.
   template <class PassT>
   HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
     bool any = false;
@@ -111,7 +111,7 @@ class BlockFactors {
     return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
   }
 
-  /// Multiplies S̃ by F after the last token of a chunk, which turns S̃ into S.
+  /// Multiplies the stored state S̃ by F after the last token of a chunk. The block then holds S.
   template <std::int64_t kVectors>
   void finish(const StateBlock<T, kVectors>& block) {
     if (!factors_.present()) return;

@@ -17,21 +17,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A task: column blocks first … end of the state of sequence n and head h.
+/// A task of the forward pass: the column blocks first … end of the state of sequence n and head h.
 struct StateTask {
   std::int64_t n, h;
   std::int64_t first, end;
 };
 
-/// Divides the states of a problem into tasks. If there are too few states to keep all threads busy, each state is cut
-/// into pieces of its column blocks. Columns of a state are independent, so cutting does not change bits.
+/// Divides the states of a problem into tasks. If there are too few states to keep all threads busy, divides the column
+/// blocks of each state among several tasks. Columns of a state are independent, so this does not change results.
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    // Each piece packs the tokens again, which is a seventh of the work of a whole head.
+    // Divides states only if it helps: each task packs the tokens again, a seventh of the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // Waking a thread takes longer than the work on this many state elements.
+    // A thread needs at least this many state elements to process. Waking it for fewer takes longer than the work.
     constexpr double kLeastPerThread = 1 << 12;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -51,15 +51,15 @@ class StateTasks {
   int threads_ = 1;
 };
 
-/// Calls visit() with a block's number of vectors as a std::integral_constant.
+/// Calls visit(count), where `count` is the number of vectors in a block's row as a std::integral_constant.
 template <class Visit>
 HWY_INLINE void with_vectors(std::int64_t vectors, const Visit& visit) {
   static_assert(kMostVectors == 2);
   vectors == 1 ? visit(std::integral_constant<std::int64_t, 1>()) : visit(std::integral_constant<std::int64_t, 2>());
 }
 
-/// Calls visit(block, columns, index) for blocks task.first … task.end of a state with `rows` rows and `cols` columns.
-/// `state` holds all blocks of the state, one after the other.
+/// Calls visit(block, columns, index) for each block from task.first to task.end of a state with `rows` rows and `cols`
+/// columns. `state` holds all blocks of the state, one after the other.
 template <typename T, class Task, class Visit>
 HWY_INLINE void for_state_blocks(T* state, std::int64_t rows, std::int64_t cols, const Task& task, const Visit& visit) {
   const ColumnBlocks<T> blocks(cols);
@@ -82,7 +82,7 @@ StateColumns task_columns(const Task& task, std::int64_t cols) {
   return {first, std::min((last.first + last.vectors) * kLanes<T>, cols) - first};
 }
 
-/// Runs a pass with the given rescaling. Not inlined, since a pass has hundreds of instructions.
+/// Runs a pass with the given rescaling. Not inlined, because a pass has hundreds of instructions.
 template <class PassT, typename T, std::int64_t kVectors>
 HWY_NOINLINE void run_pass(PassT& pass, const StateBlock<T, kVectors>& block, Rescaling rescaling) {
   switch (rescaling) {

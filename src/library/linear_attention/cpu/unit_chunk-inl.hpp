@@ -17,9 +17,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Writes one row of dq or dk. `row` is factor · x̂ with x̂ = r x, where x is the row of q or k and r is `norm`.
-/// `gradient` is the gradient of `row`. If the problem normalises, r = 1/√(Σ x² + eps) and
-/// dx = factor · r (gradient − x̂ Σ x̂ ∘ gradient). Otherwise dx = factor · gradient. `scratch` has D elements.
+/// Writes one row of dq or dk. x is the row of q or k. `row` = factor · x̂ is the row that the scans used, with x̂ = r
+/// x if the problem normalises and x̂ = x if not. r = 1/√(Σ x² + eps) is `norm`, and `gradient` is the gradient of
+/// `row`. Then dx = factor · r (gradient − x̂ Σ x̂ ∘ gradient) if the problem normalises, otherwise dx = factor ·
+/// gradient. `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
                         std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {
@@ -32,7 +33,7 @@ void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient
   store_row(to, scratch, token, 0, p.D);
 }
 
-/// Packs the operands and writes the gradients of chunk c of a unit.
+/// Packs the tokens of chunk c of a unit before the scans, and writes their gradients after the scans.
 template <typename T>
 class UnitChunk {
  public:
@@ -93,7 +94,7 @@ class UnitChunk {
  private:
   Chunk chunk() const { return {t0_, end_ - t0_, Direction::forward}; }
 
-  /// Packs rows of the unit's heads of q or k, and saves their inverse norms.
+  /// Packs q or k of the unit's heads, and saves the inverse norms of the rows.
   void pack_rows(const View<T, 3>& rows, const View<T, 2>& norms, const ConstTensorView& input, T factor) const {
     const auto& [heads, tokens, padded] = rows.shape;
     for (std::int64_t h = 0; h < heads; ++h) {

@@ -20,7 +20,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  /// Prepares the scans of state g of the unit.
+  /// Prepares scans 1 and 2 of state g of the unit.
   ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t g, std::byte* scratch,
              Cancellation& cancellation)
       : p_(p),
@@ -72,7 +72,7 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
-  /// Writes zeros after the last column of the buffers that later steps read in whole vectors.
+  /// Fills the columns after Dv with zeros in those buffers that later scans read in whole vectors.
   void clear_padding() {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
@@ -84,7 +84,7 @@ class ValueScans {
     }
   }
 
-  /// Sets the differences and u to v, for problems that do not need scan 1.
+  /// Copies v to `differences` and `updates`. Replaces scan 1 for problems that do not need it.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
@@ -108,7 +108,7 @@ class ValueScans {
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
   }
 
-  /// Stores a row for the key scans, if they run.
+  /// Stores a row that scans 3 and 4 will read. Does nothing if these scans do not run.
   template <std::int64_t kVectors>
   HWY_INLINE void keep(const View<T, 3>& rows, const BlockRow<T, kVectors>& row, std::int64_t token,
                        std::int64_t first) const {
@@ -150,8 +150,8 @@ class ValueScans {
     for (std::int64_t n = 0; n < 2; ++n) sums[n] = read_block(block, b_.key_reads.at(std::min(n, chunk.count - 1)));
   }
 
-  /// Sets the read vectors of the two tokens from step n on. Repeats the last vector if the chunk ends earlier; its
-  /// results are then unused.
+  /// Sets the vectors k ∘ F that the pass multiplies the state by for steps n and n + 1. After the end of the chunk,
+  /// repeats the chunk's last vector; nobody uses its results.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
@@ -246,8 +246,9 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Handles the query heads of a state after the first. If there are any, rescales the block and adds their products.
-  /// Returns the rescaling that is still to be done.
+  /// Adds the outer products q dyᵀ of all query heads that share this state, except the first head. Its first pass also
+  /// does the pending rescaling of the block. Returns the rescaling that remains: `rescaling` if there was no pass,
+  /// else none.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
                                          const StateColumns& columns, const Chunk& chunk, std::int64_t n,
