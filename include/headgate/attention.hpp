@@ -42,7 +42,7 @@ enum class GateFn : std::int32_t {
   identity = 6
 };
 
-/// The largest D and Dv.
+/// Largest supported head dims D and Dv.
 inline constexpr std::int64_t kMaxHeadDim = 512;
 
 /// The largest magnitude of a query offset.
@@ -68,8 +68,8 @@ enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
 /// The options of attention. The defaults give attention without a mask, with a sigmoid gate if `gate` is present.
 struct AttentionOptions {
-  std::optional<double> scale{};  ///< 1/√D when empty; finite
-  double softcap = 0.0;           ///< c > 0; 0 for no cap
+  std::optional<double> scale{};  ///< factor of q kᵀ, finite; empty means 1/√D
+  double softcap = 0.0;           ///< c of the softcap, c > 0; 0 means no softcap
   Causality causality = Causality::none;
   /// Sliding window: key j is visible to query i iff at_i − window_left ≤ j ≤ at_i + window_right. −1 means no limit on
   /// that side. Below −1 the window excludes the query's own position: with window_left 9 and window_right −3, query i
@@ -87,15 +87,16 @@ struct AttentionOptions {
   Precision precision = Precision::exact;  ///< native16: q must be bf16
   /// Dropout probability p in [0, 1). The weights P become P ∘ M, where M is 0 with probability p and 1/(1 − p)
   /// otherwise; lse is computed without dropout. M depends only on dropout_seed and on the weight's sequence in the
-  /// call, query head, query and key, not on threads or target. The backward pass needs the same two options.
+  /// call, query head, query and key, not on threads or target. Pass the same dropout and dropout_seed to the backward
+  /// pass.
   double dropout = 0.0;
   std::int64_t dropout_seed = 0;
 };
 
-/// The inputs of attention, with any strides. q and k are required, and v for outputs with its columns; the others may
-/// be absent. q, k and v share a dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if
-/// causality, window, mask and key_lengths all permit it. k and v of hidden keys must be finite, because 0 · ∞ is NaN;
-/// only keys beyond key_lengths may hold anything.
+/// The inputs of attention, with any strides. q and k are required, and so is v, except to compute only lse, weights or
+/// statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k and v may also be i8,
+/// with scales. A key is visible if causality, window, mask and key_lengths all permit it. k and v of hidden keys must
+/// be finite, because 0 · ∞ is NaN; only keys beyond key_lengths may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
@@ -130,12 +131,13 @@ struct AttentionInputs {
   ConstTensorView key_bias{};
 };
 
-/// The outputs of the forward pass, which overwrites them. y may be absent if lse or weights is asked for without attn.
+/// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights.
 struct AttentionOutputs {
   TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
   TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights{};  ///< exp(s − lse) ∘ M (B,Hq,T,S), dtype of q; T · S elements per head, for small problems
+  TensorView weights{};  ///< (B,Hq,T,S), dtype of q: the softmax weights exp(s − lse) ∘ M, with the dropout mask M
+                         ///< or 1. Has T · S elements per head
 };
 
 /// Computes y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.

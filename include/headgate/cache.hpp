@@ -77,8 +77,8 @@ class HEADGATE_API KvCache {
 
   /// Adds a sequence without tokens and returns its number. remove_sequence() makes the number available again.
   std::int64_t add_sequence();
-  /// Adds a sequence with the tokens of `sequence` and returns its number. The two share pages. If the last page is not
-  /// full, the first of them to append copies it.
+  /// Adds a sequence with the tokens of `sequence` and returns its number. Both sequences share the pages. If the last
+  /// page is not full, the first sequence to append copies it.
   std::int64_t fork(std::int64_t sequence);
   /// Removes a sequence. Its number, and its pages that no other sequence shares, become available again.
   void remove_sequence(std::int64_t sequence);
@@ -115,14 +115,16 @@ class HEADGATE_API KvCache {
   /// Returns views of the cache's memory, valid until grow() or move_to().
   const CacheTensors& tensors() const { return tensors_; }
 
-  /// Returns the inputs of a batch of sequences. The T queries of each sequence are its last T tokens; T is at most the
-  /// shortest length. For packed queries (cu_seqlens_q), pass T = 0 and clear query_offsets of the inputs.
+  /// Returns the attention inputs for a batch of sequences. The T queries of each sequence are its last T tokens, so T
+  /// must not exceed the shortest length. For packed queries (cu_seqlens_q), pass T = 0 and clear query_offsets of the
+  /// inputs.
   CacheBatch batch(std::span<const std::int64_t> sequences, std::int64_t T) const;
 
   /// Enlarges the cache to `pages` pages. Invalidates views of its tensors. Only for a cache that owns its memory.
   void grow(std::int64_t pages);
-  /// Copies all used pages to the caller's tensors and uses these from then on. `tensors` may differ from the current
-  /// ones only in the number of pages, which must not be smaller. Frees memory that the cache owns.
+  /// Copies all used pages to the caller's tensors, in which the cache stores its data from then on. `tensors` may
+  /// differ from the current ones only in the number of pages, which must not be smaller. Frees memory that the cache
+  /// owns.
   void move_to(const CacheTensors& tensors);
 
  private:
@@ -130,7 +132,7 @@ class HEADGATE_API KvCache {
     bool used = false;
     std::int64_t length = 0;
     std::int64_t dropped = 0;      // number of tokens dropped by slide()
-    std::int64_t dropped_at = -1;  // index of the first held token after the gap, -1 without a gap
+    std::int64_t dropped_at = -1;  // number of tokens before the dropped ones; -1 if none were dropped
     std::vector<std::int32_t> pages;
   };
 

@@ -18,8 +18,8 @@ namespace headgate {
 HEADGATE_API void convert(const TensorView& to, const ConstTensorView& from);
 
 /// Quantizes rows to int8: to[i] = round(from[i] / scale), to nearest, with scale = max_i |from[i]| / 127. A row of
-/// zeros has scale 0. Apart from rounding errors, |to · scale − from| ≤ scale / 2. A row with NaN or an infinity
-/// becomes zeros with this value as its scale, so that attention to it gives NaN.
+/// zeros has scale 0. Apart from rounding errors, |to · scale − from| ≤ scale / 2. If a row contains NaN or an
+/// infinity, its scale becomes NaN or infinity, and its elements 0. Attention to the row then gives NaN.
 ///
 /// from is (n0,n1,n2,D), f32, f64, bf16 or f16. to has the same shape and is i8. scale is (n0,n1,n2,1), f32. Strides
 /// are arbitrary; the views must not overlap. Throws Error for invalid views, before anything is written.

@@ -120,10 +120,10 @@ typedef struct headgate_attention_options {
 
 /* --- forward ------------------------------------------------------------------------------------------------ */
 
-/** The inputs of attention, with any strides. q and k are required, and v for outputs with its columns; the others may
- * be absent. q, k and v share a dtype, f32, f64, bf16 or f16, or k and v are i8 with scales. A key is visible if
- * causality, window, mask and key_lengths all permit it. Query i is at key position at_i = i + S - T, or
- * query_offsets[b] + i; key_lengths does not change it. */
+/** The inputs of attention, with any strides. q and k are required, and so is v, except to compute only lse, weights or
+ * statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k and v may also be i8,
+ * with scales. A key is visible if causality, window, mask and key_lengths all permit it. Query i is at key position
+ * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not change at_i. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 512 */
@@ -166,7 +166,7 @@ typedef struct headgate_attention_inputs {
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
 
-/** The outputs of the forward pass, which overwrites them. y may be absent if lse or weights is asked for, not attn. */
+/** The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights. */
 typedef struct headgate_attention_outputs {
   size_t struct_size;
   headgate_tensor y;       /**< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read; gate_threshold must be 0 */

@@ -49,8 +49,8 @@ inline constexpr std::int64_t kMaxStateDim = 256;
 /// The options of linear attention.
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
-  std::optional<double> scale{};  ///< 1/√D when empty; finite
-  /// eps ≥ 0 of L2 norms: q and k are first divided by √(Σ x² + eps), the norm over D. Empty: no norms. A row of zeros
+  std::optional<double> scale{};  ///< factor of Sᵀ q, finite; empty means 1/√D
+  /// If present, rows of q and k are first divided by their L2 norm √(Σ x² + eps), with this eps ≥ 0. A row of zeros
   /// stays zero; with eps 0, its gradients are zero too.
   std::optional<double> l2_norm{};
   /// Threads and target. Results do not depend on the number of threads. `backend` has no effect: the CPU kernels
@@ -66,8 +66,8 @@ struct LinearAttentionInputs {
   /// Natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per feature. dtype of q, or f32.
   /// Usually from −∞ to 0. Only for the rules gated and gated_delta; absent means 0, no decay.
   ConstTensorView decay{};
-  /// β (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only with the rules delta and gated_delta; absent
-  /// means 1.
+  /// β (B,Hv,T,1), or (B,1,T,1) if all heads share it; dtype of q, or f32. Only for the rules delta and gated_delta;
+  /// absent means 1.
   ConstTensorView beta{};
   ConstTensorView state{};       ///< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T

@@ -72,8 +72,8 @@ struct LinearAttentionStatistics {
   TensorView mean_decay{};  ///< mean of e^g
   TensorView mean_beta{};   ///< mean of β
   /// Half-life of the state in tokens, ln 2 / −(mean of g): the geometric mean of the decays halves the state in this
-  /// time. ∞ if the mean of g is not negative. The half-life of the mean is used, because a mean of half-lives would be
-  /// ∞ if a single feature never decays.
+  /// time. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single feature
+  /// never decays.
   TensorView half_life{};
   /// Participation ratio of the singular values σ of S_T: ‖S‖_F⁴ / ‖SᵀS‖_F² = (Σ σ²)² / Σ σ⁴. It is 1 if S is an outer
   /// product and min(D,Dv) if all σ are equal. 0 if S is 0.

@@ -46,10 +46,11 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
   return view;
 }
 
-/// Holds the input vectors that differ between ranges of keys, for one range.
+/// Key-dependent input vectors for one range of keys. narrow_keys() fills them in.
 struct KeyRangeVectors {
-  std::vector<std::int64_t> query_offsets;  ///< (B): position of query 0 among the keys, counted from key `begin`
-  std::vector<std::int64_t> key_lengths;    ///< (B): number of keys of the range below key_lengths; empty without them
+  std::vector<std::int64_t> query_offsets;  ///< (B): the key position of query 0, relative to key `begin`
+  std::vector<std::int64_t>
+      key_lengths;  ///< (B): how many keys of the range are visible by key_lengths; empty without key_lengths
 };
 
 /// Returns `inputs` restricted to the keys [begin, end). Narrows k, v and the columns of bias and mask. Makes query
@@ -57,8 +58,8 @@ struct KeyRangeVectors {
 /// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them where they must
 /// not be applied again.
 ///
-/// Throws Error unless 0 ≤ begin ≤ end ≤ S, for packed batches, and for key_lengths or query_offsets that are invalid
-/// by attention.hpp.
+/// Throws Error for packed batches, unless 0 ≤ begin ≤ end ≤ S, and for invalid key_lengths or query_offsets
+/// (attention.hpp).
 HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, std::int64_t end,
                                          KeyRangeVectors& vectors);
 
@@ -80,7 +81,7 @@ struct MergePart {
 HEADGATE_API void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart> parts,
                                   const ConstTensorView& gate = {}, const AttentionOptions& options = {});
 
-/// Gradients of a part to compute; each may be absent.
+/// Gradients of one part to compute; each may be absent.
 struct MergePartGradients {
   TensorView attn{};  ///< (B,Hq,T,Dv), dtype of the part's attn
   TensorView lse{};   ///< (B,Hq,T,1), f32 or f64

@@ -75,7 +75,7 @@ struct ExecutionContext {
   /// Number of threads, at most max_threads(). 0 means default_threads(), or one thread for calls that are faster on
   /// one. If the system cannot start as many threads, the call uses fewer; results do not change.
   int threads = 0;
-  std::int64_t target = 0;  ///< vector target from find_target(); 0: active_target_bit()
+  std::int64_t target = 0;  ///< vector target from find_target(); 0 means active_target_bit()
   /// Backend from find_backend(). Null: the backend of set_backend(), otherwise the first that can compute the call.
   const Backend* backend = nullptr;
   /// Callback that cancels the call. The calling thread runs it before the work and between parts of it; in a forked

@@ -44,8 +44,8 @@ struct ShortConvolutionInputs {
 /// The outputs of the forward pass, which overwrites them. y is required.
 struct ShortConvolutionOutputs {
   TensorView y{};  ///< (B,1,T,C), dtype of x
-  /// (N,1,K−1,C), dtype of x, or f32: the last K−1 rows of x; if T < K−1, the first of them come from the old state. It
-  /// may equal the view `state` of the inputs, to update it in place.
+  /// (N,1,K−1,C), dtype of x, or f32: the last K−1 rows of x. If T < K−1, the oldest of these rows come from the old
+  /// state. May equal the view `state` of the inputs, to update it in place.
   TensorView state{};
 };
 

@@ -9,7 +9,7 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Statistics of the attention weights P = exp(s − lse) of headgate/attention.hpp, without a T×S buffer. They take one
+/// Statistics of the attention weights P = exp(s − lse) of headgate/attention.hpp, without a T×S buffer. They need one
 /// product q kᵀ, and O(T) memory in addition to the outputs. P are the weights before dropout.
 
 namespace headgate {

@@ -19,7 +19,7 @@
 #include "library/core/element.hpp"
 #include "library/core/format.hpp"
 
-// Checks of the tensor arguments of a call.
+// Checks the tensor arguments of a call.
 
 namespace headgate {
 
@@ -73,7 +73,7 @@ inline bool span_fits(const ConstTensorView& view) {
          static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
 }
 
-/// A list of a call's arguments. Allocates memory only for more than kMost arguments, which is enough for attention.
+/// A list of a call's arguments. Allocates no memory for up to kMost arguments.
 class ArgumentList {
  public:
   void add(const Argument& arg) {
@@ -89,7 +89,8 @@ class ArgumentList {
   const Argument* end() const { return begin() + count_; }
 
  private:
-  // Attention has up to 20: q, k, v, gate, bias, mask, small vectors, a cache and the tensors of the backward pass.
+  // Attention has up to 20 arguments: q, k, v, gate, bias, mask, small vectors, a cache and the tensors of the backward
+  // pass.
   static constexpr std::size_t kMost = 24;
   std::array<Argument, kMost> arguments_;
   std::vector<Argument> more_;  // all arguments if there are more than kMost, otherwise empty
@@ -210,15 +211,15 @@ class Call {
     }
   }
 
-  /// Permits an update in place: the views `output` and `input` may be equal. no_overlap() still refuses any other
-  /// overlap of the two. Both must have been checked under these names.
+  /// Permits an update in place: the views named `output` and `input` may be equal. no_overlap() still refuses any
+  /// other overlap of these two. Both views must be checked under these names.
   void allow_in_place(const char* output, const char* input) {
     in_place_output_ = output;
     in_place_input_ = input;
   }
 
-  /// Fails if an output shares memory with itself, an input or another output. Views that interleave in one buffer
-  /// without sharing elements, such as the parts of a fused projection, are permitted.
+  /// Fails if elements of an output overlap with each other, with an input or with another output. Permits views that
+  /// interleave in one buffer without sharing elements, such as the parts of a fused projection.
   void no_overlap() const {
     for (const Argument& output : outputs_) {
       const auto& [name, view] = output;
@@ -257,7 +258,8 @@ class Call {
       fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
            dtype_name(view.dtype));
     }
-    // An empty view has no element, but kernels may still compute addresses with its strides.
+    // Also checks the strides of an empty view, because kernels may compute addresses with them. Assumes the address
+    // 2^62, because the data of an empty view may be null.
     ConstTensorView reach = view;
     if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
     if (!span_fits(reach)) {

@@ -9,7 +9,8 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// Checks a gate function. Messages contain its name, because the number of `none` differs between C and C++.
+// Checks a gate function. Messages name it instead of giving its number, because `none` has different numbers in C and
+// C++.
 
 namespace headgate {
 

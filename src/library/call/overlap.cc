@@ -9,12 +9,13 @@
 namespace headgate {
 namespace {
 
-/// The distance in bytes that one index adds between two elements: step · n with low ≤ n ≤ high and step > 0.
+/// One dimension's part of the distance in bytes between two elements: step · n, where n is the difference of their
+/// indices, low ≤ n ≤ high and step > 0.
 struct Term {
   std::int64_t step, low, high;
 };
 
-/// A sum of terms, sorted by descending step.
+/// The distance between two elements: the sum of the parts of all dimensions, sorted by descending step.
 struct Terms {
   std::array<Term, 8> term{};
   std::size_t count = 0;
@@ -44,9 +45,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Returns whether the terms from `i` on can sum to a value in [low, high]. Returns false if the search takes more than
-/// `budget` steps; budget is then negative. For each term, tries only values from which the smaller terms can still
-/// reach the interval.
+/// Returns whether the parts from index `i` on can sum to a value in [low, high]. For each part, tries only values of n
+/// from which the parts with smaller steps can still reach this interval. Returns false if this takes more than
+/// `budget` tries; budget is then negative.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;
@@ -88,20 +89,21 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const Range range_b = byte_range(b);
   if (range_a.begin >= range_b.end || range_b.begin >= range_a.end) return false;
 
-  Terms terms;  // address of an element of a minus address of an element of b
+  Terms terms;  // address of an element of a minus address of an element of b, without the difference of their data
+                // pointers
   terms.add(a, false);
   terms.add(b, true);
   const auto distance =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
   const std::int64_t bytes_a = dtype_bytes(a.dtype);
   const std::int64_t bytes_b = dtype_bytes(b.dtype);
-  int budget = 4096;  // steps, which take microseconds in total; nested strides need some tens of steps
+  int budget = 4096;  // tries, which take microseconds in total; nested strides need some tens of tries
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }
 
 bool elements_overlap(const ConstTensorView& view) {
   if (view.numel() == 0) return false;
-  // Range of the difference between the indices of two elements, per dimension. Dimensions of size 1 come last.
+  // Finds the range of the difference of two indices in each dimension. Leaves out dimensions of size 1.
   std::array<Term, 4> dims{};
   std::size_t count = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -110,7 +112,7 @@ bool elements_overlap(const ConstTensorView& view) {
     if (steps > 0) dims[count++] = {std::abs(view.strides[d]), -steps, steps};
   }
   std::sort(dims.begin(), dims.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
-  // Strides nest if each exceeds the span of all dimensions with smaller strides.
+  // Distinct elements cannot overlap if each stride exceeds the span of all dimensions with smaller strides.
   std::int64_t span = 0;
   bool nests = true;
   for (std::size_t d = count; d-- > 0;) {
@@ -120,8 +122,8 @@ bool elements_overlap(const ConstTensorView& view) {
   if (nests) return false;
   int budget = 1 << 20;
   for (std::size_t first = 0; first < count; ++first) {
-    // Considers pairs of elements whose indices first differ in dimension `first`. By symmetry, assumes a positive
-    // difference there.
+    // Considers pairs of elements whose indices are equal before dimension `first` and differ there. Assumes that the
+    // difference is positive; exchanging the elements covers the negative ones.
     Terms terms;
     for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
     terms.term[0].low = 1;

@@ -65,11 +65,11 @@ std::int64_t default_bit() {
 
 thread_local bool left_by_fork = false;
 
-/// Registers the fork handler when the library is loaded. A program may fork before its first call, with OpenMP threads
-/// that another library has started.
+/// Registers the fork handler when the library is loaded. The first call would be too late: the program may fork before
+/// it, while OpenMP threads of another library exist.
 const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
 
-/// Lower bound of max_threads().
+/// max_threads() is at least this number.
 constexpr int kAlwaysAllowed = 16;
 
 /// Returns min(threads, max_threads()). Avoids the system call of max_threads() for up to kAlwaysAllowed threads.

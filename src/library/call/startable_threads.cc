@@ -22,13 +22,14 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Team sizes that the calling thread can start without a probe.
+/// Remembers which team sizes the calling thread can start, to avoid probing for each call. A probe starts the threads
+/// of a team and ends them at once (more_threads()).
 struct Proven {
   /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
   /// threads that it does not need.
   int last_team = 1;
-  /// Number of threads that the last probe could start, valid for kValidity. Avoids a probe for each team if team sizes
-  /// alternate.
+  /// Number of threads that the last probe could start, valid for kValidity. Avoids probing for each team if large and
+  /// small teams alternate.
   int threads = 1;
   Clock::time_point when{};
 
@@ -38,7 +39,7 @@ struct Proven {
 
 thread_local Proven proven;
 
-/// A thread that runs until `end` is unlocked.
+/// A thread of a probe. It runs until `end` is unlocked.
 struct ProbeThread {
   std::mutex* end = nullptr;
   pthread_t handle{};
@@ -54,9 +55,10 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
-/// Attributes for a stack slightly larger than the default. The system keeps the stacks of ended threads for later
-/// threads that need at most the same size. LLVM's OpenMP runtime requests slightly more than the default. Under a
-/// limit of address space, its threads must be able to reuse the stacks of the probes.
+/// Requests a stack slightly larger than the default for the threads of a probe. The system keeps the stacks of ended
+/// threads and reuses them for threads that need at most this size. LLVM's OpenMP runtime requests slightly more than
+/// the default. Under a limit of address space, its threads find no memory unless they can reuse the stacks of the
+/// probe.
 class ProbeAttributes {
  public:
   ProbeAttributes() {
@@ -75,17 +77,17 @@ class ProbeAttributes {
   pthread_attr_t attributes_{};
 };
 
-/// Waits until an ended thread no longer counts against the limits of the system. On Linux it counts for a moment after
+/// Waits until the system no longer counts an ended thread against its limits. On Linux it counts for a moment after
 /// pthread_join().
 void wait_for_release([[maybe_unused]] long id) {
 #if defined(__linux__)
-  constexpr int kMost = 10000;  // limits the loop, because another thread may get the same id
+  constexpr int kMost = 10000;  // limits the loop: a new thread may get the same id
   for (int n = 0; n < kMost && syscall(SYS_tgkill, getpid(), id, 0) == 0; ++n) sched_yield();
 #endif
 }
 
-/// Returns how many of `count` additional threads the system can start. Starts them, all alive at the same time, and
-/// ends them.
+/// Returns how many of `count` additional threads the system can start. Starts threads until one fails or all are alive
+/// at the same time, and ends them.
 int more_threads(int count) {
   const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
   if (probes == nullptr) return 0;
@@ -109,7 +111,8 @@ int more_threads(int count) {
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
   if (!proven.covers(threads)) {
-    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP starts no threads here
+    if (omp_get_active_level() >= omp_get_max_active_levels())
+      return threads;  // nested too deeply: OpenMP will run the team on one thread
     threads = proven.last_team + more_threads(threads - proven.last_team);
     proven.threads = threads;
     proven.when = Clock::now();

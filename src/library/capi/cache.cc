@@ -21,11 +21,12 @@ struct headgate_cache {
 namespace headgate::capi {
 namespace {
 
-// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
+// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
+// with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 5 * 8 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_tensors) == 8 + 4 * 80);
 
-/// Converts the shape of a cache from C. Zero selects the default of C++ for `page` and `dtype`.
+/// Converts the shape of a cache from C. Zero means the default of the C++ struct in `page` and `dtype`.
 CacheShape to_cache_shape(const headgate_cache_shape* given) {
   const auto c = read_sized(given, "shape");
   require(c.reserved == 0, "shape.reserved is {} but must be 0", c.reserved);
@@ -85,7 +86,8 @@ std::size_t table_entries(const KvCache& cache, std::span<const std::int64_t> se
   return sequences.size() * most;
 }
 
-/// Memory of the caller for the vectors of a batch.
+/// The caller's arrays for block_table, key_lengths and query_offsets of a batch. `capacity` is the size of
+/// block_table.
 struct BatchMemory {
   std::int32_t* block_table;
   std::size_t capacity;

@@ -38,8 +38,8 @@ static_assert(same(HEADGATE_PRECISION_EXACT, Precision::exact) &&
               same(HEADGATE_PRECISION_NATIVE16, Precision::native16));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
-// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
-// capi_c99_test.c checks the sizes of options and inputs, which may grow within a minor version.
+// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
+// with version 0.2 depend on them. capi_c99_test.c checks options and inputs, which may grow within a minor version.
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -65,8 +65,8 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
-/// Copies `from` to `to`, up to to->struct_size. Throws Error, before it writes, if a field beyond that size is not
-/// zero.
+/// Copies the first to->struct_size bytes of `from` to `to`. If a field of `from` beyond them is not zero, throws Error
+/// and writes nothing.
 void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
   const std::size_t size = std::min(to->struct_size, sizeof from);
   const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
@@ -95,7 +95,7 @@ void narrow(headgate_attention_inputs* range, const headgate_attention_inputs* g
   std::copy(vectors.key_lengths.begin(), vectors.key_lengths.end(), key_lengths);
 }
 
-/// Converts the parts of a merge, or their gradients, from C.
+/// Converts an array of C structs with members attn and lse: the parts of a merge, or their gradients.
 template <typename Cpp, typename C>
 std::vector<Cpp> to_parts(const C* given, std::size_t count, const char* name) {
   require(given != nullptr || count == 0, "{} is null but count is {}", name, count);
@@ -120,8 +120,8 @@ AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* g
   return statistics;
 }
 
-/// Returns a tensor with contiguous strides. Does not check for overflow: the function that gets the tensor refuses
-/// sizes with too large a product.
+/// Returns a tensor with contiguous strides. Does not check for overflow: functions refuse tensors with too many
+/// elements.
 template <typename Tensor, typename Data>
 Tensor contiguous(Data* data, headgate_dtype dtype, const Shape& shape) {
   Tensor tensor{};
@@ -145,8 +145,8 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
   return tensor;
 }
 
-/// Returns the names of the compiled targets. This list and the three below never change, so that callers may keep
-/// pointers to their strings.
+/// Returns the names of the compiled targets. The lists of this and the next three functions never change, so that
+/// callers may keep pointers to their strings.
 const std::vector<std::string>& compiled() {
   static const std::vector<std::string> names = compiled_targets();
   return names;

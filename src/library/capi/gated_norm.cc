@@ -10,7 +10,8 @@
 namespace headgate::capi {
 namespace {
 
-// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
+// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
+// with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_options) == 8 + 8 + 4 * 4 + 2 * 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_inputs) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_gradients) == 8 + 3 * 80);

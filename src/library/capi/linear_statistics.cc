@@ -11,11 +11,12 @@
 namespace headgate::capi {
 namespace {
 
-// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
+// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
+// with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_weights_outputs) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_statistics_outputs) == 8 + 15 * 80);
 
-/// Converts the outputs from C: returns the C++ struct of views that the table `kRows` describes.
+/// Converts a C struct of outputs to the C++ struct that the table `kRows` describes.
 template <const auto& kRows, class C>
 auto to_figures(const C* given) {
   const C c = read_sized(given, "outputs");

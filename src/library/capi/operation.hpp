@@ -27,8 +27,8 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// Returns find(name) for an option that C callers select by a name, or `other` if the name is null or empty. Throws
-/// Error with the option's name and names() if find() fails.
+/// Returns find(name) for an option that C callers select by a name. Returns `other` if the name is null or empty. If
+/// find() fails, throws Error with the option's name and the valid names().
 template <class Find, class Names, typename Value>
 Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
   if (name == nullptr || *name == '\0') return other;
@@ -39,12 +39,13 @@ Value find_named(const char* option, const char* name, const Find& find, const N
   }
 }
 
-/// Converts the value `c` of an option from C. `other` is the option's default in C++. Does not check numbers of
-/// enumerators: the operation refuses invalid ones.
+/// Converts `c`, the value of an option in C. `other` is the option's default in C++. Does not refuse invalid
+/// enumerators: the operation does.
 template <typename Value, typename C>
 Value to_option(C c, [[maybe_unused]] const Value& other) {
   if constexpr (std::is_same_v<Value, GateFn>) {
-    // Zero means the default in C, but no gate in C++. The numbers of functions are equal (core/gate_functions.hpp).
+    // 0 means the default in C, but GateFn::none in C++. Gate functions have equal numbers in both
+    // (core/gate_functions.hpp).
     if (c == HEADGATE_GATE_FN_DEFAULT) return other;
     return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
   } else {
@@ -61,7 +62,7 @@ inline const Backend* to_option<const Backend*>(const char* backend, const Backe
   return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
-/// Throws Error if the option has a value although its has_ member is 0, or if that member is neither 0 nor 1.
+/// Throws Error if the option's has_ member is neither 0 nor 1, or is 0 although the option's value is not 0.
 template <class Row, class C>
 void check_given(const Row& row, const C& c) {
   const std::int32_t given = c.*row.in_c.given;
@@ -91,7 +92,8 @@ const std::vector<std::size_t>& older_sizes_of_options() {
   return sizes;
 }
 
-/// Converts the options that the table `kRows` describes from C. Returns the defaults if `given` is null.
+/// Converts a C struct of options to the C++ struct that the table `kRows` describes. Returns the defaults if `given`
+/// is null.
 template <const auto& kRows, class Options, class C>
 Options read_options(const C* given) {
   Options options;
@@ -126,7 +128,8 @@ const std::vector<std::size_t>& older_sizes() {
   return sizes;
 }
 
-/// Converts the tensors that the table `kRows` describes from C. `name` is the argument's name for messages.
+/// Converts a C struct of tensors to the C++ struct that the table `kRows` describes. `name` is the argument's name for
+/// messages.
 template <const auto& kRows, class C>
 auto to_views(const C* given, const char* name) {
   const C c = read_sized(given, name, older_sizes<kRows>());

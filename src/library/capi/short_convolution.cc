@@ -9,7 +9,8 @@
 namespace headgate::capi {
 namespace {
 
-// Fixes the sizes of structs until the next minor version, for programs compiled with version 0.2 and 64-bit pointers.
+// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
+// with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_short_convolution_options) == 8 + 2 * 4 + 2 * 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_short_convolution_inputs) == 8 + 5 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_short_convolution_outputs) == 8 + 2 * 80);

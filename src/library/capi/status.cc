@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// Removes the function's name from the start of a message and returns the rest, which begins with a colon. Returns the
-/// whole message if it does not begin with the name and a colon. The message may have spaces in place of underscores.
+/// Returns `message` without the function's name at its start, that is, from the colon after the name on. The name may
+/// have spaces in place of underscores. Returns the whole message if it does not begin with the name and a colon.
 const char* after_function(const char* function, const char* message) {
   const char* at = message;
   for (; *function != '\0'; ++function, ++at) {
@@ -37,7 +37,8 @@ void set_last_error(const char* function, const char* message) noexcept {
     if (static_cast<unsigned char>(*at) < ' ' || *at == '\x7F') *at = '?';
   }
   if (length < static_cast<int>(kMaxErrorBytes)) return;
-  // Removes the last character of a truncated message if it has several bytes in UTF-8: it may be incomplete.
+  // Removes the last character of a truncated message if it has several bytes in UTF-8, because some of them may be cut
+  // off.
   std::size_t end = kMaxErrorBytes - 1;
   while (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0xC0U) == 0x80U) --end;
   if (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0x80U) != 0) --end;

@@ -17,7 +17,8 @@ namespace headgate {
 /// stride, and faulting in 4 KiB pages at every call costs measurable time.
 class Block {
  public:
-  static constexpr std::size_t kAlign_bytes = 128;  // two cache lines: neighbours never share a prefetch pair
+  static constexpr std::size_t kAlign_bytes =
+      128;  // two cache lines: CPUs prefetch lines in pairs, and buffers then share no pair
   static constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
 
   Block() = default;
@@ -55,7 +56,7 @@ class Block {
 /// kMostKept blocks of kKept_bytes in total, because a call may hold several arenas at a time.
 class Arena {
  public:
-  /// Enough for the operands that the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and for the
+  /// Suffices for the operands that the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and for the
   /// scratch of 20 threads. A thread of the backward pass needs 0.4 MiB at D = 128.
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
@@ -66,7 +67,7 @@ class Arena {
       block_ = std::move(*fitting);
       return;
     }
-    // Frees the largest kept block that is too small before allocating, so that the process never holds both.
+    // Before allocating, frees the largest kept block that is too small. The process then never holds both blocks.
     Block* too_small = nullptr;
     for (Block& block : kept()) {
       if (block.bytes() < bytes && (too_small == nullptr || block.bytes() > too_small->bytes())) too_small = &block;
@@ -83,7 +84,7 @@ class Arena {
       others += block.bytes();
       if (block.bytes() < smallest->bytes()) smallest = &block;
     }
-    others -= smallest->bytes();  // the smallest block may be replaced
+    others -= smallest->bytes();  // the smallest kept block makes room for this one
     if (others + block_.bytes() <= kKept_bytes && block_.bytes() > smallest->bytes()) *smallest = std::move(block_);
   }
 
@@ -97,8 +98,8 @@ class Arena {
 
  private:
   static constexpr std::size_t kMostKept = 4;
-  /// A kept block is reused only for requests of at least 1/kLeastPart of its size. A small request thus leaves a large
-  /// block to the next arena of the same call.
+  /// A kept block is reused only for requests of at least 1/kLeastPart of its size. Small requests thus leave large
+  /// blocks to other arenas of the same call.
   static constexpr std::size_t kLeastPart = 8;
 
   static std::array<Block, kMostKept>& kept() {

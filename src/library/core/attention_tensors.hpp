@@ -25,7 +25,7 @@ using IncomingTensor =
 using AttentionGradient =
     AttentionTensor<AttentionGradients, TensorView, headgate_attention_gradients, headgate_tensor>;
 
-/// The inputs of attention. All tables of this file have the order of the struct's members.
+/// The inputs of attention. In all tables of this file, rows are in the order of the struct's members.
 inline constexpr auto kAttentionInputs = [] {
   using I = AttentionInputs;
   using C = headgate_attention_inputs;
@@ -146,8 +146,8 @@ constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradi
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// Returns the number of keys S: M · page with a block table. Returns 0 if that overflows; calls then refuse the
-/// inputs.
+/// Returns the number of keys S. With a block table this is M · page, or 0 if the product overflows; calls then refuse
+/// the inputs.
 inline std::int64_t keys_of(const AttentionInputs& in) {
   std::int64_t keys = in.k.shape[2];
   if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;

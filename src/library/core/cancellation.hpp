@@ -16,16 +16,16 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
   if (context.cancelled != nullptr && (*context.cancelled)()) throw Cancelled();
 }
 
-/// Cancels a call that runs as tasks of several threads. Every thread calls requested() before a task and skips the
-/// task if it returns true. Only the calling thread runs the callback. The constructor runs it once, because other
-/// threads may take every task. Without a callback, requested() costs one comparison.
+/// Cancels a call whose threads process tasks. Every thread calls requested() before a task, and skips the task if it
+/// returns true. Only the calling thread runs the callback. The constructor also runs it, because other threads may
+/// take every task. Without a callback, requested() costs one comparison.
 class Cancellation {
  public:
   explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) { requested(); }
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// Returns whether to skip the remaining tasks. Never returns false after true.
+  /// Returns whether to skip the remaining tasks. Once true, it stays true.
   bool requested() {
     if (callback_ == nullptr) return false;
     if (std::this_thread::get_id() == caller_ && !seen() && (*callback_)())
@@ -33,8 +33,8 @@ class Cancellation {
     return seen();
   }
 
-  /// Returns whether to skip task n and all later ones. For short tasks: runs the callback only before every
-  /// `interval`-th task, because the callback may take a considerable part of a task's time.
+  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. Suits
+  /// tasks so short that the callback would take a considerable part of their time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
   /// Returns whether requested() has returned true in any thread. Does not run the callback.

@@ -9,8 +9,8 @@
 // Must follow targets.hpp, which selects Highway's targets to compile.
 #include "hwy/targets.h"
 
-// Selects the code of a call's vector target. Does not use Highway's global choice of a target, so that other users of
-// Highway in the same program are not affected.
+// Selects the code for a call's vector target. Does not use Highway's own selection, which is global, so that other
+// users of Highway in the same program are not affected.
 
 namespace headgate {
 

@@ -64,7 +64,7 @@ inline void store(const TensorView& view, std::int64_t i0, std::int64_t i1, std:
   store_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3), value);
 }
 
-/// Broadcasts dimensions of size 1 to `shape` by a stride of 0.
+/// Returns the view broadcast to `shape`: dimensions of size 1 get a stride of 0.
 inline ConstTensorView broadcast_to(ConstTensorView view, const Shape& shape) {
   for (std::size_t d = 0; d < 4; ++d) {
     if (view.shape[d] == 1 && shape[d] != 1) {

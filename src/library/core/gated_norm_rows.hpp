@@ -10,8 +10,8 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). y and dy are
-// not members of a struct; they use the row of x.
+// Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). y and dy have
+// the row of x, because they are not members of a struct.
 
 namespace headgate {
 
@@ -20,7 +20,7 @@ using NormInput = OperationTensor<GatedNormInputs, GatedNormInputs, ConstTensorV
 using NormGradient =
     OperationTensor<GatedNormInputs, GatedNormGradients, TensorView, headgate_gated_norm_gradients, headgate_tensor>;
 
-/// The inputs of the gated norm. All tables of this file have the order of the struct's members.
+/// The inputs of the gated norm. In all tables of this file, rows are in the order of the struct's members.
 inline constexpr auto kNormInputs = [] {
   using I = GatedNormInputs;
   using C = headgate_gated_norm_inputs;

@@ -38,7 +38,7 @@ HWY_INLINE To narrow(T x) {
   }
 }
 
-/// True if f16 is converted by vector instructions. On other targets (SSE4, scalar) Highway's software conversion does
+/// True if vector instructions convert f16. On other targets (SSE4, scalar) Highway converts in software, which does
 /// not support infinities.
 inline constexpr bool kWidensHalves = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
@@ -77,7 +77,8 @@ HWY_INLINE void store_strided(To* HWY_RESTRICT to, const T* HWY_RESTRICT from, s
   }
 }
 
-/// Rows of one head (b,h) of a tensor, in the tensor's dtype and strides. load_row() reads nothing of an absent tensor.
+/// A view of the rows of one head (b,h) of a tensor, with any dtype and strides. load_row() does nothing if the tensor
+/// is absent.
 template <typename Void>
 struct HeadRows {
   Void* data;
@@ -108,7 +109,7 @@ struct HeadRows {
 
   bool present() const { return dtype != DType::none; }
 
-  /// Returns rows [first, first + n) as rows [0, n).
+  /// Returns a part of these rows: row i of the result is row first + i.
   HeadRows range(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= rows));
     HeadRows part = *this;
@@ -116,7 +117,7 @@ struct HeadRows {
     part.rows = n;
     return part;
   }
-  /// Returns columns [first, first + n) as columns [0, n).
+  /// Returns a part of each row: column c of the result is column first + c.
   HeadRows columns(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= cols));
     HeadRows part = *this;
@@ -146,7 +147,7 @@ HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from,
     case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
     case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
     case DType::i8: return load_strided(to, from.at<std::int8_t>(i, first, n), n, from.stride);
-    default: return;  // kernels never get other dtypes
+    default: return;  // other dtypes do not reach the kernels
   }
 }
 

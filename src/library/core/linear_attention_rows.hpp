@@ -26,7 +26,7 @@ using LinearIncomingTensor =
 using LinearGradient =
     LinearTensor<LinearAttentionGradients, TensorView, headgate_linear_attention_gradients, headgate_tensor>;
 
-/// The inputs of linear attention. All tables of this file have the order of the struct's members.
+/// The inputs of linear attention. In all tables of this file, rows are in the order of the struct's members.
 inline constexpr auto kLinearInputs = [] {
   using I = LinearAttentionInputs;
   using C = headgate_linear_attention_inputs;

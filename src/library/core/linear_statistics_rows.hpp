@@ -15,7 +15,7 @@
 
 namespace headgate {
 
-/// The dimensions of an output: it has one number for each element of the given shape.
+/// The shape of an output.
 enum class LinearFigureOf {
   query_and_token,    ///< (B,Ho,R,T) for R selected queries
   query_and_feature,  ///< (B,Ho,R,D) for R selected queries
@@ -24,7 +24,7 @@ enum class LinearFigureOf {
   state               ///< (N,Hv,1,1)
 };
 
-/// The sizes from which the shapes of a call's outputs follow.
+/// The sizes that determine the shapes of a call's outputs.
 struct LinearFigureSizes {
   std::int64_t B = 0, N = 0, Hv = 0, Ho = 0, T = 0, D = 0, R = 0;
 
@@ -40,7 +40,7 @@ struct LinearFigureSizes {
   }
 };
 
-/// Returns how many trailing dimensions of size 1 the arrays of users omit.
+/// Returns how many dimensions of size 1 at the end of the shape are omitted in arrays of users.
 constexpr std::size_t dims_left_out(LinearFigureOf of) {
   if (of == LinearFigureOf::query_and_token || of == LinearFigureOf::query_and_feature) return 0;
   return of == LinearFigureOf::query ? 1 : 2;
@@ -77,7 +77,7 @@ struct LinearFigure {
 using LinearWeightsOutput = LinearFigure<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
 using LinearStatisticsOutput = LinearFigure<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
 
-/// The outputs of linear_attention_weights. Both tables of this file have the order of the struct's members.
+/// The outputs of linear_attention_weights. In both tables of this file, rows are in the order of the struct's members.
 inline constexpr auto kLinearWeights = [] {
   using W = LinearAttentionWeights;
   using C = headgate_linear_attention_weights_outputs;
@@ -126,7 +126,8 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// Number of figures per query: the first rows of kLinearStatistics. Row kQueryFigures + n holds the mean of row n.
+/// Number of figures per query, which are the first rows of kLinearStatistics. The next rows are their means, in the
+/// same order: row kQueryFigures + n is the mean of row n.
 inline constexpr std::size_t kQueryFigures = 5;
 static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 
@@ -139,7 +140,7 @@ inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, 
 inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kLinearStatistics[kQueryFigures + figure].member;
 }
-/// Returns whether the call requests a figure of each query or its mean.
+/// Returns whether the call requests the figure for each query, or its mean.
 inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
 }

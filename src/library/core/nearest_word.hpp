@@ -19,7 +19,8 @@ namespace headgate {
 /// neighbours. '_' and '-' count as equal.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
-  // distance(i, j) is between the first i characters of a and the first j of b. Keeps rows i - 2, i - 1 and i.
+  // distance(i, j) is the number of edits between the first i characters of a and the first j of b. Only the rows i −
+  // 2, i − 1 and i are stored.
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -35,11 +36,13 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Returns the word of `known` with the fewest edits from `text`, the first one of several. At most a third of the
-/// characters of the longer word may differ. Otherwise returns the first word that begins with `text`, or "".
+/// Returns the word of `known` with the fewest edits from `text`. If several have as few, returns the first of them.
+/// Ignores words that need more edits than a third of the longer word's characters. If no word is left, returns the
+/// first word that begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  constexpr std::size_t kLeastBeginning = 3;   // fewest characters of a prefix
-  constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search is quadratic
+  constexpr std::size_t kLeastBeginning = 3;  // shorter texts are not completed to words that begin with them
+  constexpr std::size_t kMostCharacters =
+      64;  // longer texts have no nearest word, because the search takes quadratic time
   std::string_view nearest;
   if (text.size() > kMostCharacters) return nearest;
   std::size_t least = std::numeric_limits<std::size_t>::max();

@@ -37,24 +37,26 @@ struct Words<OptionOf> {
 /// Names and descriptions of an option, for users.
 struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
-  std::string_view option = {};  ///< command-line option ("--softcap"); empty: no option follows from this table
+  std::string_view option = {};  ///< command-line option ("--softcap"); empty: none is made from this row
   std::string_view type = {};    ///< name of the option's value in --help
-  std::string_view help = {};    ///< description; begins with a lower-case letter and follows the words of an enum
-  std::string_view default_text = {};  ///< description of the default of an optional value
-  std::string_view words = {};         ///< permitted words of the enum ("silu, none"); empty: all
+  std::string_view help =
+      {};  ///< description for --help, which prints it after the words of an enum; begins with a lower-case letter
+  std::string_view default_text = {};  ///< description of the default, for options of type std::optional
+  std::string_view words = {};         ///< names of the permitted enumerators ("silu, none"); empty: all
 };
 
 /// The representation of an option in the C struct `COptions`.
 template <class COptions>
 struct OptionInC {
-  /// The member that is 1 if the option is given and 0 for the default. Null: the value 0 means the default.
+  /// The member of COptions that is 1 if the option is given, and 0 for the default. Null: the option has no such
+  /// member, and its value 0 means the default.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
-  /// True if the struct of an older version ends before this option.
+  /// True if the C struct of an older version ends just before this option.
   bool older_end_here = false;
 };
 
-/// Removes std::optional from the type of a member.
+/// Type is the type of a member without std::optional.
 template <typename T>
 struct WithoutOptional {
   using Type = T;
@@ -64,13 +66,13 @@ struct WithoutOptional<std::optional<T>> {
   using Type = T;
 };
 
-/// An option of an operation. `member` belongs to the operation's options or to their ExecutionContext; `c_member` is
-/// the corresponding member of the C struct `COptions`.
+/// An option of an operation. `member` points to a member of the operation's options or of their ExecutionContext.
+/// `c_member` points to the corresponding member of the C struct `COptions`.
 template <class COptions, class Owner, typename Member, typename C>
 struct OperationOption {
   using Value = typename WithoutOptional<Member>::Type;
   static constexpr bool kMayBeEmpty = !std::is_same_v<Value, Member>;
-  /// True if users select the value by a name, as for a target or a backend; "" selects the default.
+  /// True if users select the value by name: a target or a backend. "" selects the default.
   static constexpr bool kIsName = std::is_same_v<C, const char*>;
 
   OptionText text;
@@ -99,7 +101,7 @@ constexpr OperationOption<COptions, Owner, Member, C> option_row(OptionOf part, 
   return {text, part, member, c_member, in_c, forward_only};
 }
 
-/// Returns the rows of an ExecutionContext. The table of every operation ends with them.
+/// Returns the rows of ExecutionContext, with which the option table of every operation ends.
 template <class COptions>
 constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   using X = ExecutionContext;
@@ -117,14 +119,14 @@ constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   };
 }
 
-/// Returns the permitted words of an enum option, separated by ", ".
+/// Returns the names of the permitted enumerators of an option, separated by ", ".
 template <class Row>
 std::string words_of(const Row& row) {
   return row.text.words.empty() ? list_words<typename Row::Value>() : std::string(row.text.words);
 }
 
-/// Returns the enumerator with the word `text`. Throws Error, "WHAT: 'TEXT' is none of …", if the option does not
-/// permit the word.
+/// Returns the enumerator named `text`. Throws Error, "WHAT: 'TEXT' is none of …", if there is none or the option does
+/// not permit it.
 template <class Row>
 typename Row::Value parse_option(std::string_view what, std::string_view text, const Row& row) {
   using Value = typename Row::Value;
@@ -136,7 +138,7 @@ typename Row::Value parse_option(std::string_view what, std::string_view text, c
   return *found;
 }
 
-/// Formats an option's value: the word of an enumerator, a number, or "given" for a target or a backend.
+/// Formats an option's value: the name of an enumerator, a number, or "given" for a target or a backend.
 template <typename Value>
 std::string option_value_text(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {
@@ -150,8 +152,8 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Calls visit(row, value as text) for each option in `options` that differs from its default in Options. Skips options
-/// of OptionOf::execution. `options` may have any type with the members of Options.
+/// Calls visit(row, value as text) for each option whose value in `options` differs from its default in Options. Skips
+/// OptionOf::execution. The type of `options` may differ from Options but must have the same members.
 template <const auto& kRows, class Options, class Given, class Visit>
 void for_each_set_option(const Given& options, const Visit& visit) {
   const Options plain;

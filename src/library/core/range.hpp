@@ -14,7 +14,7 @@ namespace headgate {
 
 enum class Bound { included, excluded };
 
-/// The values that a field may have. For types other than numbers, all values.
+/// The permitted values of a field. This primary template, for types other than numbers, permits all values.
 template <typename T>
 struct Range {};
 

@@ -14,8 +14,8 @@
 #include "library/core/range.hpp"
 #include "library/core/words.hpp"
 
-// Functions for tables of fields. A table is a constexpr std::tuple with one row per field of a struct. A row has a
-// pointer to the field, `member`, its names, its description and its range. Readers and writers of files, command
+// Functions for tables of fields. A table is a constexpr std::tuple with one row per field of a struct. A row contains
+// a pointer to the field, `member`, and the field's names, description and range. Readers and writers of files, command
 // lines, checks and generated documents iterate over the table.
 
 namespace headgate {
@@ -28,8 +28,8 @@ struct FieldText {
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
   const char* default_text =
-      nullptr;                   ///< description of the default; null: its value; "": `help` describes the default
-  std::string_view remark = {};  ///< text after the default, for example "0: never"
+      nullptr;                   ///< the default in --help; null: print the value; "": `help` describes the default
+  std::string_view remark = {};  ///< text after the default in --help, for example "0: never"
 };
 
 constexpr FieldText with_key(FieldText text) {
@@ -37,11 +37,11 @@ constexpr FieldText with_key(FieldText text) {
   return text;
 }
 
-/// The words of an enum on the command line. Specialise it where they differ from the words in files.
+/// The names of an enum's enumerators on the command line. Specialise it if they differ from the names in files.
 template <typename Enum>
 struct OptionWords : Words<Enum> {};
 
-/// Returns the word of `value` on the command line.
+/// Returns the name of the enumerator `value` on the command line.
 template <typename Enum>
 std::string_view option_word_of(Enum value) {
   for (const auto& row : OptionWords<Enum>::kAll) {
@@ -50,7 +50,7 @@ std::string_view option_word_of(Enum value) {
   return word_of(value);
 }
 
-/// Returns the enumerator with the word `text` in OptionWords or in Words. Throws Error if there is none.
+/// Returns the enumerator named `text` on the command line or in files. Throws Error if there is none.
 template <typename Enum>
 Enum parse_option_word(std::string_view option, std::string_view text) {
   const auto& words = OptionWords<Enum>::kAll;
@@ -69,7 +69,7 @@ constexpr void for_each_row(const std::tuple<Rows...>& rows, const Visit& visit)
   std::apply([&visit](const auto&... row) { (visit(row), ...); }, rows);
 }
 
-/// Returns the index of the row of `member`, or the number of rows if the table has none.
+/// Returns the index of the row that describes `member`, or the number of rows if the table has no such row.
 template <typename... Rows, typename Member>
 constexpr std::size_t index_of_row(const std::tuple<Rows...>& rows, Member member) {
   std::size_t index = 0, found = sizeof...(Rows);
@@ -82,7 +82,7 @@ constexpr std::size_t index_of_row(const std::tuple<Rows...>& rows, Member membe
   return found;
 }
 
-/// Returns the row of a field, as in row_of<kConfigKeys, &DecoderConfig::dim>().option.
+/// Returns the row that describes a field, as in row_of<kConfigKeys, &DecoderConfig::dim>().option.
 template <const auto& kRows, auto kMember>
 constexpr const auto& row_of() {
   constexpr std::size_t kIndex = index_of_row(kRows, kMember);
@@ -90,7 +90,7 @@ constexpr const auto& row_of() {
   return std::get<kIndex>(kRows);
 }
 
-/// The type of a row's field.
+/// The type of the field that a row describes.
 template <class Row>
 using ValueOf = typename Row::Value;
 
@@ -101,8 +101,8 @@ struct IsList<std::vector<Element>> : std::true_type {};
 template <typename T>
 inline constexpr bool kIsList = IsList<T>::value;
 
-/// Values for some of a table's fields, for example from a command line. Holds one std::optional per row; for fields
-/// that are lists, one list, which is empty if no value was given.
+/// Values for some of a table's fields, for example from a command line. Has a slot for each row: a std::optional or,
+/// if the field is a list, a list that is empty if no value was given.
 template <const auto& kRows>
 class Given {
  public:
@@ -119,7 +119,7 @@ class Given {
     return std::get<index<kMember>()>(slots_);
   }
 
-  /// Calls visit(row, slot) for each row.
+  /// Calls visit(row, slot) for each row, with the slot that holds the value of its field.
   template <class Visit>
   void for_each(const Visit& visit) {
     for_each_of(*this, visit, kIndices);
@@ -152,7 +152,7 @@ class Given {
     return found;
   }
 
-  /// Assigns each value that the caller has given to the field row.of(object) of its row.
+  /// Assigns each given value to its field of `object`.
   template <class Object>
   void put_into(Object& object) const {
     for_each([&object](const auto& row, const auto& slot) {

@@ -26,7 +26,7 @@ using ConvolutionIncomingTensor = ConvolutionTensor<ShortConvolutionIncoming, Co
 using ConvolutionGradient =
     ConvolutionTensor<ShortConvolutionGradients, TensorView, headgate_short_convolution_gradients, headgate_tensor>;
 
-/// The inputs of the short convolution. All tables of this file have the order of the struct's members.
+/// The inputs of the short convolution. In all tables of this file, rows are in the order of the struct's members.
 inline constexpr auto kConvolutionInputs = [] {
   using I = ShortConvolutionInputs;
   using C = headgate_short_convolution_inputs;

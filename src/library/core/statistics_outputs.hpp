@@ -14,7 +14,7 @@
 
 namespace headgate {
 
-/// The meaning of one of the last two dimensions of an output.
+/// The meaning of the third or the fourth dimension of an output.
 enum class StatisticsDim { one, queries, keys, chosen_keys, chosen_rows, top_keys };
 
 struct StatisticsOutput {
@@ -24,7 +24,8 @@ struct StatisticsOutput {
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
-  /// Returns whether the output combines all queries of a sequence. Its first dimension counts sequences.
+  /// Returns whether the output has one entry for all queries of a sequence. If so, its first dimension is the number
+  /// of sequences.
   constexpr bool of_sequence() const { return third == StatisticsDim::one; }
 };
 
@@ -56,7 +57,8 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// Number of figures per query: the first rows of kStatisticsOutputs. Row kRowFigures + 1 + n holds the mean of row n.
+/// Number of figures per query, which are the first rows of kStatisticsOutputs. The row of the mean of figure n is
+/// kRowFigures + 1 + n.
 inline constexpr std::size_t kRowFigures = 5;
 static_assert(kStatisticsOutputs[kRowFigures].member == &AttentionStatistics::key_weights &&
               kStatisticsOutputs[2 * kRowFigures + 1].member == &AttentionStatistics::mean_key_weights);
@@ -75,7 +77,7 @@ inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure)
   return row_figure(outputs, figure).present() || mean_of_figure(outputs, figure).present();
 }
 
-/// The sizes from which the shapes of the outputs follow.
+/// The sizes that determine the shapes of the outputs.
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
   std::int64_t sequences = 0;    ///< number of sequences: B, or N in a packed batch
@@ -99,8 +101,8 @@ struct StatisticsSizes {
   }
 };
 
-/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters of the
-/// members of StatisticsSizes: "B" or "N".
+/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are "B" or "N": the
+/// letters for the members of StatisticsSizes with these names.
 inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {

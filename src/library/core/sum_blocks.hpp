@@ -3,23 +3,28 @@
 
 #include <cstdint>
 
-// Block lengths of the sums in the attention kernels. The terms of a block are added in order, then the blocks. The
-// lengths determine the rounding of every result; the tests' oracle uses them for its error bounds. They are constants,
-// so that results do not depend on the cache sizes of the machine. With these lengths the data of a tile, including its
-// scores, fit in an L2 cache of 1 MiB. docs/design/forward.md has measurements with half and double lengths.
+// Block lengths of the sums in the attention kernels. A sum adds the terms of each block in order, and then the blocks'
+// sums. The block lengths thus determine the rounding of every result, and the tests' error bounds depend on them. They
+// are constants, so that results do not depend on the machine's cache sizes. The data of a tile, including its scores,
+// fit in an L2 cache of 1 MiB. docs/design/forward.md has measurements with half and double lengths.
 
 namespace headgate {
 
-/// Number of queries per tile, forward and backward. Block length of the sums of dk, dv and dsinks.
+/// Number of queries in a tile, forward and backward. Also the block length of the sums over queries: dk, dv and
+/// dsinks.
 inline constexpr std::int64_t kQueryTile = 96;
-/// Number of keys per block in the forward pass. Block length of the softmax denominator and of y.
+/// Number of keys in a block of the forward pass. Also the block length of the sums over keys: y and the softmax
+/// denominator.
 inline constexpr std::int64_t kForwardKeys = 384;
-/// Number of keys per block in the backward pass. Block length of the sums of dq.
+/// Number of keys in a block of the backward pass. Also the block length of dq, a sum over keys.
 inline constexpr std::int64_t kBackwardKeys = 192;
-/// Number of keys per split in the forward pass of few queries. Block length of y there.
+/// Number of keys in a split: a forward pass of few queries divides the keys into splits. Also the block length of y
+/// there.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
-inline constexpr std::int64_t kLongSplits = 8;        ///< fewest long splits that a 16-bit sequence is cut into
-inline constexpr std::int64_t kSplitSumKeys = 256;    ///< block length of the softmax denominator within a split
+inline constexpr std::int64_t kLongSplitKeys =
+    2048;  ///< number of keys in a long split, used for int8 and for long 16-bit sequences
+inline constexpr std::int64_t kLongSplits =
+    8;  ///< a 16-bit sequence is long if it fills at least this many long splits
+inline constexpr std::int64_t kSplitSumKeys = 256;  ///< block length of the softmax denominator within a split
 
 }  // namespace headgate

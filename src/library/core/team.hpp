@@ -34,13 +34,14 @@ class Team {
     task();
   }
 
-  /// Calls visit(n) for n < count with static scheduling: thread t takes the t-th part of the range. Ends with wait().
+  /// Calls visit(n) for n < count with static scheduling: each thread takes one contiguous range of n, in order of
+  /// threads. Ends with wait().
   template <class Visit>
   void in_parts(std::int64_t count, const Visit& visit) const {
     in_parts_on(count, visit);
     wait();
   }
-  /// Does in_parts() without waiting at the end.
+  /// Does the same as in_parts(), but does not wait at the end.
   template <class Visit>
   void in_parts_on(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
@@ -48,14 +49,14 @@ class Team {
     for (std::int64_t n = 0; n < count; ++n) visit(n);
   }
 
-  /// Calls visit(n) for n < count with dynamic scheduling: each free thread takes the next `chunk` values. Ends with
-  /// wait().
+  /// Calls visit(n) for n < count with dynamic scheduling: each free thread takes the next `chunk` values of n. Ends
+  /// with wait().
   template <class Visit>
   void in_turn(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
     in_turn_on(count, visit, chunk);
     wait();
   }
-  /// Does in_turn() without waiting at the end.
+  /// Does the same as in_turn(), but does not wait at the end.
   template <class Visit>
   void in_turn_on(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
     if (alone_) return all(count, visit);
@@ -63,8 +64,8 @@ class Team {
     for (std::int64_t n = 0; n < count; ++n) visit(n);
   }
 
-  /// Calls visit(n) for n < count with guided scheduling: each free thread takes a range of values, and the ranges get
-  /// shorter. Ends with wait().
+  /// Calls visit(n) for n < count with guided scheduling: each free thread takes the next range of n, and the ranges
+  /// get shorter towards the end. Ends with wait().
   template <class Visit>
   void in_stretches(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
@@ -82,9 +83,9 @@ class Team {
   bool alone_;
 };
 
-/// Returns how many of `threads` threads the system can start, at least 1. The OpenMP runtime would end the process if
-/// it could not start a thread. Starts threads to find out, but only if the team is larger than the calling thread's
-/// previous one.
+/// Returns how many of `threads` threads the system can start, at least 1. Without this check, the OpenMP runtime would
+/// end the process if a thread cannot be started. Starts threads to find out, but only if the team is larger than the
+/// calling thread's previous one.
 int startable_threads(int threads);
 
 /// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system has no more.

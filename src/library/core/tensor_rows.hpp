@@ -14,9 +14,9 @@
 
 namespace headgate {
 
-/// The dimensions of a user's array. Its view has rank 4, (B,H,T,X).
+/// The dimensions of a user's array. The library views each array with rank 4, (B,H,T,X).
 enum class TensorKind {
-  heads,          ///< (B,H,T,X), in the order of dimensions that the call's layout gives
+  heads,          ///< (B,H,T,X), or in the order that the call's layout option selects
   rows,           ///< (B,H,T): a number for each query of a head
   scores,         ///< (B,H,T,S); inputs may omit leading dimensions
   vector,         ///< (N)
@@ -38,13 +38,13 @@ enum class Elements {
   of_x_or_f32,
   f32,
   f32_or_f64,
-  f64_or_f32,  ///< f32 or f64; the tool and the Python package allocate f64
+  f64_or_f32,  ///< f32 or f64; if the caller provides no tensor, the tool and the Python package allocate f64
   boolean,
   integers,
   i32
 };
 
-/// Returns a list of an input's permitted dtypes, such as "float32 or float64", with the names of NumPy and PyTorch.
+/// Returns the dtypes that an input may have, such as "float32 or float64", in the names of NumPy and PyTorch.
 constexpr std::string_view types_of(Elements elements) {
   switch (elements) {
     case Elements::floats: return "float32, float64, bfloat16 or float16";
@@ -63,7 +63,7 @@ constexpr std::string_view types_of(Elements elements) {
   return "";
 }
 
-/// Returns the dtype that the tool and the Python package allocate for an output, with the names of NumPy and PyTorch.
+/// Returns the dtype that the tool and the Python package allocate for an output, in the names of NumPy and PyTorch.
 constexpr std::string_view output_types_of(Elements elements) {
   if (elements == Elements::f64_or_f32) return "float64";
   return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
@@ -72,8 +72,8 @@ constexpr std::string_view output_types_of(Elements elements) {
 /// The representation of a tensor on the command line.
 struct TensorFile {
   std::string_view option = {};  ///< command-line option ("--q"); empty: none
-  std::string_view name = {};    ///< name of the option's value in --help; for a gradient, the file's name
-  bool or_f32 = false;           ///< true if a file with another dtype than q is read as f32
+  std::string_view name = {};    ///< name of the option's value in --help; for gradients, the name of the file
+  bool or_f32 = false;           ///< true if the tool reads a file as f32 when its dtype differs from that of q
 };
 
 /// Properties that only some tensors have. `Inputs` is the operation's struct of inputs.
@@ -82,9 +82,9 @@ struct TensorTraits {
   bool required = false;
   bool in_pages = false;      ///< true if the tensor consists of pages when the call has a block table
   bool forward_only = false;  ///< true if the backward pass refuses the tensor
-  /// Another input that must be present if this one is.
+  /// Another input that must be present if this tensor is; null if there is none.
   ConstTensorView Inputs::*needs = nullptr;
-  /// True if the C struct of an older version ends before this member.
+  /// True if the C struct of an older version ends just before this member.
   bool older_c_ends_here = false;
 };
 
@@ -120,7 +120,7 @@ struct OperationTensor {
         file(its_file),
         traits(its_traits) {}
 
-  /// Returns whether a table has exactly one row for each member of the struct of views and of the C struct.
+  /// Returns whether each member of the struct of views, and each of the C struct, has exactly one row.
   template <std::size_t kCount>
   static constexpr bool are_all_members(const std::array<OperationTensor, kCount>& rows) {
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -140,7 +140,7 @@ constexpr std::size_t row_number(const Rows& rows, Member member) {
   return n;
 }
 
-/// Returns a row for the gradient of the input `of`. Kind, elements and shape are those of the input.
+/// Returns the row of a gradient of the input `of`. Copies kind, elements and shape from the input's row.
 template <class Gradient, class Rows, typename Of>
 constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename Gradient::Member member,
                                 typename Gradient::CMember c_member, Of of, std::string_view file = {}) {
@@ -150,7 +150,7 @@ constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename G
   return row;
 }
 
-/// An array with one value per row of a table of tensors, indexed by the row's number or by its member.
+/// An array with one value per tensor in a table. The index is a row number or a member pointer.
 template <typename T, const auto& kRows>
 class PerTensor {
  public:
@@ -172,7 +172,7 @@ inline DType output_dtype(Elements elements, DType q) {
   return DType::f32;
 }
 
-/// Returns whether the layout of a call applies to the operation's arrays.
+/// Returns whether the operation has arrays of TensorKind::heads, whose order of dimensions depends on a layout option.
 template <class Rows>
 constexpr bool has_layout(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.kind == TensorKind::heads; });

@@ -8,11 +8,12 @@
 
 namespace headgate {
 
-/// Makes threads add to a shared sum in a fixed order, so that the result is bitwise reproducible. enter(n) waits until
-/// leave(n − 1) was called. To avoid deadlock, work with lower turns must start no later than work with higher turns.
+/// Makes threads add to a shared sum in a fixed order, so that the result is bitwise reproducible. The thread with turn
+/// n adds between enter(n) and leave(n). enter(n) waits until leave(n − 1) was called. To avoid deadlock, work with a
+/// lower turn must start no later than work with a higher turn.
 class Turnstile {
  public:
-  /// `next` is the turn that may enter next. It belongs to one sum and is initially zero.
+  /// `next` is the turn that may enter next, initially zero. Each sum has its own.
   explicit Turnstile(std::int64_t& next) : next_(next) {}
 
   void enter(std::int64_t turn) const {
@@ -30,8 +31,9 @@ class Turnstile {
   void leave(std::int64_t turn) const { next_.store(turn + 1, std::memory_order_release); }
 
  private:
-  /// Number of pauses before the first sched_yield(): 6 µs on Zen 4, with 24 ns per pause. The awaited sum, dq of one
-  /// tile (96 × 192 × 64 multiply-adds), takes three times as long. A yield takes 0.5 µs (docs/design/backward.md).
+  /// Number of pauses before the first sched_yield(): 6 µs on Zen 4, where a pause takes 24 ns. Usually a thread waits
+  /// for another to add dq of one tile (96 × 192 × 64 multiply-adds), which takes three times as long. A yield takes
+  /// 0.5 µs (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;
 };

@@ -29,7 +29,7 @@ using Tag = hn::ScalableTag<T>;
 template <typename T>
 constexpr std::int64_t kLanes = hn::MaxLanes(Tag<T>());
 
-/// Returns n / by, rounded up. n ≥ 0.
+/// Returns n / by, rounded up, for n ≥ 0.
 constexpr std::int64_t divide_up(std::int64_t n, std::int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return divide_up(n, to) * to; }
 
@@ -90,7 +90,7 @@ inline constexpr double kLn2 = 0.69314718055994530942;
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Max(hn::Set(d, low), x);  // MAXPS returns its second operand if either is NaN
+  return hn::Max(hn::Set(d, low), x);  // MAXPS returns its second operand, here x, if either operand is NaN
 #else
   const V bound = hn::Set(d, low);
   return hn::IfThenElse(hn::Lt(x, bound), bound, x);
@@ -101,14 +101,15 @@ HWY_INLINE V at_least(D d, hn::TFromD<D> low, V x) {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V at_most(D d, hn::TFromD<D> high, V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128
-  return hn::Min(hn::Set(d, high), x);  // MINPS returns its second operand if either is NaN
+  return hn::Min(hn::Set(d, high), x);  // MINPS returns its second operand, here x, if either operand is NaN
 #else
   const V bound = hn::Set(d, high);
   return hn::IfThenElse(hn::Gt(x, bound), bound, x);
 #endif
 }
 
-/// Returns x · log2(e), for use with 2^x instead of e^x. A finite x gives a finite result, clamped to the range of T.
+/// Returns x · log2(e), the exponent for which 2^(x · log2(e)) = e^x. If x is finite, clamps the result to finite
+/// numbers of type T.
 template <typename T>
 HWY_INLINE T in_log2_units(double x) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
@@ -116,27 +117,28 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Returns y where x is finite, clamped to finite numbers, otherwise x. y is a function of x that may overflow.
+/// Returns y, clamped to finite numbers, where x is finite, and x elsewhere. Here y is a function of x that may
+/// overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V keep_finite(D d, V x, V y) {
   const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());
   return hn::IfThenElse(hn::Le(hn::Abs(x), largest), hn::Clamp(y, hn::Neg(largest), largest), x);
 }
 
-/// Returns scores or biases in units of log2(e). Finite ones stay finite, so that only −∞ hides a key.
+/// Multiplies scores or biases by log2(e). Finite elements stay finite, because −∞ would hide a key.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V in_log2_units(D d, V bias) {
   return keep_finite(d, bias, hn::Mul(bias, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));
 }
 
-/// Returns −∞ where a mask is 0, otherwise x.
+/// Returns −∞ where the mask is 0, and x elsewhere.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V hide_masked(D d, V x, V mask) {
   return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity()), x);
 }
 
-/// Returns the sum of two terms of scores. It is −∞, which hides the key, only if a term is; finite terms have a finite
-/// sum.
+/// Returns a + b, two addends of a score. The result is −∞, which hides the key, only where a or b is −∞. Clamps the
+/// sum of finite numbers to finite numbers.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V add_visible(D d, V a, V b) {
   const auto hidden = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());
@@ -147,15 +149,15 @@ HWY_INLINE V add_visible(D d, V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Eq(a, hidden), hn::Eq(b, hidden)), hidden, sum);
 }
 
-/// A log-sum-exp in units of log2(e): 2^value · 2^rest.
+/// A log-sum-exp multiplied by log2(e), as the sum of a rounded value and the remainder: e^lse = 2^value · 2^rest.
 template <typename T>
 struct SplitLse {
   T value, rest;
 };
 
-/// Returns lse · log2(e), rounded to T, and the remainder of the rounding. An lse of a storage type other than f64 has
-/// lost its remainder; rest is then 0. It is also 0 where it changes 2^lse by less than 2⁻¹⁴, and beyond 2⁴⁰, where f64
-/// cannot hold it.
+/// Splits lse · log2(e) into its value rounded to T and the remainder `rest`. rest is 0 if lse was stored in a dtype
+/// other than f64, which has lost the remainder. It is also 0 if it would change 2^value by less than 2⁻¹⁴, or if |lse|
+/// ≥ 2⁴⁰, where f64 does not hold it.
 template <typename T>
 inline SplitLse<T> split_lse(double lse, DType stored) {
   constexpr double kLeast = 0x1p-14, kMost = 0x1p40;
@@ -165,13 +167,13 @@ inline SplitLse<T> split_lse(double lse, DType stored) {
   return {value, matters ? static_cast<T>(rest) : T{0}};
 }
 
-/// True if exp2_fast returns ∞ for x above its stated bound, where 2^x overflows.
+/// True if exp2_fast() also accepts x beyond its stated bound. It returns ∞ where 2^x overflows.
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 
 #if HWY_TARGET == HWY_AVX3
-/// Computes exp2_fast in fewer instructions: AVX-512 has one instruction that returns the fraction f, 0 ≤ f < 1, and
-/// one that scales by 2^⌊x⌋.
+/// Computes exp2_fast() with fewer instructions. AVX-512 has an instruction that returns the fraction f = x − ⌊x⌋, and
+/// one that multiplies by 2^⌊x⌋.
 HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
   const Tag<float> d;
   // VREDUCEPS returns x − ⌊x⌋, and 0 for ±∞.
@@ -204,7 +206,8 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   constexpr bool kSingle = sizeof(T) == 4;
   constexpr int kMantissaBits = kSingle ? 23 : 52;
   constexpr int kBias = kSingle ? 127 : 1023;
-  // 1.5 · 2^mantissa bits + bias: the sum's low mantissa bits hold round(x) + bias.
+  // kMagic = 1.5 · 2^kMantissaBits + kBias. The low mantissa bits of x + kMagic are round(x) + kBias, the exponent
+  // field of 2^round(x).
   constexpr T kMagic = (kSingle ? T{12582912.0} : T{6755399441055744.0}) + kBias;
   x = at_least(d, static_cast<T>(-kBias), x);
   const auto magic = hn::Set(d, kMagic);
@@ -233,14 +236,14 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   return hn::MulAdd(q, hn::Mul(f, power), power);
 }
 
-/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. Avoids a division with AVX-512, where
-/// it occupies the multiplier for as long as eight multiply-adds.
+/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. Avoids a division of f32 with
+/// AVX-512, where it occupies the multiplier for as long as eight multiply-adds.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V inverse_of(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<D, Tag<float>>) {
-    const V guess = hn::ApproximateReciprocal(x);  // accurate to 14 bits; the Newton step doubles them
+    const V guess = hn::ApproximateReciprocal(x);  // accurate to 14 bits; the Newton step doubles this number
     return hn::MulAdd(guess, hn::NegMulAdd(guess, x, one), guess);
   }
 #endif

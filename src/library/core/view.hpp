@@ -81,7 +81,7 @@ struct View {
   /// Returns the subarray at index i of the first dimension. Its rank is kRank − 1.
   constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) { return sub(i); }
 
-  /// Returns the subarray at these leading indices. It has the remaining dimensions.
+  /// Returns the subarray at the given indices of the first dimensions. It has the remaining dimensions.
   template <typename... Index>
   constexpr View<T, kRank - sizeof...(Index)> sub(Index... index) const {
     constexpr std::size_t kGone = sizeof...(Index);
@@ -94,7 +94,7 @@ struct View {
     return inner;
   }
 
-  /// Returns the elements [first, first + size) of a dimension.
+  /// Returns the part of the array that has the elements [first, first + size) of one dimension.
   constexpr View range(std::size_t dimension, std::int64_t first, std::int64_t size) const {
     assert(dimension < kRank && first >= 0 && size >= 0 && first + size <= shape[dimension]);
     View part = *this;
@@ -138,7 +138,7 @@ struct View {
   }
 };
 
-/// A read-only view as a parameter type. T is not deduced from it, so that callers may pass a mutable view.
+/// A parameter type for read-only views. T is not deduced from the argument, so that callers may pass a mutable view.
 template <typename T, std::size_t kRank>
 using ConstView = std::type_identity_t<View<const T, kRank>>;
 

@@ -7,7 +7,8 @@
 
 #include "library/core/check.hpp"
 
-// Maps enumerators to the words that name them in options, files and messages. Each enum has one table of words.
+// Maps enumerators to their names in options, files and messages, which are called words. Each enum has one table of
+// words.
 
 namespace headgate {
 
@@ -17,8 +18,8 @@ struct Word {
   std::string_view word;
 };
 
-/// The words of an enum. Specialise it beside the enum, with a constexpr array `kAll`. Its rows have `value` and
-/// `word`, in the order in which messages list them.
+/// The table of an enum's words. Specialise it beside the enum, with a constexpr array `kAll`. Each row has an
+/// enumerator `value` and its name `word`. Messages list the words in the order of the rows.
 template <typename Enum>
 struct Words;
 
@@ -31,7 +32,7 @@ constexpr std::string_view word_of(Enum value) {
   return "unknown";
 }
 
-/// Returns whether `text` equals `word`. As on a command line, `text` may have '-' instead of '_'.
+/// Returns whether `text` equals `word`. `text` may have '-' where `word` has '_', as is usual on command lines.
 constexpr bool is_word(std::string_view text, std::string_view word) {
   if (text.size() != word.size()) return false;
   for (std::size_t i = 0; i < text.size(); ++i) {

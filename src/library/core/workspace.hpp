@@ -16,21 +16,21 @@
 
 namespace headgate {
 
-/// The total size of the buffers with one name.
+/// The total size of all buffers that have the same name.
 struct WorkspaceItem {
   std::string name;
   std::size_t bytes = 0;
 };
 
-/// A linear allocator of named buffers, aligned to Block::kAlign_bytes. The same code uses it twice: first without
-/// memory, to count the bytes; then with memory of that size, to place the buffers. Placed does both.
+/// A linear allocator of named buffers, aligned to Block::kAlign_bytes. Code that allocates buffers runs twice: first
+/// without memory, to count the bytes; then with memory of that size, to place the buffers. Placed does both.
 class Workspace {
  public:
-  /// Creates a workspace that only counts bytes. Its views have a shape and null data. `items`, unless null, receives
-  /// the size for each name; buffers with the same name are added up.
+  /// Creates a workspace that only counts bytes. The views that it returns have a shape and null data. Unless `items`
+  /// is null, it receives the total size of the buffers of each name.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
-  /// Creates a workspace that places buffers in `memory`. `memory` is aligned to Block::kAlign_bytes and has as many
-  /// bytes as a counting workspace returned for the same calls.
+  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. Its size is what
+  /// bytes() returns after the same calls on a workspace that counts.
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in
@@ -94,7 +94,8 @@ Buffers place_buffers(std::byte* memory, const Args&... args) {
   return Buffers(place, args...);
 }
 
-/// Buffers, and the object of type `Memory` that owns their storage. An Arena owns scratch memory for one call.
+/// A struct of buffers and the memory that holds them, an object of type `Memory`. An Arena provides scratch memory for
+/// one call.
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:

@@ -12,8 +12,8 @@ struct GatedNormProblem {
   std::int64_t B = 0, H = 0, T = 0, D = 0;
   DType dtype = DType::none;
   double eps = 0.0;
-  GateFn gate_fn = GateFn::none;  ///< none if no gate is present
-  ExecutionContext context;       ///< resolved(); has one thread if the work is small
+  GateFn gate_fn = GateFn::none;  ///< none if the gate is absent
+  ExecutionContext context;       ///< result of resolved(), with one thread if the work is small
   GatedNormInputs inputs;         ///< the gate is absent if gate_fn is none
   TensorView y;
   ConstTensorView dy;

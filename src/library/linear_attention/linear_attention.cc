@@ -10,7 +10,8 @@ namespace headgate {
 void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                               const LinearAttentionOptions& options) {
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
-  // Return early if nothing is written: the kernel would visit every batch, and there may be any number of empty ones.
+  // Return early if there is nothing to write. The kernel would visit every sequence, and there may be any number of
+  // empty ones.
   if (outputs.y.numel() == 0 && outputs.state.numel() == 0) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, cpu_linear_forward);
 }

@@ -9,16 +9,17 @@
 
 namespace headgate {
 
-/// Largest number of queries in a tile. A tile's queries walk back over the tokens together, so packing a key is a
-/// small part of the work. The weights of a query do not depend on this size.
+/// Largest number of queries in a tile. All queries of a tile are processed in one walk back over the tokens, which
+/// packs each key once. Packing is then a small part of the work. The weights of a query do not depend on this size.
 inline constexpr std::int64_t kTileQueries = 256;
 
-/// Queries first … first + count of sequence n. The range counts tokens of the sequence, or indexes the chosen queries.
+/// A tile: queries first … first + count of sequence n. They are tokens of the sequence in linear_attention_statistics,
+/// and indices of LinearWeightsProblem::chosen in linear_attention_weights.
 struct QueryTile {
   std::int64_t n, first, count;
 };
 
-/// A chosen query: its token, which is its row of q, and its row in the outputs.
+/// A query whose weights are requested. `token` is its row of q, and `row` its row in the outputs.
 struct ChosenQuery {
   std::int64_t token, row;
 };
@@ -33,7 +34,7 @@ struct LinearWeightsProblem : LinearProblem {
 /// The checked arguments of linear_attention_statistics.
 struct LinearStatisticsProblem : LinearProblem {
   LinearAttentionStatistics outputs;
-  std::vector<QueryTile> tiles;  ///< tiles of each sequence in turn, ascending tokens; empty unless walks()
+  std::vector<QueryTile> tiles;  ///< tiles in the order of sequences and tokens; empty unless walks()
 
   /// Returns whether a requested figure depends on every weight of a query.
   bool walks() const;

@@ -11,26 +11,26 @@ namespace headgate {
 
 class Call;
 
-/// The checked arguments that the forward and the backward pass share, in normal form.
+/// The checked arguments that the forward and the backward pass have in common.
 struct LinearProblem {
   std::int64_t B = 0, Hq = 0, Hk = 0, Hv = 0, T = 0, D = 0, Dv = 0;
   std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
   double scale = 1.0;
-  bool has_delta = true;         ///< delta rule: whether the state's output for k is subtracted from v
+  bool has_delta = true;         ///< whether the rule has a delta: u = β (v − e^g Sᵀ k) instead of v
   bool normalises = false;       ///< whether q and k are divided by their L2 norms
-  double eps = 0.0;              ///< term added to the sums of squares in the L2 norms
+  double eps = 0.0;              ///< number added to the sums of squares in the L2 norms
   ExecutionContext context;      ///< resolved()
-  LinearAttentionInputs inputs;  ///< beta is broadcast to (B,Hv,T,1) with stride 0
+  LinearAttentionInputs inputs;  ///< beta has a stride of 0 between heads if they share it
 
   /// Returns the number of heads of y.
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
-  /// readers() returns the number R of output heads that read one state. query_head() returns the query head of output
+  /// readers() returns R, the number of output heads that use one state. query_head() returns the query head of output
   /// head ho, and key_head() the key head of state h.
   std::int64_t readers() const { return Ho() / Hv; }
   std::int64_t query_head(std::int64_t ho) const { return ho / (Ho() / Hq); }
   std::int64_t key_head(std::int64_t h) const { return h / (Hv / Hk); }
-  /// groups() returns the number of groups of states, and group_states() the number of states in each. States of
-  /// different groups share no head of q or k.
+  /// A group is a set of consecutive states that share no head of q or k with states outside the group. groups()
+  /// returns the number of groups, and group_states() the number of states in each.
   std::int64_t groups() const { return std::gcd(std::gcd(Hq, Hk), Hv); }
   std::int64_t group_states() const { return Hv / groups(); }
 
@@ -39,8 +39,8 @@ struct LinearProblem {
   TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
-/// The checked arguments of a forward pass. linear_attention_statistics() uses it too: of the outputs it has at most
-/// the final state.
+/// The checked arguments of a forward pass. linear_attention_statistics() also runs one, with the final state as its
+/// only output.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
 };
@@ -49,15 +49,15 @@ struct LinearForwardProblem : LinearProblem {
 struct LinearBackwardProblem : LinearProblem {
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
-  bool sums_beta = false;  ///< whether all heads share beta, so that dbeta is summed over the heads
+  bool sums_beta = false;  ///< whether all heads share beta; dbeta is then summed over the heads
 
-  /// Returns whether a requested gradient needs the scans of the transposed states.
+  /// Returns whether a requested gradient needs scans 3 and 4 of the backward pass (cpu/backward_kernel.cc).
   bool needs_key_scans() const {
     return gradients.dq.present() || gradients.dk.present() || gradients.ddecay.present();
   }
 };
 
-/// Checks the arguments. Throws Error, which names the argument and its values, if they do not fit together. Reads no
+/// Checks the arguments. Throws Error if they are invalid or do not fit together, with their names and values. Reads no
 /// tensor data except cu_seqlens.
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,

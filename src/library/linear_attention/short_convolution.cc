@@ -10,7 +10,7 @@
 namespace headgate {
 namespace {
 
-/// Argument names in error messages. The old and the new state are both called `state` in their structs.
+/// Argument names in error messages. They tell the old state from the new one, because both are members named `state`.
 constexpr const char* kOldState = "inputs.state";
 constexpr const char* kNewState = "outputs.state";
 
@@ -35,7 +35,8 @@ void check_x_and_weight(Call& call, const ShortConvolutionInputs& in, ShortConvo
   call.shape(weight, "(1,1,C,K)", {1, 1, p.C, p.K});
 }
 
-/// Checks a tensor (N,1,K−1,C) that holds one state per sequence. `reads` is true for an input, false for an output.
+/// Checks an optional state (N,1,K−1,C), which holds K−1 rows of x for each sequence. `reads` is true for an input, and
+/// false for an output.
 void check_state(Call& call, const Argument& state, const ShortConvolutionProblem& p, bool reads) {
   if (!call.given(state)) return;
   reads ? call.input(state, {p.dtype, DType::f32}) : call.output(state, {p.dtype, DType::f32});
@@ -70,8 +71,8 @@ ShortConvolutionProblem check_inputs(Call& call, const ShortConvolutionInputs& i
   return p;
 }
 
-/// Drops batches and sequences that write nothing. Limits small work to one thread, since starting more would take
-/// longer. `states` is the number of states that are written.
+/// Sets B, T and N to 0 if there is nothing to write. Limits small work to one thread, because starting more threads
+/// would take longer. `states` is the number of states to write.
 void fit_to_work(ShortConvolutionProblem& p, std::int64_t states) {
   if (p.C == 0 || p.T == 0) p.B = p.T = 0;
   if (p.C == 0 || (p.T == 0 && states == 0)) p.N = 0;

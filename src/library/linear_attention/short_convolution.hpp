@@ -10,7 +10,7 @@
 
 namespace headgate {
 
-/// Tokens begin … end of a sequence.
+/// A part of a sequence: its tokens begin … end.
 struct ConvolutionRange : TokenRange {
   std::int64_t begin = 0, end = 0;
 };
@@ -21,7 +21,7 @@ struct ShortConvolutionProblem {
   std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
   DType dtype = DType::none;
   GateFn activation = GateFn::silu;  ///< silu or none
-  ExecutionContext context;          ///< resolved(); has one thread if the work is small
+  ExecutionContext context;          ///< result of resolved(), with one thread if the work is small
   ShortConvolutionInputs inputs;
   ShortConvolutionOutputs outputs;
   ShortConvolutionIncoming incoming;
@@ -29,7 +29,7 @@ struct ShortConvolutionProblem {
 
   bool packed() const { return inputs.cu_seqlens.present(); }
   bool silu() const { return activation == GateFn::silu; }
-  /// Returns the number of rows of all batches. Rows are numbered batch by batch.
+  /// Returns the number of rows of x in all batches. Row t of batch b has the number b · T + t.
   std::int64_t rows() const { return B * T; }
 
   /// Returns the range of all tokens of sequence n.
@@ -38,7 +38,7 @@ struct ShortConvolutionProblem {
     return {s, 0, s.T};
   }
 
-  /// Calls visit(range) for each sequence that has tokens in rows begin … end.
+  /// Calls visit(range) for each sequence that has tokens in rows begin … end, with the range of these tokens.
   template <class Visit>
   void each_range(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t n = sequence_of(begin); begin < end; ++n) {
