@@ -112,8 +112,9 @@ struct AttentionInputs {
   ConstTensorView query_offsets{};
   /// (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
   /// first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths (n ≤ S_n)
-  /// and query_offsets have N entries. bias, mask and weights have all T rows and S columns; elements between different
-  /// sequences are not read, and written as 0. Results of a sequence are bitwise identical to a separate call.
+  /// and query_offsets have N entries. bias, mask and weights have all T rows and S columns. Their elements for a query
+  /// and a key of different sequences are not read, and are written as 0. Results of a sequence are bitwise identical
+  /// to a separate call.
   ConstTensorView cu_seqlens_q{};
   ConstTensorView cu_seqlens_k{};  ///< (1,1,1,N+1), i32 or i64: the bounds of the sequences in k and v; the last is S
   /// (1,1,B,M) or, in a packed batch, (1,1,N,M); i32; forward pass only. k and v consist of P pages of `page` ≥ 1
@@ -133,11 +134,12 @@ struct AttentionInputs {
 
 /// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights.
 struct AttentionOutputs {
-  TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
-  TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
-  TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  TensorView weights{};  ///< (B,Hq,T,S), dtype of q: the softmax weights exp(s − lse) ∘ M, with the dropout mask M
-                         ///< or 1. Has T · S elements per head
+  TensorView y{};     ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
+  TensorView lse{};   ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
+  TensorView attn{};  ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
+  /// (B,Hq,T,S), dtype of q: the softmax weights exp(s − lse) ∘ M, where M is the dropout mask or 1. Has T · S elements
+  /// per head, so request it only for small problems.
+  TensorView weights{};
 };
 
 /// Computes y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.

@@ -99,7 +99,7 @@ class HEADGATE_API KvCache {
   ///     ALiBi distances are right, except that distances to the sinks are too short.
   ///   - The window is rounded up to whole pages. Do not set a window in AttentionOptions too: it would hide the sinks.
   ///
-  /// All calls for one sequence must keep the same number of pages with sinks.
+  /// In all calls for one sequence, `sinks` must fill the same number of pages.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
 
   /// Returns the number of tokens in the sequence.

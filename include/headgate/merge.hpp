@@ -28,8 +28,8 @@
 /// - attention_merge_backward() computes dattn_i, dlse_i and dgate from dy. Then call attention_backward() for each
 ///   range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
 /// - Or call attention_backward() for each range with the gate, dy, dlse, and y, attn and lse of the merged result. The
-///   weights exp(s − lse) and Δ are then those of all keys. Every range gives the complete dgate and dsinks: request
-///   them once, together with the sinks.
+///   weights exp(s − lse), and Δ of attention_backward(), are then those of all keys. Every range gives the complete
+///   dgate and dsinks: request them once, together with the sinks.
 ///
 /// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
 

@@ -35,12 +35,12 @@ struct StatisticsSelection {
 /// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. first,
 /// key_weights and topk_index count keys within the query's own sequence.
 ///
-/// cost compared with a forward pass    | outputs
+/// part of a forward pass that is done   | outputs
 /// ---|---
-/// the part for a few keys              | first, first_gated, key_weights
-/// the part for the keys in the window  | window_share
-/// about a half: q kᵀ                   | row_max, topk_index, topk_weight
-/// q kᵀ and its exponentials            | entropy, key_mass
+/// only a few keys                       | first, first_gated, key_weights
+/// only the keys in the window           | window_share
+/// q kᵀ, about a half                    | row_max, topk_index, topk_weight
+/// q kᵀ and its exponentials             | entropy, key_mass
 struct AttentionStatistics {
   TensorView row_max{};  ///< (B,Hq,T,1): maxⱼ P_ij; the largest score is log(row_max) + lse
   /// (B,Hq,T,1): −Σⱼ P_ij log P_ij, in nats. With a sink, the sum includes its weight exp(sink − lse).

@@ -7,7 +7,7 @@
 
 namespace headgate {
 
-/// Smallest and largest normal magnitudes of the type in which tensors of a dtype are computed.
+/// The smallest and the largest normal number of the type that kernels compute in: f64 for f64 tensors, f32 for others.
 struct ComputeRange {
   double tiny, huge;
   const char* name;

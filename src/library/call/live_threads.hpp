@@ -9,9 +9,9 @@
 
 namespace headgate {
 
-/// Runs `kernel`, which starts teams of `threads` threads. In the thread that fork() left, OpenMP cannot start a team,
-/// so runs `kernel` on a new thread. If the system cannot start that thread, runs `kernel` on the calling thread, where
-/// startable_threads() limits teams to one thread. Rethrows exceptions of `kernel`.
+/// Runs `kernel`, which starts teams of `threads` threads. OpenMP cannot start a team in the thread that fork() left in
+/// a child process; there, runs `kernel` on a new thread. If the system cannot start the new thread, runs `kernel` on
+/// the calling thread, where startable_threads() limits teams to one thread. Rethrows exceptions of `kernel`.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();

@@ -110,7 +110,7 @@ int max_threads() {
 
 int default_threads() { return bounded(omp_get_max_threads()); }
 
-// If registering the handler failed, every thread counts as left by fork().
+// If the fork handler could not be registered, assumes that every thread is one that fork() left in a child process.
 bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
 
 ExecutionContext resolved(const ExecutionContext& context) {

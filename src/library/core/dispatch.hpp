@@ -6,7 +6,7 @@
 
 #include "headgate/tensor.hpp"
 #include "library/core/targets.hpp"
-// Must follow targets.hpp, which selects Highway's targets to compile.
+// Highway must be included after targets.hpp, which selects the targets to compile.
 #include "hwy/targets.h"
 
 // Selects the code for a call's vector target. Does not use Highway's own selection, which is global, so that other

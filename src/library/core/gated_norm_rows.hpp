@@ -10,8 +10,8 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). y and dy have
-// the row of x, because they are not members of a struct.
+// Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). The row of x
+// also describes y and dy, which are arguments of their own and not members of a struct.
 
 namespace headgate {
 

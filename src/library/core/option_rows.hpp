@@ -56,7 +56,7 @@ struct OptionInC {
   bool older_end_here = false;
 };
 
-/// Type is the type of a member without std::optional.
+/// Type is T or, if T is std::optional<U>, U.
 template <typename T>
 struct WithoutOptional {
   using Type = T;

@@ -39,7 +39,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Memory of one call: the units of a batch, scratch for each thread, and dbeta of each head.
+/// Memory of one call: buffers of the units in a batch, scratch of each thread, and dbeta of each head.
 template <typename T>
 struct LinearBackwardMemory {
   LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan)

@@ -16,8 +16,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Results that one scan of a unit writes and later scans read. A unit is one group of G states of one sequence. The
-/// states of a group use Gq heads of q and Gk heads of k, which no other group uses.
+/// Buffers of one unit: the packed inputs, and results that one scan writes and a later scan reads. A unit is one group
+/// of G states of one sequence. The states of a group use Gq heads of q and Gk heads of k, which no other group uses.
 template <typename T>
 struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -107,8 +107,7 @@ struct ChunkNumbers {
 
   DecayFactors<T> factors;
   View<T, 2> dots;      ///< (R,kChunk) products q · k of each token in scan 2, and dy · u in scans 3 and 4
-  View<T, 2> overlaps;  ///< (2,kChunk) dot products of the vector that a token multiplies the state by with the vectors
-                        ///< of the outer products that the previous token adds to the state
+  View<T, 2> overlaps;  ///< (2,kChunk) dot products of the vectors that two consecutive tokens apply to the state
 };
 
 /// Scratch of one thread for the scans. In scans 3 and 4 the state is transposed: its rows are features of v.
@@ -135,9 +134,9 @@ struct ScanBuffers {
   View<T, 1> state;         ///< a state, as column blocks one after the other
   View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ at the start of a chunk, and after each token
   View<T, 1> row;
-  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F, with F before any rescaling (DecayFactors::before())
-  View<T, 2> key_adds;    ///< (kChunk,D) k / F, with F after any rescaling
-  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F, with F after any rescaling
+  View<T, 2> key_reads;   ///< (kChunk,D) k times the decay factors before any rescaling
+  View<T, 2> key_adds;    ///< (kChunk,D) k divided by the decay factors after any rescaling
+  View<T, 3> query_adds;  ///< (R,kChunk,D) q divided by the decay factors after any rescaling
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };

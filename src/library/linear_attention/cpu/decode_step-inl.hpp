@@ -15,22 +15,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands of one token. F is the decay e^g.
+/// Operands of one token.
 template <typename T>
 struct DecodeToken {
-  const T* read;     ///< (D) F ∘ k
+  const T* read;     ///< (D) k times the decay
   const T* key;      ///< (D)
   const T* query;    ///< (D) q times scale
-  const T* factors;  ///< F: one number, or D numbers if by_feature; null means 1
-  bool by_feature;   ///< whether F has one number per feature
+  const T* factors;  ///< the decay e^g: one number, or D numbers if by_feature; null means 1
+  bool by_feature;   ///< whether the decay has one number per feature
   const T* value;    ///< (Dv) v
   T beta;
   bool has_delta;
 };
 
-/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. Here u = v, or u = β (v − (F ∘
-/// S_0)ᵀ k) with the delta rule. Unlike a scan, does not copy the state into column blocks: the copy pays only for many
-/// tokens. Reads S_0 in memory order, and twice with the delta rule; the second read mostly hits the L2 cache.
+/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. F is the decay, and u = v or,
+/// with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). Unlike a scan, does not copy the state into column blocks: the copy
+/// pays only for many tokens. Reads S_0 in memory order, and twice with the delta rule; the second read mostly hits the
+/// L2 cache.
 template <typename T>
 class DecodeStep {
  public:
@@ -71,7 +72,8 @@ class DecodeStep {
   }
 
  private:
-  /// A tile of the state: some rows of kTile vectors of columns, which begin at column `at`.
+  /// The columns of the state that kTile vectors hold, beginning with column `at`. read() and update() process some
+  /// rows.
   template <std::int64_t kTile>
   struct Tile {
     using Row = BlockRow<T, kTile>;

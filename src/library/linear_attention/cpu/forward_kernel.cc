@@ -39,14 +39,12 @@ struct LinearForwardBuffers {
         outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 1> state;  ///< the column blocks of a state, one after the other
-  View<T, 2> reads;  ///< (kChunk,D) k ∘ F, with F before any rescaling: S̃ᵀ times this vector is what the delta rule
-                     ///< subtracts from v
-  View<T, 2>
-      adds;  ///< (kChunk,D) k / F, which updates the state; empty without decay, where `reads` serves both purposes
-  View<T, 3> queries;   ///< (R,kChunk,D) scale · q ∘ F, with F after any rescaling
-  View<T, 2> values;    ///< (kChunk,Dv)
-  View<T, 1> betas;     ///< (kChunk)
+  View<T, 1> state;    ///< the column blocks of a state, one after the other
+  View<T, 2> reads;    ///< (kChunk,D) k times the decay factors before any rescaling
+  View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
+  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
+  View<T, 2> values;   ///< (kChunk,Dv)
+  View<T, 1> betas;    ///< (kChunk)
   View<T, 1> overlaps;  ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
   View<T, 3> outputs;   ///< (R,kChunk,Dv)
 };
@@ -161,9 +159,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares to multiply the state by the keys of two tokens before it is updated by the first one. The product for
-  /// the second token then lacks two changes by the first: its rescaling is applied to the second key here, and its
-  /// update is added later with the help of `overlaps`.
+  /// Prepares for passes that multiply the state by the keys of two tokens before the first token updates it. Applies
+  /// the first token's rescaling to the second key. Saves the dot product by which run_tokens() adds the first token's
+  /// update.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -218,7 +216,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // returned[1] belongs to the state before the first token: subtract what the first token has added.
+        // returned[1] lacks the first token's update of the state, which this adds.
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }

@@ -152,14 +152,14 @@ class KeyScans {
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
   /// Returns the vector that step n multiplies the state by before it updates the state: β du in scan 3, u in scan 4.
-  /// After the last step, returns the vector of the last step.
+  /// If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
-  /// Returns k or q of step n divided by F: the row of the outer product that the step adds to the stored state S̃.
+  /// Returns k or q of step n divided by the decay factors F, as the step adds it to the stored state.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                  std::int64_t first) const {
@@ -346,8 +346,8 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. `read` is this product without the term q dyᵀ that the token itself adds to dS_t, for each of
-  /// its query heads. Adds q (dy · u) to `read` first.
+  /// Adds dS_t u to dk. dS_t includes the token's own outer products q dyᵀ, but `read` does not: first adds q (dy · u)
+  /// to it for each query head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)
@@ -358,8 +358,8 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan. `product` holds the sums of S̃ ∘ D̃ over features
-  /// of v: S is the state before the token, D its gradient, and both lack their factors F.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` is the sum over features of v of the
+  /// stored state before the token times its stored gradient. Multiplies it by the decay factors F of both.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;
@@ -368,7 +368,7 @@ class KeyScans {
     product.store(unit_.buffers.ddecays.at(g_, token, first));
   }
 
-  /// Returns F at step n, after any rescaling.
+  /// Returns the decay factors F at step n, after any rescaling.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;

@@ -44,12 +44,11 @@ struct QueryWalkBuffers {
 
   DecayFactors<T> factors;
   std::int64_t padded;      ///< number of columns, rounded up to whole blocks
-  View<T, 1> columns;       ///< the stored R̃, block by block, where R = F ∘ R̃
+  View<T, 1> columns;       ///< the matrix R divided by the decay factors F, stored block by block
   View<T, 2> keys;          ///< (kChunk,D) k
-  View<T, 2> reads;         ///< (kChunk,D) k ∘ F, with F before any rescaling (DecayFactors::before())
-  View<T, 2> second_reads;  ///< (kChunk,D) `reads`, times the rescaling of the previous token if the token is the
-                            ///< second of a pair
-  View<T, 2> adds;          ///< (kChunk,D) k / F, with F after any rescaling
+  View<T, 2> reads;         ///< (kChunk,D) k times the decay factors before any rescaling
+  View<T, 2> second_reads;  ///< (kChunk,D) `reads`, with the rescaling of the first token in the second of a pair
+  View<T, 2> adds;          ///< (kChunk,D) k divided by the decay factors after any rescaling
   View<T, 1> betas;         ///< (kChunk)
   View<T, 1> overlaps;      ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
   View<T, 1> query;         ///< (D)
@@ -210,7 +209,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // reads[1] belongs to R before the first token: apply what the first token subtracts.
+      // reads[1] lacks the first token's update of R, which this adds.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

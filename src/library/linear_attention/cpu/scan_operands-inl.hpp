@@ -101,18 +101,18 @@ class DecayFactors {
     if (shift == 1) multiply_running(decay, chunk.t0);
   }
 
-  /// Returns F at step n, before the step rescales. If it does, it multiplies S̃ by this factor.
+  /// Returns F at step n before the step rescales. A step that rescales multiplies S̃ by it.
   const T* before(std::int64_t n) const { return before_.at(n); }
   /// Returns whether step n rescales, that is, multiplies S̃ by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
-  /// Returns 1/F at step n, after the step has rescaled: 1 if it does.
+  /// Returns 1/F at step n after the step has rescaled. This is 1 if the step rescales.
   const T* inverse(std::int64_t n) const { return inverse_.at(n); }
   /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// Multiply n elements of `from` by a factor and write them to `to`, which may alias `from`. The factor of
-  /// times_before() is before(s), that of times_inverse() is inverse(s), and that of times_behind() is 1 / inverse(s).
-  /// Without decay it is 1.
+  /// times_before() multiplies by before(s), times_inverse() by inverse(s), and times_behind() by 1 / inverse(s). Each
+  /// writes n products with elements of `from` to `to`, which may alias `from`. Without decay, each copies the
+  /// elements.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -174,7 +174,7 @@ class DecayFactors {
   std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
-  View<T, 1> exps_, running_;  ///< (cols) padded to whole vectors
+  View<T, 1> exps_, running_;  ///< (cols, rounded up to whole vectors)
 };
 
 /// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short because rows of a head

@@ -170,7 +170,7 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // skip dx: dstate may be requested, but its rows are never computed in place
+      rows.skipped = strip.rows;  // dx is not requested, and rows of dstate are never computed in place
     }
     rows.n = n;
     convolve(rows);

@@ -18,10 +18,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of vectors in a row of the widest block. A pass visits two tokens and computes four products of the state
-/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers, and the
-/// multiply-adds hide their latency. The pass loads and stores each vector of the state once for 6 multiply-adds. A
-/// pass over one token with rows of 4 vectors takes as many instructions, but its stores limit it to 0.64 of FMA peak
-/// instead of 0.94 (Zen 3, D = 128).
+/// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. This also
+/// makes enough multiply-adds independent to hide their latency. The pass loads and stores each vector of the state
+/// once for 6 multiply-adds. A pass over one token with rows of 4 vectors takes as many instructions, but its stores
+/// limit it to 0.64 of FMA peak instead of 0.94 (Zen 3, D = 128).
 inline constexpr std::int64_t kMostVectors = 2;
 
 /// Divides the columns of a state into blocks of kMostVectors vectors. The last block may have fewer vectors. The
@@ -148,11 +148,11 @@ struct Pass {
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
-  const T* reads[kTokens];      ///< vector that S is multiplied by after each token
+  const T* reads[kTokens];      ///< for each token, the vector `read` in out = Sᵀ read
   const T* next[slots(kNext)];  ///< vectors that S is multiplied by after the last token
   const T* factors[kTokens];    ///< factors of rows or columns; not read if the pass does not rescale
   T* copies[kTokens];           ///< for each token, a buffer of the size of S
-  Row outs[kTokens];            ///< result Sᵀ read for each token
+  Row outs[kTokens];            ///< for each token, the result `out`
   Row sums[slots(kNext)];
   Row products[kTokens];
 

@@ -54,10 +54,9 @@ struct StateScratch {
   }
 
   View<T, 1> key, query;
-  View<T, 1> decay;       ///< (D) e^g of the current token
-  View<T, 1> first, all;  ///< (D) columns of the state, see StateFigures
-  View<double, 2>
-      totals;  ///< for each query head of the state, the sums over queries of kQueryFirst and kQueryWeightSum
+  View<T, 1> decay;        ///< (D) e^g of the current token
+  View<T, 1> first, all;   ///< (D) columns of the state, see StateFigures
+  View<double, 2> totals;  ///< (readers, 2) sums over queries of kQueryFirst and kQueryWeightSum
   View<double, 2>
       matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled so that the largest magnitude is 1
 };

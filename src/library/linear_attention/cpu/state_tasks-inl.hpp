@@ -28,7 +28,7 @@ struct StateTask {
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    // Divides states only if it helps: each task packs the tokens again, a seventh of the work of a whole state.
+    // Dividing a state has a cost: each task packs the tokens again, which is a seventh of the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
     // A thread needs at least this many state elements to process. Waking it for fewer takes longer than the work.
