@@ -49,8 +49,7 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
 /// Key-dependent input vectors for one range of keys. narrow_keys() fills them in.
 struct KeyRangeVectors {
   std::vector<std::int64_t> query_offsets;  ///< (B): the key position of query 0, relative to key `begin`
-  std::vector<std::int64_t>
-      key_lengths;  ///< (B): how many keys of the range are visible by key_lengths; empty without key_lengths
+  std::vector<std::int64_t> key_lengths;    ///< (B): key_lengths of the range; empty if the inputs have none
 };
 
 /// Returns `inputs` restricted to the keys [begin, end). Narrows k, v and the columns of bias and mask. Makes query

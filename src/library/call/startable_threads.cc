@@ -111,8 +111,7 @@ int more_threads(int count) {
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
   if (!proven.covers(threads)) {
-    if (omp_get_active_level() >= omp_get_max_active_levels())
-      return threads;  // nested too deeply: OpenMP will run the team on one thread
+    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP will use one thread
     threads = proven.last_team + more_threads(threads - proven.last_team);
     proven.threads = threads;
     proven.when = Clock::now();

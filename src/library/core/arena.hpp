@@ -13,12 +13,11 @@
 
 namespace headgate {
 
-/// An aligned block of memory. Blocks of kHugePage_bytes and more request huge pages: packed operands are read by
-/// stride, and faulting in 4 KiB pages at every call costs measurable time.
+/// An aligned block of memory. Blocks of at least kHugePage_bytes request huge pages: kernels read packed operands with
+/// large strides, and page faults for 4 KiB pages at every call take measurable time.
 class Block {
  public:
-  static constexpr std::size_t kAlign_bytes =
-      128;  // two cache lines: CPUs prefetch lines in pairs, and buffers then share no pair
+  static constexpr std::size_t kAlign_bytes = 128;  // two cache lines, which CPUs prefetch as a pair
   static constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
 
   Block() = default;

@@ -40,9 +40,8 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// Ignores words that need more edits than a third of the longer word's characters. If no word is left, returns the
 /// first word that begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  constexpr std::size_t kLeastBeginning = 3;  // shorter texts are not completed to words that begin with them
-  constexpr std::size_t kMostCharacters =
-      64;  // longer texts have no nearest word, because the search takes quadratic time
+  constexpr std::size_t kLeastBeginning = 3;   // shorter texts are not completed to words that begin with them
+  constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search takes quadratic time
   std::string_view nearest;
   if (text.size() > kMostCharacters) return nearest;
   std::size_t least = std::numeric_limits<std::size_t>::max();

@@ -39,8 +39,7 @@ struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
   std::string_view option = {};  ///< command-line option ("--softcap"); empty: none is made from this row
   std::string_view type = {};    ///< name of the option's value in --help
-  std::string_view help =
-      {};  ///< description for --help, which prints it after the words of an enum; begins with a lower-case letter
+  std::string_view help = {};    ///< description in --help, after an enum's words; begins with a lower-case letter
   std::string_view default_text = {};  ///< description of the default, for options of type std::optional
   std::string_view words = {};         ///< names of the permitted enumerators ("silu, none"); empty: all
 };
@@ -56,7 +55,7 @@ struct OptionInC {
   bool older_end_here = false;
 };
 
-/// Type is T or, if T is std::optional<U>, U.
+/// Removes std::optional from a type: Type is U if T is std::optional<U>, otherwise T.
 template <typename T>
 struct WithoutOptional {
   using Type = T;

@@ -21,10 +21,8 @@ inline constexpr std::int64_t kBackwardKeys = 192;
 /// Number of keys in a split: a forward pass of few queries divides the keys into splits. Also the block length of y
 /// there.
 inline constexpr std::int64_t kSplitKeys = 1024;
-inline constexpr std::int64_t kLongSplitKeys =
-    2048;  ///< number of keys in a long split, used for int8 and for long 16-bit sequences
-inline constexpr std::int64_t kLongSplits =
-    8;  ///< a 16-bit sequence is long if it fills at least this many long splits
-inline constexpr std::int64_t kSplitSumKeys = 256;  ///< block length of the softmax denominator within a split
+inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
+inline constexpr std::int64_t kLongSplits = 8;        ///< 16-bit sequences with fewer long splits use short splits
+inline constexpr std::int64_t kSplitSumKeys = 256;    ///< block length of the softmax denominator within a split
 
 }  // namespace headgate

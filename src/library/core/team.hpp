@@ -88,7 +88,8 @@ class Team {
 /// calling thread's previous one.
 int startable_threads(int threads);
 
-/// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system has no more.
+/// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system cannot start as
+/// many.
 template <class Body>
 void run_team(int threads, const Body& body) {
   if (threads > 1) threads = startable_threads(threads);

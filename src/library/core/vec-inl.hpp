@@ -167,7 +167,7 @@ inline SplitLse<T> split_lse(double lse, DType stored) {
   return {value, matters ? static_cast<T>(rest) : T{0}};
 }
 
-/// True if exp2_fast() also accepts x beyond its stated bound. It returns ∞ where 2^x overflows.
+/// True if exp2_fast() also accepts x beyond the bound that its comment states. It returns ∞ where 2^x overflows.
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 

@@ -23,8 +23,8 @@ namespace headgate::HWY_NAMESPACE {
 /// The dimension of x along which a vector register holds consecutive elements.
 enum class Along { channels, tokens };
 
-/// Divides a convolution into tasks. Each task computes one block of rows (tokens) and one block of channels. Rows are
-/// numbered through all batches.
+/// Divides a convolution into tasks. Each task computes one block of rows (tokens) and one block of channels. Rows of
+/// all batches are numbered consecutively.
 struct ConvolutionPlan {
   const ShortConvolutionProblem& p;
   Along along;
@@ -121,7 +121,7 @@ class SequenceReader {
 };
 
 /// Loads taps and biases of channels first … first + cols into `taps`, (K + 1, width). Row j has tap j of each channel,
-/// and row K the biases. Pads the rows with zeros to `width`, a multiple of the lanes. `buffer` is scratch of width · K
+/// and row K the biases. Pads the rows with zeros to `width`, a multiple of kLanes. `buffer` is scratch of width · K
 /// elements.
 template <typename T>
 void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::int64_t first, std::int64_t cols,

@@ -29,7 +29,7 @@ namespace headgate::HWY_NAMESPACE {
 /// L1 cache, and exceed it.
 inline constexpr std::int64_t kStripRows = 4;
 
-/// Operands of the convolution. Each row has n elements, a multiple of the lanes. Strides are in elements. Row r of y
+/// Operands of the convolution. Each row has n elements; n is a multiple of kLanes. Strides are in elements. Row r of y
 /// depends on rows r … r + K − 1 of x.
 template <typename T, typename Stored>
 struct ConvolvedRows {
@@ -86,8 +86,8 @@ HWY_INLINE void convolve_vectors(const hn::Vec<Tag<T>> (&tap)[K], hn::Vec<Tag<T>
   HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) store_as<T>(sum[v], y + v * kLanes<T>);
 }
 
-/// Computes n consecutive tokens of one channel: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]). n is a multiple of the
-/// lanes. Ignores the strides.
+/// Computes n consecutive tokens of one channel: y[t] = act(taps[K] + Σ_j taps[j] · x[t + j]). n must be a multiple of
+/// kLanes. Ignores the strides.
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   const Tag<T> d;
@@ -102,12 +102,12 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
 }
 
 /// Operands of the backward pass for a strip of tokens t … t + rows. s is the sum before the activation, and ds its
-/// gradient. Each row has n elements, a multiple of the lanes.
+/// gradient. Each row has n elements; n is a multiple of kLanes.
 template <typename T, typename Stored>
 struct GradientRows {
   const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride;
-  T* sums;  ///< K rows of dweight, then one row of dbias, sums_stride apart; added to, or null
+  T* sums;  ///< K rows of dweight and one row of dbias, sums_stride apart, to which the kernel adds; or null
   std::int64_t sums_stride;
   T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the K − 1 tokens before t + rows
   std::int64_t window_stride;
@@ -178,14 +178,13 @@ HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
 /// Operands of the gradients of one channel's taps and bias.
 template <typename T>
 struct TapProducts {
-  T* sums;  ///< gradients of the K taps, then of the bias; added to
+  T* sums;  ///< gradients of the K taps and of the bias, to which the kernel adds
   const T* ds;
   const T* x;  ///< n + K − 1 elements: element t + j belongs to tap j of token t
   std::int64_t n;
 };
 
-/// Adds Σ_t ds[t] · x[t + j] to sums[j] for each tap j, and Σ_t ds[t] to sums[K]. n need not be a multiple of the
-/// lanes.
+/// Adds Σ_t ds[t] · x[t + j] to sums[j] for each tap j, and Σ_t ds[t] to sums[K]. n need not be a multiple of kLanes.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   const Tag<T> d;
@@ -207,7 +206,7 @@ HWY_NOINLINE void add_tap_tokens(const TapProducts<T>& products) {
   }
 }
 
-/// Computes ds[i] = dy[i] · silu′(s[i]) for i < n, a multiple of the lanes. ds may alias dy or s.
+/// Computes ds[i] = dy[i] · silu′(s[i]) for i < n. n must be a multiple of kLanes. ds may alias dy or s.
 template <typename T>
 HWY_NOINLINE void activation_backward(T* ds, const T* dy, const T* s, std::int64_t n) {
   const Tag<T> d;
@@ -217,7 +216,7 @@ HWY_NOINLINE void activation_backward(T* ds, const T* dy, const T* s, std::int64
   }
 }
 
-/// Transposes taps: to[j · to_stride + c] = from[c · K + j] for c < n, a multiple of the lanes.
+/// Transposes taps: to[j · to_stride + c] = from[c · K + j] for c < n. n must be a multiple of kLanes.
 template <std::int64_t K, typename T>
 HWY_NOINLINE void transpose_taps(T* HWY_RESTRICT to, std::int64_t to_stride, const T* HWY_RESTRICT from,
                                  std::int64_t n) {

@@ -85,9 +85,8 @@ struct NormBuffers {
     totals = ws.take<double>("sums", plan.p.gradients.dweight.present() ? plan.p.D : 0);
     scratch = ws.take<std::byte>("threads", threads, count_bytes<NormScratch<T>>(padded));
   }
-  View<T, 2>
-      weights;      ///< (H or 1, padded D) weights converted to T and padded with zeros; all 1 if there are no weights
-  View<T, 2> sums;  ///< (plan.sums, padded D) partial sums of dweight
+  View<T, 2> weights;  ///< (H or 1, padded D) weights as T, padded with zeros; all 1 if there are none
+  View<T, 2> sums;     ///< (plan.sums, padded D) partial sums of dweight
   View<double, 1> totals;
   View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the NormScratch of each thread
 };
@@ -110,7 +109,7 @@ void load_weights(const View<T, 2>& weights, const GatedNormProblem& p) {
   }
 }
 
-/// Computes tiles on one thread.
+/// Computes the tiles that one thread takes.
 template <typename T>
 class NormWorker {
  public:

@@ -48,7 +48,7 @@ HWY_INLINE hn::Vec<Tag<T>> load_logits([[maybe_unused]] const Stored* z, [[maybe
   }
 }
 
-/// Returns Σ x² over n elements, a multiple of the lanes.
+/// Returns Σ x² over n elements. n must be a multiple of kLanes.
 template <typename T, typename Stored>
 HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
   const Tag<T> d;
@@ -131,7 +131,7 @@ HWY_INLINE void norm_vectors(const NormRow<T, Stored>& row, std::int64_t i) {
   }
 }
 
-/// Computes y = x · factor · weight · g(z) for `count` rows of n elements, a multiple of the lanes.
+/// Computes y = x · factor · weight · g(z) for `count` rows of n elements. n must be a multiple of kLanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, std::int64_t n, GateFn fn) {
   constexpr std::int64_t kVecs = 4;
@@ -146,7 +146,7 @@ HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, 
   });
 }
 
-/// Operands and results of one row of the backward pass. Each has n elements, a multiple of the lanes.
+/// Operands and results of one row of the backward pass. Each has n elements; n is a multiple of kLanes.
 template <typename T>
 struct NormGradientRow {
   T* x;  ///< in: the row, rescaled if scale_row() did so; out: the normalised row x · factor
@@ -155,7 +155,7 @@ struct NormGradientRow {
   const T* weight;
   T* dx;
   T* dz;       ///< not written if there is no gate
-  T* dweight;  ///< added to
+  T* dweight;  ///< gradient of the weights, to which the kernel adds
 };
 
 /// Computes the gradients of a row of D features, padded with zeros to n.

@@ -37,8 +37,8 @@ inline constexpr std::int64_t kChunk = 64;
 /// Largest decay factor F before a rescaling. With 64, S̃ overflows only if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
-/// Returns the padded size of D or Dv in buffers: a multiple of the lanes and of 4. Scalar loops process 4 elements at
-/// a time, and passes process kMostVectors rows of a state at a time.
+/// Returns the padded size of D or Dv in buffers: a multiple of kLanes and of 4. Scalar loops process 4 elements at a
+/// time, and passes process kMostVectors rows of a state at a time.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
   return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
@@ -201,7 +201,7 @@ HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double e
   return square == 0.0 ? 0.0 : 1.0 / std::sqrt(square);
 }
 
-/// Returns the dot product of n numbers, a multiple of the lanes.
+/// Returns the dot product of n numbers. n must be a multiple of kLanes.
 template <typename T>
 HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> d;
@@ -226,8 +226,7 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   std::fill(to + from.cols, to + padded, T{0});
   const double inverse_f64 = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
   constexpr T kLargest = std::numeric_limits<T>::max();
-  if (inverse_f64 >
-      static_cast<double>(kLargest)) {  // the row consists of subnormal numbers, or of zeros and eps is tiny
+  if (inverse_f64 > static_cast<double>(kLargest)) {  // a row of subnormal numbers, or of zeros with a tiny eps
     for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * inverse_f64) * factor;
     return kLargest;
   }

@@ -273,8 +273,7 @@ class ConvolutionGradientWorker {
   /// incoming dstate to the gradients of tokens that belong to the new state.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    const std::int64_t past = p_.K - 1,
-                       into = std::max<std::int64_t>(range.T - past, u);  // first token that belongs to the new state
+    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // first token in new state
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];
       const std::int64_t n = u + count - into;

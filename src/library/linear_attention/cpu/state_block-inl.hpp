@@ -114,7 +114,7 @@ struct StateBlock {
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
   T* data;
-  std::int64_t rows;  ///< a multiple of kMostVectors
+  std::int64_t rows;  ///< number of rows, a multiple of kMostVectors
 
   T* row(std::int64_t i) const { return data + i * kWidth; }
 };

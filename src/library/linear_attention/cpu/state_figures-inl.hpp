@@ -57,8 +57,7 @@ struct StateScratch {
   View<T, 1> decay;        ///< (D) e^g of the current token
   View<T, 1> first, all;   ///< (D) columns of the state, see StateFigures
   View<double, 2> totals;  ///< (readers, 2) sums over queries of kQueryFirst and kQueryWeightSum
-  View<double, 2>
-      matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled so that the largest magnitude is 1
+  View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled to largest magnitude 1
 };
 
 /// Computes the figures of some states, on one thread. To this end it updates two additional columns of a state. The
