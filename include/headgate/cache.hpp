@@ -24,7 +24,7 @@
 ///       AttentionInputs in; in.q = q; batch.set(in);     // k, v, block_table, key_lengths, query_offsets, scales
 ///       options.causality = Causality::causal; attention_forward({y}, in, options);
 ///
-/// With pages as long as the longest sequence, the cache is contiguous: (B,Hkv,S,D) with a slot for each sequence.
+/// If a page is as long as the longest sequence, each sequence has one page, and the cache is a tensor (B,Hkv,S,D).
 
 namespace headgate {
 

@@ -391,7 +391,7 @@ HEADGATE_API headgate_status headgate_attention_statistics(const headgate_attent
  *     inputs.q = ...;
  *     headgate_attention_forward(&outputs, &inputs, &options);
  *
- * With pages as long as the longest sequence, the cache is contiguous: (B,Hkv,S,D) with a slot for each sequence. A
+ * If a page is as long as the longest sequence, each sequence has one page, and the cache is a tensor (B,Hkv,S,D). A
  * function that fails changes nothing. No thread may use a cache while another one changes it. */
 typedef struct headgate_cache headgate_cache;
 

@@ -78,9 +78,9 @@ struct ExecutionContext {
   std::int64_t target = 0;  ///< vector target from find_target(); 0 means active_target_bit()
   /// Backend from find_backend(). Null: the backend of set_backend(), otherwise the first that can compute the call.
   const Backend* backend = nullptr;
-  /// Callback that cancels the call. The calling thread runs it before the work and between parts of it; in a forked
-  /// child, the computing thread does. If it returns true, the call throws Cancelled, and outputs are unspecified. It
-  /// must not throw and must outlive the context. Null: the call cannot be cancelled.
+  /// Callback that cancels the call. The calling thread runs it before the work and between parts of it. In a forked
+  /// child, the thread that computes runs it. If it returns true, the call throws Cancelled, and outputs are
+  /// unspecified. It must not throw and must outlive the context. Null: the call cannot be cancelled.
   const std::function<bool()>* cancelled = nullptr;
 };
 
@@ -91,10 +91,10 @@ HEADGATE_API int max_threads();
 /// Returns the maximum number of threads of a call with threads = 0: OpenMP's default, at most max_threads().
 HEADGATE_API int default_threads();
 
-/// Returns whether the calling thread is the thread that fork() left in a child process. Its OpenMP threads do not
-/// exist in the child, and GCC's runtime would wait for them forever in the next parallel region. Functions of this
-/// library work in such a thread: they compute on a new thread, or serially, with bitwise identical results. Useful for
-/// programs with their own parallel regions.
+/// Returns whether the calling thread is the thread that fork() left in a child process. The OpenMP threads of its
+/// parent do not exist in the child, and GCC's runtime would wait for them forever in the next parallel region.
+/// Functions of this library work in such a thread: they compute on a new thread, or serially, with bitwise identical
+/// results. Useful for programs with their own parallel regions.
 HEADGATE_API bool forked_thread();
 
 /// Returns `context` with defaults replaced: threads is from 1 to max_threads(), and target is a supported target. The

@@ -147,8 +147,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Normalises the rows of a tile without copying them, four at a time. The square root in one row's scale overlaps
-  /// with the sum of squares of the next row.
+  /// Normalises the rows of a tile without copying them, four at a time. The CPU can then compute the square root in
+  /// one row's scale while it sums the squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;

@@ -110,9 +110,9 @@ class DecayFactors {
   /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// times_before() multiplies by before(s), times_inverse() by inverse(s), and times_behind() by 1 / inverse(s). Each
-  /// writes n products with elements of `from` to `to`, which may alias `from`. Without decay, each copies the
-  /// elements.
+  /// These functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`. The
+  /// factor is before(s) in times_before(), inverse(s) in times_inverse(), and 1 / inverse(s) in times_behind().
+  /// Without decay it is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
