@@ -134,12 +134,10 @@ struct AttentionInputs {
 
 /// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights.
 struct AttentionOutputs {
-  TensorView y{};     ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
-  TensorView lse{};   ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
-  TensorView attn{};  ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
-  /// (B,Hq,T,S), dtype of q: the softmax weights exp(s − lse) ∘ M, where M is the dropout mask or 1. Has T · S elements
-  /// per head, so request it only for small problems.
-  TensorView weights{};
+  TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
+  TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
+  TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
+  TensorView weights{};  ///< (B,Hq,T,S), dtype of q: weights exp(s − lse), times the dropout mask; for small problems
 };
 
 /// Computes y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
