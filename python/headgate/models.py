@@ -53,7 +53,7 @@ def _path(name: str, value: Any) -> str:
 
 @contextlib.contextmanager
 def _written(name: str, content: str) -> Iterator[str]:
-    """Yields the path of a temporary file with this content. Replaces that path in ValueErrors by `name`."""
+    """Yields the path of a temporary file with this content. ValueErrors show `name` instead of that path."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_text(content, encoding="utf-8", newline="")

@@ -134,7 +134,7 @@ def _line(error: Exception) -> str:
 
 
 class _Use:
-    """The switch of a package."""
+    """Installs the replacements for a package's attention functions, and restores the originals."""
 
     def __init__(self, name: str, package: Package) -> None:
         self.switch = Switch(f"fold.use_in({name!r})", name, self._install, self._restore)

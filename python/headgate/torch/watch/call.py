@@ -76,7 +76,7 @@ def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
 def geometry_of(call: Call) -> Geometry:
     """Derives the geometry of a call from its mask, its rules and the positions of its queries."""
     found = _geometry_of(call)
-    if call.positions is not None:  # all keys up to the query are visible, or the first is not among them
+    if call.positions is not None:  # a query sees the first key only if it sees all keys up to its position
         found.sees_first = found.sees_first & (call.positions < found.keys)
         found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
     return found
@@ -115,7 +115,8 @@ def _geometry_of(call: Call) -> Geometry:
         return Geometry(own.expand_as(first), first, diagonal, diagonal & (own != first), sees, mask.sum(-1))
     sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
-    following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)  # first visible key from each on
+    # At each key: the first visible key at or after it.
+    following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)
     if sequence is None:
         first = following[:, :1]
     else:
@@ -125,7 +126,8 @@ def _geometry_of(call: Call) -> Geometry:
     b = first.shape[0]
     at = own.expand(b, T).clamp_min(0)
     real = visible.expand(b, S).gather(-1, at)
-    counted = real & (at > first if call.causal else at != first)  # a first token need not be before
+    # Without causality, the first key may follow the query.
+    counted = real & (at > first if call.causal else at != first)
     before = visible.expand(b, S).cumsum(-1)
     if call.causal:
         keys = before.gather(-1, at) - before.gather(-1, first.clamp_max(S - 1).expand(b, T)) + 1

@@ -71,7 +71,7 @@ class WatchCallback(TrainerCallback):
             self.seen.stop()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        self._stop()  # of a run that was interrupted
+        self._stop()  # an interrupted run can leave its watch on
         self._training = True
         self.seen = Watch(model, **self.options)
 
@@ -94,8 +94,8 @@ class WatchCallback(TrainerCallback):
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
             due = control.should_log
-            Trainer.log(self.trainer, found)  # not a subclass's log(), which may add and clear figures of its own
-            control.should_log = due  # log() takes a log of the loss that is due at this step for done
+            Trainer.log(self.trainer, found)  # a subclass's log() may add and clear its own figures
+            control.should_log = due  # log() clears should_log, although the loss is not logged yet
         else:
             state.log_history.append({**found, "step": state.global_step})
 

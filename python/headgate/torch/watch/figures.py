@@ -222,7 +222,8 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
 def chosen(figures: Any) -> tuple[Figure, ...]:
-    """Returns rows by key. None chooses those by default, "all" all. Raises ValueError for an unknown key."""
+    """Returns the figures with the given keys. None returns the default ones, "all" returns all. Raises ValueError for
+    an unknown key."""
     if figures is None:
         return tuple(figure for figure in FIGURES if figure.by_default)
     if isinstance(figures, str):

@@ -94,7 +94,7 @@ class Watch:
     # -- on and off
 
     def start(self) -> None:
-        """Installs the seams. Costs nothing after stop()."""
+        """Starts watching: installs the hooks and observers. stop() removes them."""
         if self.on:
             return
         self.on = True
@@ -151,7 +151,7 @@ class Watch:
 
     @contextlib.contextmanager
     def every(self, n: int) -> Iterator[bool]:
-        """Watches the first of every n blocks that are entered. Says whether it watches this one."""
+        """Watches every n-th `with` block, from the first. Yields True in a watched block, else False."""
         if n < 1:
             raise ValueError(f"watch: every({n}): must be at least 1")
         on = self._steps % n == 0
@@ -178,7 +178,7 @@ class Watch:
     # -- while the model runs
 
     def _forget_pass(self) -> None:
-        """Forgets what the calls of a forward pass share."""
+        """Clears the masks, geometries and gates that are cached for one forward pass."""
         self.masks.clear()
         self._geometries.clear()
         self._gates.clear()
@@ -224,7 +224,7 @@ class Watch:
 
     @contextlib.contextmanager
     def observed(self, module: nn.Module | None = None) -> Iterator[Layer | None]:
-        """Hides calls within this one. Yields the layer, or None where the call does not count."""
+        """Yields the layer of an attention call, or None if the call does not count. Ignores calls nested in it."""
         layer = None
         if self.counts():
             if module not in self._names:
@@ -326,7 +326,8 @@ class Watch:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
-        if len(at) == 0 and layer.name in self.rows:  # a later token of a generation
+        # While generating later tokens, no query is measured, and the layer has figures already.
+        if len(at) == 0 and layer.name in self.rows:
             return
         lse = lse[:, :, at, None]
         found = scores(call, geometry, at).double() - lse.masked_fill(lse.isinf(), 0.0)
@@ -597,7 +598,7 @@ def in_backward() -> bool:
 
 @contextlib.contextmanager
 def plain(device_type: str) -> Iterator[None]:
-    """Computes without autocast, modes and subclasses of tensors."""
+    """Turns off autocast, and __torch_function__ of modes and tensor subclasses, within a `with` block."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.autocast_mode.is_autocast_available(device_type):

@@ -23,7 +23,7 @@ WITHOUT_EFFECT = (
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Adds an observer of gated_attention. Returns what removes it."""
+    """Adds an observer of gated_attention. Returns a function that removes it."""
 
     def observer(given: dict[str, Any], arguments: dict[str, Any]) -> None:
         with watch.observed() as layer:

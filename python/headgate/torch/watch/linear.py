@@ -30,7 +30,7 @@ SEQUENCES = ("cu_seqlens", "cu_seq_lens_q")
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Replaces the rules that modules of transformers have, and adds an observer. Returns what undoes both."""
+    """Wraps the delta rules of transformers' modules, and adds an observer. Returns a function that undoes both."""
     wrapped = Wrapped()
 
     def around(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

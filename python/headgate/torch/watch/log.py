@@ -27,7 +27,7 @@ def _number(name: str, value: Any) -> float | int | None:
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"watch: log: {name} is {value!r} but must be a number") from None
     if not math.isfinite(number):
-        return None  # as `headgate train` writes it
+        return None  # `headgate train` also writes null for numbers that are not finite
     return int(number) if name in COUNTS else number
 
 
@@ -68,7 +68,7 @@ class RunLog:
         self._evaluation: dict[str, Any] = {}
 
     def add(self, step: int, figures: dict[str, Any], evaluation: dict[str, Any] | None = None) -> None:
-        """Adds to the record of a step. Writes that of an earlier step first."""
+        """Adds figures to the record of a step. If the step is new, first writes the record of the previous step."""
         if step != self._step:
             self.flush()
         self._step = step

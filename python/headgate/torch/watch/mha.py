@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Wraps the modules of a model. Returns what undoes it."""
+    """Wraps the attention and encoder modules of a model. Returns a function that unwraps them."""
     wrapped = Wrapped()
     for module, name in watch.modules():
         if isinstance(module, nn.MultiheadAttention):
@@ -71,7 +71,7 @@ def _of_encoder(
     is_causal: bool = False,
     **_: Any,
 ) -> Call:
-    if src.is_nested:  # which nn.TransformerEncoder makes of padded sequences
+    if src.is_nested:  # nn.TransformerEncoder converts padded sequences to a nested tensor
         lengths = torch.tensor([len(x) for x in src.unbind()], device=src.device)
         src = src.to_padded_tensor(0.0)
         src_key_padding_mask = torch.arange(src.shape[1], device=src.device) >= lengths[:, None]

@@ -32,7 +32,7 @@ OF_GATES = ("open", "mean_gate")
 
 class Change(NamedTuple):
     word: str
-    head: int | None  # all if None
+    head: int | None  # None for all heads
     value: float = 0.0
 
 
