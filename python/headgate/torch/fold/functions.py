@@ -114,7 +114,7 @@ def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor
 
 
 def _check_bias(what: str, name: str, bias: Tensor | None, full: tuple[int, ...]) -> None:
-    """Raises an error if the bias is no floating-point tensor, does not broadcast to `full`, or is a mask of 0 and 1."""
+    """Raises an error if the bias is no floating-point tensor, does not broadcast to `full`, or has only 0 and 1."""
     require_tensor(what, name, bias)
     if not bias.is_floating_point():
         raise ValueError(f"{what}: {name} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")

@@ -162,7 +162,7 @@ PACKAGES = {
                 _gated,
                 {**_LOW_MEMORY, **_PRECISION},
             ),
-            # Of global attention, and of chunks of an MSA. Attention.forward calls it, too, where it is left to itself.
+            # Called by global attention, for chunks of an MSA, and by Attention.forward if Headgate declines the call.
             Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),

@@ -133,7 +133,7 @@ def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) ->
 
 
 def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
-    """Returns the outputs y (B,T,Hq,Dv) after a change. gate is that of a retrofitted module, and how it is applied."""
+    """Returns the outputs y (B,T,Hq,Dv) after a change. gate: a retrofitted module's gate and operation."""
     if change.word == "closed":
         new = torch.zeros_like(y)
     else:
@@ -169,7 +169,7 @@ def _attend(call: Call, change: Change) -> Tensor:
 
 
 def _held(gate: Tensor, word: str) -> Tensor:
-    """Returns the gate (B,T,H,·) that replaces a gate."""
+    """Returns the gate (B,T,H,·) after a change: 1 for "open", otherwise the mean over sequences and tokens."""
     return torch.ones_like(gate) if word == "open" else gate.mean((0, 1), keepdim=True).expand_as(gate)
 
 

@@ -26,14 +26,14 @@ _FUNCTION = torch._C._nn.scaled_dot_product_attention
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Enters a TorchFunctionMode that reports calls. Returns what leaves it."""
+    """Enters a TorchFunctionMode that reports calls. Returns a function that leaves the mode."""
     mode = _Mode(watch)
     mode.__enter__()
     return lambda: _leave(mode)
 
 
 def _leave(mode: TorchFunctionMode) -> None:
-    """Removes a mode that need not be the innermost, as where two watches overlap."""
+    """Removes a mode that may not be the innermost, for example if two watches overlap."""
     above = []
     while mode in _get_current_function_mode_stack():
         above.append(_pop_mode())
@@ -57,8 +57,8 @@ class _Mode(TorchFunctionMode):
 
 
 def paused(watch: "Watch") -> contextlib.AbstractContextManager[Any]:
-    """Leaves the mode of this watch for a while, if it is the innermost: nested calls are not seen, and Headgate's
-    operations are faster without a mode."""
+    """Returns a context without this watch's mode, if the mode is the innermost. Nested calls are then not seen, and
+    Headgate's operations are faster."""
     mode = _get_current_function_mode()
     innermost = isinstance(mode, _Mode) and mode.watch is watch
     return _pop_mode_temporarily() if innermost else contextlib.nullcontext()
@@ -81,7 +81,7 @@ def call_of(
     rules: dict[str, Any] = {"cross": cross or (T != S and not is_causal and T != 1)}
     if attn_mask is not None:
         mask = attn_mask.detach()
-        mask = mask.reshape((1,) * (query.dim() - mask.dim()) + mask.shape)  # it broadcasts to query's dimensions
+        mask = mask.reshape((1,) * (query.dim() - mask.dim()) + mask.shape)  # masks broadcast to query's dimensions
         if query.dim() > 4:
             mask = mask.expand(*query.shape[:-3], *mask.shape[-3:])
         mask = _of_4_dimensions(mask)

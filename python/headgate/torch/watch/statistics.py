@@ -34,7 +34,7 @@ def _packed(call: Call, rules: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as_rows(x: Tensor, call: Call) -> Tensor:
-    """Returns (B,Hq,T) of a result (1,Hq,B·T) of a packed call."""
+    """Reshapes a result (1,Hq,B·T) of a packed call to (B,Hq,T). Returns other results unchanged."""
     B, _, T, _ = call.q.shape
     return x if call.cu_seqlens is None else x.view(x.shape[1], B, T).transpose(0, 1)
 
@@ -54,7 +54,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     if "distance" in wanted:
         y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
         share = 1.0
-        if call.sinks is not None:  # the share of the keys, without the sink's
+        if call.sinks is not None:  # total weight of the keys: 1 minus the sink's weight
             share = 1 - (call.sinks.double()[:, None] - found["lse"]).exp()
         found["distance"] = geometry.own[:, None] - y.double() / share
     names = [name for name in ("row_max", "entropy") if name in wanted]
@@ -101,8 +101,8 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
 
 
 def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns {"lse": …} and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
-    call's log-sum-exp, if it is known."""
+    """Returns {"lse": …} and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is
+    the call's log-sum-exp, if it is known."""
     q = call.q
     packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
     kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 512

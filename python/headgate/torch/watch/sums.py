@@ -15,7 +15,7 @@ class LayerSums:
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, Tensor] = field(default_factory=dict)
     maxima: dict[str, Tensor] = field(default_factory=dict)
-    places: dict[str, Tensor] = field(default_factory=dict)  # where the maximum is: (sequence, token, channel)
+    places: dict[str, Tensor] = field(default_factory=dict)  # position of each maximum: (sequence, token, channel)
     histogram: Tensor | None = None  # (H,20)
     hidden: Tensor | None = None  # counted queries that a window keeps from seeing the first token
 
@@ -36,7 +36,7 @@ class LayerSums:
         values = values.double()
         if key in self.maxima:
             old = self.maxima[key]
-            if place is not None:  # NaN counts as the largest, and the first of equal maxima stays
+            if place is not None:  # NaN exceeds all numbers; of equal maxima, the first is kept
                 place = torch.where(~old.isnan() & ~(values <= old), place, self.places[key])
             values = torch.maximum(values, old)
         self.maxima[key] = values

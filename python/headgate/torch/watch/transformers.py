@@ -30,7 +30,7 @@ USED = (
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Makes every attention function that a model gets from the interface report its calls. Returns what undoes it."""
+    """Makes functions of AttentionInterface report their calls. Returns a function that undoes the change."""
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is None:
         return lambda: None

@@ -12,7 +12,7 @@ Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class _Function:
-    """A replacing function. `below` is the owner's attribute before it, None if the class has it."""
+    """A function that replaces `original`. `below` is the owner's previous attribute, None if it had none."""
 
     def __init__(self, around: Around, original: Callable[..., Any], below: Any) -> None:
         self.around, self.below, self.done = around, below, False
@@ -47,8 +47,8 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 
 class Wrapped:
-    """Replaced functions. undo() restores those that nothing else has replaced since. Several may overlap, and end in any
-    order: what lies below another replacement is restored with it."""
+    """Replaced functions. undo() restores the originals, except where other code has replaced them since. Several
+    objects may replace the same function, and undo() may be called on them in any order."""
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, _Function]] = []

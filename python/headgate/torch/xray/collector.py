@@ -31,7 +31,7 @@ class LayerRecord:
     type: str
     heads: int
     kv_heads: int
-    features: int  # of a head's output
+    features: int  # features of a head's output
     maps: HeadMaps
     sinks: bool = False
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
