@@ -280,7 +280,7 @@ class Watch:
 
     @torch.no_grad()
     def add(self, layer: Layer, described: tuple[Call, Tensor | None] | None, own_lse: Tensor | None = None) -> None:
-        """Adds the figures of a softmax attention call. own_lse is its log-sum-exp by Headgate's kernels, if known."""
+        """Adds the figures of a softmax attention call. own_lse is the log-sum-exp by Headgate's kernels, if any."""
         if described is None:
             return
         try:

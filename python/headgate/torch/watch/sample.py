@@ -55,8 +55,8 @@ class LinearSample:
     decay: Tensor
     beta: Tensor
     statistics: dict[str, Tensor]  # (B,Hv,T)
-    real: Tensor  # (B,T): no padding
-    but_first: Tensor  # (B,T): neither padding nor the first token of a sequence
+    real: Tensor  # (B,T) bool: the token is not padding
+    but_first: Tensor  # (B,T) bool: neither padding nor the first token of a sequence
 
 
 @dataclass

@@ -64,7 +64,7 @@ class Collector(Watch):
         """The module that runs, and its linear maps so far with what they read and return."""
 
     def gate_of(self, name: str) -> str:
-        """Returns the module whose gate is that of an attention module: itself, or one in it or in its block."""
+        """Returns the module that gates an attention module: itself, a module within it, or one within its block."""
         if name in self.gate_records:
             return name
         block = next((block for block in self._blocks if _is_within(name, block)), name)
@@ -97,8 +97,8 @@ class Collector(Watch):
                 self._wrapped.wrap(module, self._around_linear(module, name.rpartition(".")[0]))
 
     def _around_linear(self, module: nn.Module, parent: str) -> Callable[..., Any]:
-        """Sees the linear maps of attention modules: their outputs before the attention call may be its values, and the
-        input of the only one after it that fits is what the heads write."""
+        """Observes the linear maps of attention modules. A map before the attention call may compute the values. A map
+        after the call may be W_o, which reads the heads' outputs."""
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record = self.records.get(parent)
@@ -112,8 +112,8 @@ class Collector(Watch):
         return around
 
     def _add_map(self, record: LayerRecord | None, parent: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        """Keeps a linear map of a module as a projection of its attention's input, as q, k, v and a late gate are, or
-        as one that reads what the heads write."""
+        """Records a linear map of an attention module: as a projection, if it runs before the attention call, or as a
+        candidate for W_o, if it runs after the call. Skips maps after the call that read an input of a projection."""
         if record is None:
             if self._projected[0] != parent:
                 self._projected = parent, []
@@ -165,7 +165,7 @@ class Collector(Watch):
             s = scores(part, geometry, at)[0]
             own = lse[0, :, at, None].to(s.dtype)
             weights = (s - own.masked_fill(own.isinf(), 0.0)).exp_()
-            visible = s[each] != -torch.inf  # also where the first head has NaN
+            visible = s[each] != -torch.inf  # a NaN score is visible, too
             if bool((visible & (torch.arange(seen, device=s.device) > at[:, None])).any()):
                 del self.records[layer.name]
                 self.unshown[layer.name] = "its queries see later tokens"
@@ -174,7 +174,7 @@ class Collector(Watch):
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
         call = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()}
-        queries, self._queries = self._queries, None  # rows are computed below, by blocks
+        queries, self._queries = self._queries, None  # the loop below computes the weights, by blocks of queries
         try:
             super()._add_linear(layer, call)
         finally:

@@ -13,7 +13,7 @@ class Row:
     """A figure. `of` names the figures of watch() that have its values, in layers of attention and of linear attention."""
 
     key: str
-    layers: str = ANY  # which layers have it
+    layers: str = ANY  # the layers that have the figure
     share: bool = False  # in [0,1] by definition
     of: tuple[str, ...] = ()
     levels: str = "model layer head"

@@ -13,7 +13,7 @@ def matrix_of(module: nn.Module) -> Tensor | None:
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         return None
-    if weight.element_size() < 2:  # 8 bits, with scales elsewhere
+    if weight.element_size() < 2:  # 8-bit weights need scales, which are stored elsewhere
         return None
     if isinstance(module, nn.Linear):
         return weight.detach()

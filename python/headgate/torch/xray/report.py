@@ -96,7 +96,7 @@ def _embedding_sizes(model: nn.Module) -> list[int]:
 
 def _vocabulary(model: nn.Module) -> int | None:
     """Returns the number of tokens of a model: the size of its input embeddings if it names them, or of its largest
-    table. None where it has neither."""
+    table. None if it has no embeddings."""
     embeddings = None
     with contextlib.suppress(AttributeError, NotImplementedError):
         embeddings = model.get_input_embeddings()  # of transformers
@@ -120,7 +120,7 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
     logits = getattr(out, "logits", None)
     first = out[0] if isinstance(out, (tuple, list)) and out else out
     if logits is None and isinstance(first, Tensor) and first.shape[-1] in _embedding_sizes(model):
-        logits = first  # of a model without named outputs
+        logits = first  # the model returns a tensor or a tuple: logits come first
     return logits[0] if isinstance(logits, Tensor) and logits.shape[:2] == (1, len(ids)) else None
 
 
@@ -155,7 +155,7 @@ class Layer:
         self.channels = 0
         widths = {channels, *record.projections.values()} - {0}
         maps = [each for each in record.written.values() if not widths or len(each[0]) in widths]
-        if len(maps) != 1:  # none, or several may be W_o
+        if len(maps) != 1:  # no map, or more than one, may be W_o
             return
         ((matrix, written),) = maps
         H, D, self.channels = record.heads, record.features, len(matrix)
@@ -176,7 +176,7 @@ class Layer:
         return head * owners // H if H % owners == 0 and (owners > 1 or H == 1) else None
 
     def collected(self) -> dict[str, Tensor | None]:
-        """Returns the figures (H) that watch() does not have."""
+        """Returns the figures (H) that watch() does not compute."""
         return {
             "state_rank": self.record.state_rank,
             "value_output_rank": self.value_rank,
@@ -207,7 +207,7 @@ def seen_layers(seen: Collector) -> list[Layer]:
 
 
 class _Report:
-    """The parts of a model in a report."""
+    """Builds the parts of a report that describe one model."""
 
     def __init__(self, seen: Collector, layers: list[Layer], has_logits: bool) -> None:
         self.seen, self.layers, self.has_logits = seen, layers, has_logits

@@ -46,8 +46,8 @@ def _decoded(whole: bytes, most: int) -> str:
 
 
 def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Returns what each token adds to the text. A character of several tokens stands with the last of them. Without a
-    tokenizer it is the id."""
+    """Returns what each token adds to the text. If several tokens encode one character, the last one gets it.
+    Without a tokenizer, returns the ids as text."""
     if tokenizer is None:
         return [f"{token} " for token in ids]
 
@@ -55,7 +55,7 @@ def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
         return tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     pieces, begin, done, shown = [], 0, 0, ""
-    for end in range(1, len(ids) + 1):  # decodes a token behind the one before, as tokenizers trim the first space
+    for end in range(1, len(ids) + 1):  # decodes each token after the previous one: tokenizers trim the first space
         now = decoded(ids[begin:end])
         whole = now if end == len(ids) else now.rstrip("\N{REPLACEMENT CHARACTER}")
         pieces.append(whole[len(shown) :])
