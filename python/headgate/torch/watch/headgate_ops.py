@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees Headgate's own attention, gated_attention, in its layers and in any module."""
+"""Observes Headgate's own attention, gated_attention, in its layers and in any module."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees linear attention with the delta rule: Headgate's operation, and the functions of transformers' models."""
+"""Observes linear attention with the delta rule: Headgate's operation, and the functions of transformers' models."""
 
 import inspect
 import sys

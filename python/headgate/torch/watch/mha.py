@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees nn.MultiheadAttention, and the fast path of nn.TransformerEncoderLayer, which calls no Python function."""
+"""Observes nn.MultiheadAttention, and the fast path of nn.TransformerEncoderLayer, which calls no Python function."""
 
 import inspect
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def _around_attention(watch: "Watch", module: nn.MultiheadAttention) -> Callable
 
 
 def _around_encoder(watch: "Watch", module: nn.Module, name: str) -> Callable[..., Any]:
-    """Sees the fast path, which is taken where no attention call was seen. A mode for functions would disable it."""
+    """Observes the fast path, which ran if no attention call was observed. A mode for functions would disable it."""
 
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():

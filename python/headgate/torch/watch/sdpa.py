@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees torch.nn.functional.scaled_dot_product_attention, also where code has imported its name earlier."""
+"""Observes torch.nn.functional.scaled_dot_product_attention, also where code has imported its name earlier."""
 
 import contextlib
 from collections.abc import Callable

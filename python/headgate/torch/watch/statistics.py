@@ -19,7 +19,7 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
-    """Returns lse (B,Hq,T), f64, of an attention call, and y if there are values."""
+    """Computes an attention call: lse in f64, (B,Hq,T) or packed (1,Hq,B·T), and y if values are given."""
     tensors, rules = [x for x in (call.q, call.k, v) if x is not None], call.rules()
     outputs = ["lse"] if v is None else ["y", "lse"]
     if call.cu_seqlens is None:

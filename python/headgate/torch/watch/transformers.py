@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sees attention of models of transformers, through AttentionInterface, whatever implementation is set."""
+"""Observes attention of models of transformers, through AttentionInterface, whatever implementation is set."""
 
 import functools
 import inspect
