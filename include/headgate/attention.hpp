@@ -91,12 +91,14 @@ struct AttentionOptions {
   /// pass.
   double dropout = 0.0;
   std::int64_t dropout_seed = 0;
+  /// Keys per entry of key_indices, at least 1: entry e lists keys e · key_block_size … (e + 1) · key_block_size − 1.
+  std::int64_t key_block_size = 1;
 };
 
 /// The inputs of attention, with any strides. q and k are required, and so is v, except to compute only lse, weights or
 /// statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k and v may also be i8,
-/// with scales. A key is visible if causality, window, mask and key_lengths all permit it. k and v of hidden keys must
-/// be finite, because 0 · ∞ is NaN; only keys beyond key_lengths may hold anything.
+/// with scales. A key is visible if causality, window, mask, key_lengths and key_indices all permit it. k and v of
+/// hidden keys must be finite, because 0 · ∞ is NaN; only keys beyond key_lengths may hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
@@ -130,6 +132,11 @@ struct AttentionInputs {
   /// (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a key for all heads and queries. −∞
   /// hides the key. It has no gradient.
   ConstTensorView key_bias{};
+  /// (B|1,Hkv|1,T,K), i32 or i64: lists of keys. Query i sees key j only if its list has j, or with key_block_size the
+  /// block of j, and if the other rules permit it. Entry −1 is empty, and an entry counts once however often it is
+  /// listed. Other entries must be at least 0 and below S / key_block_size, rounded up. In a packed batch, keys are
+  /// numbered within the query's sequence, and S is S_n. Time and memory grow with K, not with S.
+  ConstTensorView key_indices{};
 };
 
 /// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights.

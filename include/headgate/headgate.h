@@ -114,6 +114,9 @@ typedef struct headgate_attention_options {
    * backward pass needs the same two options. */
   double dropout;
   int64_t dropout_seed;
+  /** Keys per entry of key_indices: entry e lists keys e * key_block_size to (e + 1) * key_block_size - 1. 0 means 1.
+   */
+  int64_t key_block_size;
 } headgate_attention_options;
 
 #define HEADGATE_ATTENTION_OPTIONS_INIT HEADGATE_INIT(headgate_attention_options)
@@ -162,6 +165,12 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor v_scale;      /**< scales of v, with the shape of k_scale */
   headgate_const_tensor key_bias;     /**< (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a
                                          key for all heads and queries; -inf hides the key. It has no gradient */
+  headgate_const_tensor key_indices;  /**< (B|1,Hkv|1,T,K), i32 or i64: lists of keys. Query i sees key j only if its
+                                         list has j, or with key_block_size the block of j, and if the other rules
+                                         permit it. Entry -1 is empty, and an entry counts once however often it is
+                                         listed. Other entries must be at least 0 and below S / key_block_size, rounded
+                                         up. In a packed batch, keys are numbered within the query's sequence, and S is
+                                         S_n. Time and memory grow with K, not with S */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
@@ -267,7 +276,7 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
  * In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges. */
 
 /** Sets `*range` to `*inputs` restricted to the keys [begin, end), 0 <= begin <= end <= S. `range` may equal `inputs`.
- * Packed batches are refused.
+ * Packed batches and key_indices are refused.
  *
  * Narrows k, v and the columns of bias and mask. Makes query offsets relative to key `begin`, so that causality, window
  * and ALiBi do not change. Keeps `sinks` and `gate`; remove them where they must not be applied again.

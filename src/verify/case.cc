@@ -6,6 +6,7 @@
 #include <limits>
 #include <numeric>
 
+#include "headgate/merge.hpp"
 #include "library/core/element.hpp"
 #include "verify/fill.hpp"
 #include "verify/gate_threshold.hpp"
@@ -31,7 +32,8 @@ enum Stream : std::uint64_t {
   kTable,
   kScales,
   kSelection,
-  kKeyBias
+  kKeyBias,
+  kLists
 };
 
 template <typename Value>
@@ -105,6 +107,7 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   inputs_.k_scale = k_scale_;
   inputs_.v_scale = v_scale_;
   inputs_.key_bias = key_bias_;
+  inputs_.key_indices = key_indices_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -162,6 +165,10 @@ void Case::place_inputs() {
   }
   if (s.key_bias != DType::none) {
     key_bias_ = place(input_slabs_, "key_bias", s.key_bias, {s.key_bias_by_batch ? s.B : 1, 1, 1, s.S});
+  }
+  if (s.key_indices != DType::none) {
+    key_indices_ = place(input_slabs_, "key_indices", s.key_indices,
+                         {s.lists_by_batch ? s.B : 1, s.lists_by_head ? s.Hkv : 1, s.T, s.list_entries});
   }
   if (s.mask.present) mask_ = place(input_slabs_, "mask", DType::boolean, map_shape(s.mask), kRepeatB);
   const auto vector = [&](const char* name, DType dtype, std::int64_t n) {
@@ -274,6 +281,7 @@ void Case::fill_inputs() {
   if (dlse_.present()) fill_normal(dlse_, seed, kDlse, 1.0);
   fill_vectors();
   fill_table();
+  fill_lists();
   fill_keys();
   fill_maps();
 }
@@ -409,6 +417,22 @@ void Case::fill_vectors() {
     });
   }
   if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
+}
+
+/// Draws lists of keys: about one entry in eight is empty, others may repeat, and every other list is ascending.
+void Case::fill_lists() {
+  if (!key_indices_.present()) return;
+  Random random(spec_.seed, kLists);
+  const auto& [batches, heads, T, K] = key_indices_.shape;
+  std::vector<std::int64_t> list(static_cast<std::size_t>(K));
+  for (std::int64_t row = 0; row < batches * heads * T; ++row) {
+    const std::int64_t b = row / (heads * T), h = row / T % heads, i = row % T;
+    const std::int64_t S = columns_of_query(i).count, blocks = (S + spec_.key_block_size - 1) / spec_.key_block_size;
+    for (std::int64_t& e : list) e = blocks == 0 || random.below(8) == 0 ? -1 : random.below(blocks);
+    if (random.below(2) == 0) std::sort(list.begin(), list.end());
+    const TensorView to = narrow(narrow(narrow(key_indices_, 0, b, b + 1), 1, h, h + 1), 2, i, i + 1);
+    for (std::int64_t n = 0; n < K; ++n) store_integer(to, n, list[static_cast<std::size_t>(n)]);
+  }
 }
 
 /// Fills the block table with distinct pages in random order. Entries beyond a sequence's length get invalid page

@@ -78,6 +78,7 @@ class Case {
   void fill_inputs();
   void place_cache();
   void fill_table();
+  void fill_lists();
   void fill_gate();
   void fill_keys();
   void fill_maps();
@@ -101,8 +102,8 @@ class Case {
   Placement placement_;
   AttentionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_, statistics_slabs_;
-  TensorView q_, k_, v_, gate_, bias_, key_bias_, mask_, key_lengths_, query_offsets_, alibi_slopes_, sinks_, dy_,
-      dlse_;
+  TensorView q_, k_, v_, gate_, bias_, key_bias_, key_indices_, mask_, key_lengths_, query_offsets_, alibi_slopes_,
+      sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_;
   AttentionInputs inputs_;

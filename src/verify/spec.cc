@@ -111,6 +111,15 @@ void draw_cache(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 6)) spec = quantized(spec);
 }
 
+void draw_lists(CaseSpec& spec, const Pick& pick) {
+  if (!maybe(pick, 4)) return;
+  spec.key_indices = one_of(pick, std::array{DType::i32, DType::i64});
+  spec.lists_by_batch = maybe(pick, 2);
+  spec.lists_by_head = maybe(pick, 2);
+  spec.list_entries = one_of(pick, std::array<std::int64_t, 8>{7, 1, 2, 12, 30, 64, 150, 0});
+  spec.key_block_size = one_of(pick, std::array<std::int64_t, 5>{1, 1, 1, 3, 16});
+}
+
 void draw_threshold(CaseSpec& spec, const Pick& pick) {
   const bool multiplies = spec.gate_input != GateInput::none && spec.gate_fn != GateFn::none;
   if (!multiplies || spec.gate_op == GateOp::add || !maybe(pick, 3)) return;
@@ -199,6 +208,11 @@ void add_features(std::vector<CaseSpec>& list) {
   add(plain, [](CaseSpec& s) { s.bias = {true, false, false, false}; });
   add(plain, [](CaseSpec& s) {
     s.bias = {true, false, true, true}, s.key_bias = DType::f32, s.key_bias_by_batch = true;
+  });
+  add(plain, [](CaseSpec& s) { s.key_indices = DType::i32, s.list_entries = 11, s.lists_by_batch = true; });
+  add(plain, [](CaseSpec& s) {
+    s.key_indices = DType::i64, s.list_entries = 4, s.lists_by_head = true, s.key_block_size = 7;
+    s.causality = Causality::causal, s.bias = {true, true, true, true}, s.sinks = DType::f32;
   });
   add(plain, [](CaseSpec& s) { s.dlse = DType::f32, s.weights = true, s.attn = true; });
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
@@ -352,6 +366,9 @@ std::string describe(const CaseSpec& spec) {
       fmt::format("gate_threshold=closes:{}{}", spec.closed_share, spec.closed_by_group ? ":groups" : ""));
   add(spec.key_bias != DType::none,
       fmt::format("key_bias={}{}", dtype_name(spec.key_bias), spec.key_bias_by_batch ? ":b" : ""));
+  add(spec.key_indices != DType::none,
+      fmt::format("key_indices={}:{}{}{}", dtype_name(spec.key_indices), spec.list_entries,
+                  spec.lists_by_batch ? ":b" : "", spec.lists_by_head ? ":h" : ""));
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
@@ -410,6 +427,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.huge_hidden_keys = maybe(pick, 3);
   if (maybe(pick, 4)) spec.key_bias = one_of(pick, std::array{DType::f32, DType::f64, DType::bf16, DType::f16});
   spec.key_bias_by_batch = spec.key_bias != DType::none && maybe(pick, 2);
+  draw_lists(spec, pick);
   return spec;
 }
 

@@ -78,11 +78,14 @@ struct CaseSpec : AttentionOptions {
   bool gate_f32 = false;  // true: gate is f32; false: the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;           // true: bias is f32; false: the dtype of q
-  bool bias_hides = false;         // a quarter of the bias entries and an eighth of the bias rows are −∞
-  bool bias_breaks = false;        // one bias entry is +∞ and one is NaN
-  DType key_bias = DType::none;    // dtype of key_bias, or none
-  bool key_bias_by_batch = false;  // true: each sequence has its own row of key_bias
+  bool bias_f32 = false;            // true: bias is f32; false: the dtype of q
+  bool bias_hides = false;          // a quarter of the bias entries and an eighth of the bias rows are −∞
+  bool bias_breaks = false;         // one bias entry is +∞ and one is NaN
+  DType key_bias = DType::none;     // dtype of key_bias, or none
+  bool key_bias_by_batch = false;   // true: each sequence has its own row of key_bias
+  DType key_indices = DType::none;  // dtype of the lists of keys, or none
+  bool lists_by_batch = false, lists_by_head = false;  // true: each sequence, each key/value head has its own lists
+  std::int64_t list_entries = 0;                       // K
   MapSpec mask;
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64

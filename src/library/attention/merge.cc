@@ -109,6 +109,9 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
     call.fail("cu_seqlens_q and cu_seqlens_k are given but a packed batch has no one range of keys");
   }
   if (inputs.block_table.present()) call.fail("block_table is given but a range of keys is not one of whole pages");
+  if (inputs.key_indices.present()) {
+    call.fail("key_indices is given but its entries number all keys: make lists of the range's keys, numbered from 0");
+  }
   const std::int64_t B = inputs.q.shape[0];
   const std::int64_t S = inputs.k.shape[2];
   if (B < 0) call.fail("q has shape {} but sizes must be at least 0", shape_text(inputs.q.shape));

@@ -279,6 +279,53 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
   }
 }
 
+/// Checks the entries of one list of keys, in a sequence of S keys. `at` is the list's position in key_indices.
+template <typename Index>
+void check_list(const Call& call, const Index* list, std::int64_t stride, std::int64_t K, std::int64_t blocks,
+                const std::array<std::int64_t, 3>& at) {
+  for (std::int64_t n = 0; n < K; ++n) {
+    const std::int64_t e = list[n * stride];
+    if (e >= -1 && e < blocks) continue;
+    call.fail("key_indices[{},{},{},{}] is {} but must be -1 to {}", at[0], at[1], at[2], n, e, blocks - 1);
+  }
+}
+
+/// Checks the lists of keys, one per query and key/value head, and broadcasts them.
+void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
+  const Argument arg{"key_indices", in.key_indices};
+  p.key_block_size = options.key_block_size;
+  if (p.key_block_size < 1) call.fail("key_block_size is {} but must be at least 1", p.key_block_size);
+  if (!call.given(arg)) {
+    if (p.key_block_size != 1) call.fail("key_block_size is {} but key_indices is absent", p.key_block_size);
+    return;
+  }
+  call.input(arg, {DType::i32, DType::i64});
+  const Shape full{p.B, p.Hkv, p.T, arg.view.shape[3]};
+  if (arg.view.shape[2] != p.T) call.shape(arg, "(B|1,Hkv|1,T,K)", full);
+  call.broadcastable(arg, full, "(B|1,Hkv|1,T,K)", "(B,Hkv,T,K)");
+  p.inputs.key_indices = broadcast_to(in.key_indices, full);
+  const auto [Bs, Hs, T, K] = arg.view.shape;
+  const Shape& strides = arg.view.strides;
+  const auto check_row = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t S) {
+    const std::int64_t at = b * strides[0] + h * strides[1] + i * strides[2];
+    const std::int64_t blocks = S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
+    if (arg.view.dtype == DType::i32) {
+      check_list(call, static_cast<const std::int32_t*>(arg.view.data) + at, strides[3], K, blocks, {b, h, i});
+    } else {
+      check_list(call, static_cast<const std::int64_t*>(arg.view.data) + at, strides[3], K, blocks, {b, h, i});
+    }
+  };
+  for (std::int64_t b = 0; b < Bs; ++b) {
+    for (std::int64_t h = 0; h < Hs; ++h) {
+      for (std::int64_t n = 0; p.packed() && n < p.N; ++n) {
+        const Sequence s = p.sequence(n);
+        for (std::int64_t i = s.q0; i < s.q0 + s.T; ++i) check_row(b, h, i, s.S);
+      }
+      for (std::int64_t i = 0; !p.packed() && i < T; ++i) check_row(b, h, i, p.S);
+    }
+  }
+}
+
 /// Checks the ALiBi slopes: one per query head, or one per sequence and query head.
 void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
@@ -328,6 +375,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_key_lengths(call, in, p);
   check_block_table(call, in, p);
   check_query_offsets(call, in, p);
+  check_key_indices(call, in, options, p);
   check_alibi_slopes(call, {"alibi_slopes", in.alibi_slopes}, range, p);
   check_sinks(call, {"sinks", in.sinks}, range, p);
   return p;

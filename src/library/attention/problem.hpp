@@ -42,11 +42,12 @@ struct Problem {
   Precision precision = Precision::exact;
   double dropout = 0.0;  ///< probability of dropping a weight, in [0, 1)
   std::int64_t dropout_seed = 0;
-  std::int64_t page = 0;         ///< tokens per page of k and v, if a block table orders pages; 0: not paged
-  ExecutionContext context;      ///< the context with its defaults resolved
-  CallReport* report = nullptr;  ///< receives the backend's report, unless null
-  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0. gate is
-  /// absent if gate_fn is none.
+  std::int64_t key_block_size = 1;  ///< keys per entry of key_indices
+  std::int64_t page = 0;            ///< tokens per page of k and v, if a block table orders pages; 0: not paged
+  ExecutionContext context;         ///< the context with its defaults resolved
+  CallReport* report = nullptr;     ///< receives the backend's report, unless null
+  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0, and
+  /// key_indices to (B,Hkv,T,K). gate is absent if gate_fn is none.
   AttentionInputs inputs;
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }
@@ -102,8 +103,7 @@ struct StatisticsProblem : Problem {
 };
 
 /// Check the arguments and return the problem. Throw Error, naming the argument and the values, unless the arguments
-/// fit together. Only small vectors are read (key_lengths, query_offsets, cu_seqlens_q, cu_seqlens_k, alibi_slopes,
-/// sinks), and lse by check_backward.
+/// fit together. Only integer inputs, alibi_slopes and sinks are read, and lse by check_backward.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

@@ -65,6 +65,10 @@ inline constexpr auto kAttentionOptions = [] {
                      {"dropout_seed", "--dropout-seed", "N",
                       "with the position of a weight it decides whether dropout drops it; both passes need the same"},
                      {.older_end_here = true}),
+          option_row(OptionOf::scores, &O::key_block_size, &C::key_block_size,
+                     {"key_block_size", "--key-block-size", "N",
+                      "keys per entry of key_indices: entry e lists keys e * N to e * N + N - 1"},
+                     {.older_end_here = true}),
       },
       execution_rows<C>({.older_end_here = true}));
 }();

@@ -76,6 +76,10 @@ inline constexpr auto kAttentionInputs = [] {
                      "a second bias, of keys: added to the scores of all heads and queries; -inf hides the key. It has "
                      "no gradient",
                      {.option = "--key-bias", .name = "KB.npy", .or_f32 = true}, {.older_c_ends_here = true}),
+      AttentionInput("key_indices", &I::key_indices, &C::key_indices, scores, integers, "(B|1,Hkv|1,T,K)",
+                     "lists of keys: query i sees key j only if its list has j; -1 is an empty entry; leading "
+                     "dimensions may be left out",
+                     {"--key-indices", "KI.npy"}, {.older_c_ends_here = true}),
   };
 }();
 static_assert(AttentionInput::are_all_members(kAttentionInputs));

@@ -137,12 +137,24 @@ std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t
   return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
 }
 
+/// Returns whether the list of query i has key j. `hk` is a key/value head.
+bool is_listed(const AttentionInputs& in, const AttentionOptions& options, std::int64_t b, std::int64_t hk,
+               std::int64_t i, std::int64_t j) {
+  const Shape& shape = in.key_indices.shape;
+  for (std::int64_t n = 0; n < shape[3]; ++n) {
+    const double e = load(in.key_indices, shape[0] == 1 ? 0 : b, shape[1] == 1 ? 0 : hk, i, n);
+    if (e == static_cast<double>(j / options.key_block_size)) return true;
+  }
+  return false;
+}
+
 bool is_visible(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
                 std::int64_t h, std::int64_t i, std::int64_t j) {
   const std::int64_t position = position_of(in, n, b, i);
   if (options.causality == Causality::causal && j > position) return false;
   if (options.window_left != -1 && position - j > options.window_left) return false;
   if (options.window_right != -1 && j - position > options.window_right) return false;
+  if (in.key_indices.present() && !is_listed(in, options, b, h / n.group, i, j)) return false;
   if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
   if (n.key_bias.present() && load(n.key_bias, b, h, i, j) == -kInfinity) return false;
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;

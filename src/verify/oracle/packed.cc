@@ -50,6 +50,7 @@ struct OneSequence {
     in.gate = part(all.gate, 2, at.q0, at.T);
     in.bias = part_of_map(all.bias, at, has_one_row(all.bias, all));
     in.key_bias = part_of_map(all.key_bias, at, true);
+    in.key_indices = part(all.key_indices, 2, at.q0, at.T);
     in.mask = part_of_map(all.mask, at, has_one_row(all.mask, all));
     in.key_lengths = part(all.key_lengths, 3, n, 1);
     in.query_offsets = part(all.query_offsets, 3, n, 1);

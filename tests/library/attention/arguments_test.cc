@@ -59,6 +59,9 @@ std::vector<BadCall> bad_dtypes() {
       {"gate_f16", [](SampleCall& c) { c.in.gate.dtype = DType::f16; }, {"gate has dtype f16 but must be f32"}},
       {"bias_bool", [](SampleCall& c) { c.in.bias.dtype = DType::boolean; }, {"bias has dtype bool but must be f32"}},
       {"key_bias_bool", [](SampleCall& c) { c.in.key_bias.dtype = DType::boolean; }, {"key_bias has dtype bool"}},
+      {"key_indices_f32",
+       [](SampleCall& c) { c.in.key_indices.dtype = DType::f32; },
+       {"key_indices has dtype f32 but must be i32 or i64"}},
       {"mask_f32", [](SampleCall& c) { c.in.mask.dtype = DType::f32; }, {"mask has dtype f32 but must be bool"}},
       {"key_lengths_f64",
        [](SampleCall& c) { c.in.key_lengths.dtype = DType::f64; },
@@ -85,6 +88,16 @@ std::vector<BadCall> bad_shapes() {
          c.in.key_bias = c.tensor(DType::f32, {kB, kHq, 1, kS});
        },
        {"key_bias has shape (2,4,1,5)", "(2,1,1,5)"}},
+      {"key_indices_heads",
+       [](SampleCall& c) {
+         c.in.key_indices = c.tensor(DType::i32, {kB, kHq, kT, 3});
+       },
+       {"key_indices has shape (2,4,3,3) but (B|1,Hkv|1,T,K) is needed and (B,Hkv,T,K) is (2,2,3,3)"}},
+      {"key_indices_one_row",
+       [](SampleCall& c) {
+         c.in.key_indices = c.tensor(DType::i32, {1, 1, 1, 3});
+       },
+       {"key_indices has shape (1,1,1,3)", "(B|1,Hkv|1,T,K)"}},
       {"v_batch",
        [](SampleCall& c) { c.in.v.shape[0] = 3; },
        {"v has shape (3,2,5,6) but k has shape (2,2,5,8)", "B is 3 and 2"}},
@@ -145,6 +158,21 @@ std::vector<BadCall> bad_shapes() {
          c.in.query_offsets = c.vector<std::int64_t>({0, kMaxQueryOffset + 1});
        },
        {"query_offsets[1] is 1152921504606846977 but must be -1152921504606846976 to 1152921504606846976"}},
+      {"key_indices_entry",
+       [](SampleCall& c) {
+         const TensorView lists = c.tensor(DType::i64, {1, kHkv, kT, 2});
+         auto* entries = static_cast<std::int64_t*>(lists.data);
+         std::fill_n(entries, lists.numel(), -1);
+         entries[(1 * kT + 2) * 2 + 1] = 5;
+         c.in.key_indices = lists;
+       },
+       {"key_indices[0,1,2,1] is 5 but must be -1 to 4"}},
+      {"key_indices_block",
+       [](SampleCall& c) {
+         std::fill_n(static_cast<std::int32_t*>(const_cast<void*>(c.in.key_indices.data)), kB * kT * 3, -2);
+         c.options.key_block_size = 3;
+       },
+       {"key_indices[0,0,0,0] is -2 but must be -1 to 1"}},
       {"key_lengths_count",
        [](SampleCall& c) { c.in.key_lengths = c.vector<std::int64_t>({5}); },
        {"key_lengths has shape (1,1,1,1) but (1,1,1,B) is (1,1,1,2)"}},
@@ -222,6 +250,9 @@ void pack(SampleCall& c) {
   c.in.key_lengths = c.vector<std::int32_t>({3, 1});
   c.in.cu_seqlens_q = c.vector<std::int32_t>({0, 2, 3});
   c.in.key_bias = c.tensor(DType::f32, {1, 1, 1, kS});
+  const TensorView lists = c.tensor(DType::i32, {1, 1, kT, 3});
+  std::fill_n(static_cast<std::int32_t*>(lists.data), lists.numel(), 0);
+  c.in.key_indices = lists;
   c.in.cu_seqlens_k = c.vector<std::int64_t>({0, 4, 5});
 }
 
@@ -285,6 +316,9 @@ std::vector<BadCall> bad_packed_batches() {
                   {"cu_seqlens_k[2] is 4 but must be S = 5"}),
       bad_packing("packed_key_lengths_count", [](SampleCall& c) { c.in.key_lengths = c.vector<std::int32_t>({4}); },
                   {"key_lengths has shape (1,1,1,1) but (1,1,1,N) is (1,1,1,2)"}),
+      bad_packing("packed_key_indices_beyond",
+                  [](SampleCall& c) { static_cast<std::int32_t*>(const_cast<void*>(c.in.key_indices.data))[6] = 1; },
+                  {"key_indices[0,0,2,0] is 1 but must be -1 to 0"}),
       bad_packing("packed_key_length_beyond",
                   [](SampleCall& c) {
                     c.in.key_lengths = c.vector<std::int32_t>({4, 2});

@@ -36,6 +36,9 @@ struct SampleCall {
     in.gate = tensor(type, {kB, kHq, kT, kDv});
     in.bias = tensor(type, {1, kHq, 1, kS});
     in.key_bias = tensor(DType::f32, {kB, 1, 1, kS});
+    const TensorView lists = tensor(DType::i32, {kB, 1, kT, 3});
+    std::fill_n(static_cast<std::int32_t*>(lists.data), lists.numel(), 1);
+    in.key_indices = lists;
     in.mask = tensor(DType::boolean, {kB, 1, kT, kS});
     in.key_lengths = vector<std::int64_t>({5, 4});
     in.alibi_slopes = vector<float>({0.5F, 0.25F, 0.125F, 0.0625F});

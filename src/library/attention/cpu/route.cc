@@ -56,6 +56,7 @@ std::int64_t most_small_rows(const Problem& p) {
 /// Returns null if the small-heads kernels can compute the sequence in both passes, otherwise the reason.
 const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
+  if (p.inputs.key_indices.present()) return "lists of keys";
   if (p.dropout > 0.0) return "dropout";
   if (p.D > kSmallHeadDim || p.Dv > kSmallHeadDim) return "heads of more than 256 features";
   const std::int64_t most = most_small_rows(p);

@@ -14,13 +14,26 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/key_lists.hpp"
 #include "library/attention/problem.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Applies softcap, ALiBi, biases and boolean mask, which turn scale · q·k into the score s. Causality, window and key
-/// lengths are separate: they bound the keys that a row visits (Visibility).
+/// Sets marks[j] to 1 if the list of query i has key `first` + j, otherwise to 0, for j < n.
+template <typename T>
+void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h_kv, std::int64_t i, std::int64_t first,
+                      std::int64_t n, T* HWY_RESTRICT marks) {
+  std::fill_n(marks, n, T{0});
+  visit_listed_blocks(p, sequence, h_kv, i, [&](std::int64_t block) {
+    const std::int64_t begin = block * p.key_block_size - first;
+    if (begin >= n || begin + p.key_block_size <= 0) return;
+    std::fill(marks + std::max<std::int64_t>(begin, 0), marks + std::min(begin + p.key_block_size, n), T{1});
+  });
+}
+
+/// Applies softcap, ALiBi, biases, boolean mask and lists of keys, which turn scale · q·k into the score s. Causality,
+/// window and key lengths are separate: they bound the keys that a row visits (Visibility).
 ///
 /// Results are in units of log2(e) (s · log2 e), ready for exp2. Without softcap and ALiBi, query_factor() includes the
 /// factor log2 e.
@@ -33,7 +46,8 @@ class ScoreRules {
   /// Returns true if a score depends on the positions of its query and key.
   bool by_position() const {
     const AttentionInputs& in = p_.inputs;
-    return in.alibi_slopes.present() || in.bias.present() || in.key_bias.present() || in.mask.present();
+    return in.alibi_slopes.present() || in.bias.present() || in.key_bias.present() || in.mask.present() ||
+           in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
   /// Returns the factor by which queries are multiplied when they are packed.
@@ -73,9 +87,11 @@ class ScoreRules {
       const auto one = [&](auto score, auto term) HWY_ATTR { return add(score, scaled(term)); };
       update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
     }
-    if (p_.inputs.mask.present()) {
-      const auto hide = [d](auto score, auto mask) HWY_ATTR { return hide_masked(d, score, mask); };
-      update_row(s, n, hide, row_of(p_.inputs.mask, buffer));
+    const auto hide = [d](auto score, auto mask) HWY_ATTR { return hide_masked(d, score, mask); };
+    if (p_.inputs.mask.present()) update_row(s, n, hide, row_of(p_.inputs.mask, buffer));
+    if (p_.inputs.key_indices.present()) {
+      mark_listed_keys(p_, sequence, h / p_.group, i, first, n, buffer);
+      update_row(s, n, hide, static_cast<const T*>(buffer));
     }
   }
 
