@@ -151,6 +151,28 @@ HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from,
   }
 }
 
+template <typename T, typename From>
+HWY_INLINE void gather_strided(T* HWY_RESTRICT to, const From* HWY_RESTRICT from, const std::int64_t* columns,
+                               std::int64_t n, std::int64_t stride) {
+  for (std::int64_t x = 0; x < n; ++x) to[x] = widen<T>(from[columns[x] * stride]);
+}
+
+/// Copies columns columns[0] … columns[n − 1] of row i to to[0 .. n), converted to T. Columns are ascending.
+template <typename T>
+HWY_NOINLINE void gather_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i,
+                             const std::int64_t* columns, std::int64_t n) {
+  if (n == 0) return;
+  const std::int64_t end = columns[n - 1] + 1;
+  switch (from.dtype) {
+    case DType::f32: return gather_strided(to, from.at<float>(i, 0, end), columns, n, from.stride);
+    case DType::f64: return gather_strided(to, from.at<double>(i, 0, end), columns, n, from.stride);
+    case DType::bf16: return gather_strided(to, from.at<BFloat16>(i, 0, end), columns, n, from.stride);
+    case DType::f16: return gather_strided(to, from.at<Float16>(i, 0, end), columns, n, from.stride);
+    case DType::boolean: return gather_strided(to, from.at<std::uint8_t>(i, 0, end), columns, n, from.stride);
+    default: return;  // kernels never get other dtypes
+  }
+}
+
 /// Stores from[0 .. n) in columns [first, first + n) of row i, rounded to the tensor's dtype.
 template <typename T>
 HWY_NOINLINE void store_row(const HeadRows<void>& to, const T* HWY_RESTRICT from, std::int64_t i, std::int64_t first,

@@ -17,6 +17,8 @@ void cpu_statistics(const StatisticsProblem& problem);
 
 /// Computes few queries. Reads K and V in place, once for all queries and heads that share them.
 void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
+/// Computes queries with lists of keys. Reads the listed rows of K and V in place.
+void listed_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Multiplies bf16 numbers with the CPU's bf16 instructions (Precision::native16).
 void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Computes small heads. Keeps the scores of a panel of queries for all keys at once.

@@ -99,6 +99,10 @@ const char* empty_declines(const ForwardProblem& /*p*/, const Sequence& s) {
   return s.T == 0 ? nullptr : "has queries";
 }
 
+const char* listed_declines(const ForwardProblem& p, const Sequence& /*s*/) {
+  return p.inputs.key_indices.present() ? nullptr : "no lists of keys";
+}
+
 const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   if (const char* reason = not_bf16(p, s, kMostExactForward)) return reason;
   if (p.gate_threshold != 0.0) return "a gate threshold closes rows";
@@ -133,6 +137,7 @@ const char* tiles_decline(const Problem& /*p*/, const Sequence& /*s*/) {
 
 constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"empty", empty_declines, nullptr},
+    {"listed", listed_declines, listed_forward},
     {"few_queries", few_queries_declines, few_queries_forward},
     {"native16", native16_declines, native16_forward},
     {"small_heads", small_heads_declines, small_heads_forward},

@@ -79,8 +79,7 @@ class Dropout {
   /// Computes the n factors of query i of query head h for keys first … first + n.
   void factors(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i, std::int64_t first,
                std::int64_t n) const {
-    const std::uint32_t fixed[3] = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h),
-                                    static_cast<std::uint32_t>(sequence.number)};
+    const FixedWords fixed = fixed_words(sequence, h, i);
     HWY_ALIGN std::uint32_t random[kChunk];
     for (std::int64_t j = first; j < first + n;) {
       const std::int64_t chunk = j / kChunk;
@@ -93,12 +92,34 @@ class Dropout {
     }
   }
 
+  /// Computes the n factors of query i of query head h for the given keys, in ascending order.
+  void factors_of(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i,
+                  const std::int64_t* keys, std::int64_t n) const {
+    HWY_ALIGN std::uint32_t random[kChunk];
+    std::int64_t drawn = -1;
+    for (std::int64_t j = 0; j < n; ++j) {
+      const std::int64_t chunk = keys[j] / kChunk;
+      if (chunk != drawn) draw(random, chunk, fixed_words(sequence, h, i));
+      drawn = chunk;
+      factors[j] = random[keys[j] % kChunk] < dropped_ ? T{0} : factor_;
+    }
+  }
+
  private:
-  HWY_INLINE void draw(std::uint32_t* HWY_RESTRICT random, std::int64_t chunk, const std::uint32_t (&fixed)[3]) const {
+  /// The words of a counter that all keys of a query share.
+  struct FixedWords {
+    std::uint32_t words[3];
+  };
+  static FixedWords fixed_words(const Sequence& sequence, std::int64_t h, std::int64_t i) {
+    return {
+        {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(h), static_cast<std::uint32_t>(sequence.number)}};
+  }
+
+  HWY_INLINE void draw(std::uint32_t* HWY_RESTRICT random, std::int64_t chunk, const FixedWords& fixed) const {
     const hn::CappedTag<std::uint64_t, kCounters> d;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     for (std::int64_t l = 0; l < kCounters; l += lanes) {
-      philox(d, seed_, static_cast<std::uint64_t>(chunk * kCounters + l), fixed, random + l, kCounters);
+      philox(d, seed_, static_cast<std::uint64_t>(chunk * kCounters + l), fixed.words, random + l, kCounters);
     }
   }
 

@@ -61,38 +61,16 @@ class ScoreRules {
   /// a bias of −10⁹ another order changes scores by 128, and kernels of different passes must agree.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
-    if (p_.softcap > 0) cap(s, slope, n);
-    if (p_.inputs.alibi_slopes.present()) {
-      const T weight = static_cast<T>(p_.alibi_slope(sequence.number, h));
-      const T start = static_cast<T>(sequence.first_position + i - first);
-      for (std::int64_t j = 0; j < n; ++j)
-        s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(j)));
-    }
-    const Tag<T> d;
-    const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-    const auto scaled = [d](auto x) HWY_ATTR { return in_log2_units(d, x); };
-    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
-    const auto add = [hidden](auto score, auto term)
-                         HWY_ATTR { return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term)); };
-    const auto row_of = [&](const ConstTensorView& map, T* HWY_RESTRICT own) {
-      return dense_row(map_rows(map, sequence, h).columns(first, n), i, own);
-    };
-    const ConstTensorView &bias = p_.inputs.bias, &key_bias = p_.inputs.key_bias;
-    if (in_natural_units()) update_row(s, n, scaled);
-    if (bias.present() && key_bias.present()) {
-      const auto both = [&](auto score, auto of_pair, auto of_key)
-                            HWY_ATTR { return add(score, add_visible(d, scaled(of_pair), scaled(of_key))); };
-      update_row(s, n, both, row_of(bias, buffer), row_of(key_bias, buffer + n));
-    } else if (bias.present() || key_bias.present()) {
-      const auto one = [&](auto score, auto term) HWY_ATTR { return add(score, scaled(term)); };
-      update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
-    }
-    const auto hide = [d](auto score, auto mask) HWY_ATTR { return hide_masked(d, score, mask); };
-    if (p_.inputs.mask.present()) update_row(s, n, hide, row_of(p_.inputs.mask, buffer));
-    if (p_.inputs.key_indices.present()) {
-      mark_listed_keys(p_, sequence, h / p_.group, i, first, n, buffer);
-      update_row(s, n, hide, static_cast<const T*>(buffer));
-    }
+    apply_in(KeyRun{first}, s, slope, sequence, h, i, n, buffer);
+    if (!p_.inputs.key_indices.present()) return;
+    mark_listed_keys(p_, sequence, h / p_.group, i, first, n, buffer);
+    hide(s, n, buffer);
+  }
+
+  /// Applies the rules as apply() does, to the scores of n listed keys. `keys` are in ascending order.
+  void apply_listed(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
+                    const std::int64_t* keys, std::int64_t n, T* HWY_RESTRICT buffer) const {
+    apply_in(ListedColumns{keys}, s, slope, sequence, h, i, n, buffer);
   }
 
   /// Applies the rules to the visible keys in columns [c0, c1) of the score row of query i, and sets hidden keys to −∞.
@@ -109,6 +87,65 @@ class ScoreRules {
   }
 
  private:
+  /// Consecutive keys, from key `first` on.
+  struct KeyRun {
+    std::int64_t first;
+    std::int64_t key(std::int64_t j) const { return first + j; }
+    const T* row(const HeadRows<const void>& map, std::int64_t i, std::int64_t n, T* HWY_RESTRICT own) const {
+      return dense_row(map.columns(first, n), i, own);
+    }
+  };
+  /// Keys of a list.
+  struct ListedColumns {
+    const std::int64_t* keys;
+    std::int64_t key(std::int64_t j) const { return keys[j]; }
+    const T* row(const HeadRows<const void>& map, std::int64_t i, std::int64_t n, T* HWY_RESTRICT own) const {
+      gather_row(own, map, i, keys, n);
+      return own;
+    }
+  };
+
+  /// Implements apply() for the keys of `columns`.
+  template <class Columns>
+  void apply_in(const Columns& columns, T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence,
+                std::int64_t h, std::int64_t i, std::int64_t n, T* HWY_RESTRICT buffer) const {
+    if (p_.softcap > 0) cap(s, slope, n);
+    if (p_.inputs.alibi_slopes.present()) {
+      const T weight = static_cast<T>(p_.alibi_slope(sequence.number, h));
+      const std::int64_t first = columns.key(0);
+      const T start = static_cast<T>(sequence.first_position + i - first);
+      for (std::int64_t j = 0; j < n; ++j)
+        s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(columns.key(j) - first)));
+    }
+    const Tag<T> d;
+    const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+    const auto scaled = [d](auto x) HWY_ATTR { return in_log2_units(d, x); };
+    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
+    const auto add = [hidden](auto score, auto term)
+                         HWY_ATTR { return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term)); };
+    const auto row_of = [&](const ConstTensorView& map, T* HWY_RESTRICT own) {
+      return columns.row(map_rows(map, sequence, h), i, n, own);
+    };
+    const ConstTensorView &bias = p_.inputs.bias, &key_bias = p_.inputs.key_bias;
+    if (in_natural_units()) update_row(s, n, scaled);
+    if (bias.present() && key_bias.present()) {
+      const auto both = [&](auto score, auto of_pair, auto of_key)
+                            HWY_ATTR { return add(score, add_visible(d, scaled(of_pair), scaled(of_key))); };
+      update_row(s, n, both, row_of(bias, buffer), row_of(key_bias, buffer + n));
+    } else if (bias.present() || key_bias.present()) {
+      const auto one = [&](auto score, auto term) HWY_ATTR { return add(score, scaled(term)); };
+      update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
+    }
+    if (p_.inputs.mask.present()) hide(s, n, row_of(p_.inputs.mask, buffer));
+  }
+
+  /// Sets the scores of keys with a mark of 0 to −∞.
+  static void hide(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT marks) {
+    const Tag<T> d;
+    update_row(
+        s, n, [d](auto score, auto mark) HWY_ATTR { return hide_masked(d, score, mark); }, marks);
+  }
+
   /// Returns true if rules apply to scores before these are converted to units of log2(e).
   bool in_natural_units() const { return p_.softcap > 0 || p_.inputs.alibi_slopes.present(); }
 

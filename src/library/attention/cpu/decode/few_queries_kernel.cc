@@ -29,6 +29,7 @@
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/decode/dot_scores-inl.hpp"
 #include "library/attention/cpu/decode/packed_queries-inl.hpp"
+#include "library/attention/cpu/decode/row_weights-inl.hpp"
 #include "library/attention/cpu/decode/split_rows-inl.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
 
@@ -216,7 +217,7 @@ class FewQueriesWorker {
     keys_.rows.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
-    scores_to_weights(partial);
+    weigh(partial);
     const std::int64_t at_a_time = values_.values_at_a_time();
     values_.with(ahead, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       add_weighted_rows<kScoreStride>(partial.out, scores_.range(1, first, count), rows, count, at_a_time);
@@ -324,7 +325,7 @@ class FewQueriesWorker {
 
   /// Turns the scores of keys_ into weights exp2(s − maximum), times the scales of values if there are any. Stores the
   /// maxima and sums of all rows.
-  void scores_to_weights(const PartialSoftmax<T>& partial) const {
+  void weigh(const PartialSoftmax<T>& partial) const {
     const OrderedKeys& keys = keys_.rows.keys();
     const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
     const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
@@ -335,7 +336,9 @@ class FewQueriesWorker {
       rule_and_hide(keys);
     }
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      exponentials(partial, r, keys.count, key_scales, value_scales);
+      const auto [max, sum] = scores_to_weights(scores_.at(r), keys.count, key_scales, value_scales);
+      partial.maxima[r] = max;
+      partial.sums[r] = sum;
     }
   }
 
@@ -387,61 +390,6 @@ class FewQueriesWorker {
       T* HWY_RESTRICT s = scores_.at(r);
       for (std::int64_t j = 0; j < n; ++j) s[j] *= key_scales[j];
     }
-  }
-
-  /// Multiplies n scores by `key_scales`, unless null, and returns the maximum. Processes whole vectors.
-  static T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
-    const Tag<T> d;
-    constexpr std::int64_t kN = kLanes<T>;
-    auto even = hn::Set(d, kHidden), odd = even;
-    const auto run = [&](const auto& score) HWY_ATTR {
-      std::int64_t j = 0;
-      for (; j + 4 * kN <= n; j += 4 * kN) {
-        even = hn::Max(even, hn::Max(score(j), score(j + kN)));
-        odd = hn::Max(odd, hn::Max(score(j + 2 * kN), score(j + 3 * kN)));
-      }
-      for (; j < n; j += kN) even = hn::Max(even, score(j));
-    };
-    if (key_scales == nullptr) {
-      run([&](std::int64_t j) HWY_ATTR { return hn::Load(d, s + j); });
-    } else {
-      run([&](std::int64_t j) HWY_ATTR {
-        const auto scaled = hn::Mul(hn::Load(d, s + j), hn::Load(d, key_scales + j));
-        hn::Store(scaled, d, s + j);
-        return scaled;
-      });
-    }
-    return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
-  }
-
-  /// Replaces the first n scores of row r by exp2(s − maximum), and stores the split's maximum and sum. Multiplies
-  /// scores by `key_scales` first and exponentials by `value_scales` last, unless null.
-  void exponentials(const PartialSoftmax<T>& partial, std::int64_t r, std::int64_t n, const T* key_scales,
-                    const T* HWY_RESTRICT value_scales) const {
-    const Tag<T> d;
-    T* HWY_RESTRICT s = scores_.at(r);
-    const T max = largest_of(s, n, key_scales);
-    // max() may drop NaN, so a maximum of −∞ does not imply that all scores are −∞; exp2_fast propagates NaN.
-    const auto shift = hn::Set(d, max == kHidden ? T{0} : max);
-    auto total = hn::Zero(d);
-    const auto run = [&](const auto& weight) HWY_ATTR {
-      for (std::int64_t first = 0; first < n; first += kSplitSumKeys) {
-        auto block = hn::Zero(d);
-        for (std::int64_t j = first; j < std::min(first + kSplitSumKeys, n); j += kLanes<T>) {
-          const auto e = exp2_fast(d, hn::Sub(hn::Load(d, s + j), shift));
-          hn::Store(weight(e, j), d, s + j);
-          block = hn::Add(block, e);
-        }
-        total = hn::Add(total, block);
-      }
-    };
-    if (value_scales == nullptr) {
-      run([](auto e, std::int64_t) HWY_ATTR { return e; });
-    } else {
-      run([&](auto e, std::int64_t j) HWY_ATTR { return hn::Mul(e, hn::Load(d, value_scales + j)); });
-    }
-    partial.maxima[r] = max;
-    partial.sums[r] = hn::GetLane(hn::SumOfLanes(d, total));
   }
 
   const Plan& plan_;

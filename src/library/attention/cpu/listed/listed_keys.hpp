@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/attention/cpu/common/visibility.hpp"
+#include "library/attention/key_lists.hpp"
+#include "library/attention/problem.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+
+namespace headgate {
+
+/// Returns the number of blocks of key_block_size keys in a sequence of S keys.
+inline std::int64_t key_blocks(const Problem& p, std::int64_t S) {
+  return S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
+}
+
+/// Returns the largest number of keys that a list can have.
+inline std::int64_t most_listed_keys(const Problem& p) {
+  const std::int64_t K = p.inputs.key_indices.shape[3];
+  return K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S;
+}
+
+/// Collects the keys that a list, causality, window and key lengths make visible to a query.
+class KeyCollector {
+ public:
+  KeyCollector(Workspace& ws, const Problem& p)
+      : p_(p), marks_(ws.take<std::uint64_t>("marks of listed keys", key_blocks(p, p.S) / kBits + 1)) {}
+
+  /// Stores the keys that query i sees in `keys`, in ascending order and each once. Returns their number, at most
+  /// most_listed_keys().
+  std::int64_t collect(std::int64_t* keys, const Sequence& sequence, std::int64_t h_kv, std::int64_t i) const {
+    const KeyRange seen = Visibility(p_, sequence).row(i);
+    std::int64_t count = 0, last = -1;
+    bool ascends = true;
+    const auto append = [&](std::int64_t block) {
+      const std::int64_t begin = std::max(block * p_.key_block_size, seen.begin);
+      const std::int64_t end = std::min(block * p_.key_block_size + p_.key_block_size, seen.end);
+      for (std::int64_t j = begin; j < end; ++j) keys[count++] = j;
+    };
+    visit_listed_blocks(p_, sequence, h_kv, i, [&](std::int64_t block) {
+      ascends = ascends && block > last;
+      if (ascends) append(block);
+      last = block;
+    });
+    if (ascends) return count;
+    count = 0;
+    const std::int64_t words = key_blocks(p_, sequence.S) / kBits + 1;
+    std::fill_n(marks_.data, words, std::uint64_t{0});
+    visit_listed_blocks(p_, sequence, h_kv, i,
+                        [&](std::int64_t block) { marks_(block / kBits) |= std::uint64_t{1} << (block % kBits); });
+    for (std::int64_t word = 0; word < words; ++word) {
+      for (std::uint64_t left = marks_(word); left != 0; left &= left - 1) {
+        append(word * kBits + __builtin_ctzll(left));
+      }
+    }
+    return count;
+  }
+
+ private:
+  static constexpr std::int64_t kBits = 64;
+
+  const Problem& p_;
+  View<std::uint64_t, 1> marks_;  // one bit per block of keys
+};
+
+}  // namespace headgate

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gives the k and v rows of listed keys to products; included once per Highway target.
+#if defined(HEADGATE_ATTENTION_LISTED_ROWS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_ATTENTION_LISTED_ROWS_INL_
+#undef HEADGATE_ATTENTION_LISTED_ROWS_INL_
+#else
+#define HEADGATE_ATTENTION_LISTED_ROWS_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "library/attention/cpu/common/rows-inl.hpp"
+#include "library/attention/cpu/decode/cpu_tuning.hpp"
+#include "library/attention/cpu/decode/stored_rows-inl.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Number of listed keys per block. The k and v rows of a block stay in the second-level cache. Block length of the
+/// sums over listed keys.
+inline constexpr std::int64_t kListedBlock = 128;
+/// Row stride of scores: the keys of a block plus one cache line, so that rows map to different cache sets.
+inline constexpr std::int64_t kListedStride = kListedBlock + 16;
+
+/// Number of blocks that n listed keys are cut into.
+inline std::int64_t listed_blocks(std::int64_t n) { return (n + kListedBlock - 1) / kListedBlock; }
+
+/// A block of listed keys of one query: keys[0 … count), and how many follow in later blocks.
+struct ListedBlock {
+  const std::int64_t* keys = nullptr;
+  std::int64_t count = 0, following = 0;
+
+  /// Returns block `number` of a list of n keys.
+  static ListedBlock of(const std::int64_t* keys, std::int64_t n, std::int64_t number) {
+    const std::int64_t first = number * kListedBlock, count = std::min(kListedBlock, n - first);
+    return {keys + first, count, n - first - count};
+  }
+};
+
+/// Rows of k or v, with elements E, for products in T. Rows are read in place if they can be, otherwise widened.
+template <typename T, typename E>
+class ListedRows {
+ public:
+  /// `most_rows` is the largest number of query rows that share a row.
+  ListedRows(Workspace& ws, std::int64_t columns)
+      : slots_(ws.take<const E*>("row addresses", 2 * kListedBlock)),
+        widened_(ws.take<T>("widened", kWidened, round_up(columns, kLanes<T>))) {}
+
+  /// Selects the rows of a sequence and key/value head. `rows_against` is the number of query rows.
+  void select(const KeyRows& rows, std::int64_t rows_against) {
+    rows_ = rows;
+    in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
+    const CpuTuning tuning = tuning_of_cpu();
+    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
+    const CpuTuning::Requests& requests = rows_against < kManyRows    ? tuning.few
+                                          : sizeof(E) < sizeof(float) ? tuning.many_narrow
+                                                                      : tuning.many;
+    const std::int64_t bytes = std::max<std::int64_t>(rows.cols * std::int64_t{sizeof(E)}, 1);
+    ahead_ = std::clamp(requests.ahead_bytes / bytes / kTileKeys * kTileKeys, kTileKeys, kListedBlock);
+    into_first_level_ = requests.into_first_level;
+  }
+
+  std::int64_t columns() const { return rows_->cols; }
+
+  /// Calls visit(rows, first, n) for runs of the block's rows [first, first + n), as StoredRows. Meanwhile prefetches
+  /// later rows of the list.
+  template <class Visit>
+  void with(const ListedBlock& block, const Visit& visit) const {
+    if constexpr (loads_stored<T, E>()) {
+      if (in_place_) return visit(in_place(block), std::int64_t{0}, block.count);
+    }
+    for (std::int64_t first = 0; first < block.count; first += kWidened) {
+      const std::int64_t n = std::min(kWidened, block.count - first);
+      const T* wide[kWidened];
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* row = widened_.at(r);
+        wide[r] = row;
+        load_row(row, rows_->row(block.keys[first + r]), 0, 0, rows_->cols);
+        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
+      }
+      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
+      visit(StoredRows<T>{wide}, first, n);
+    }
+  }
+
+  /// Returns the scales of the block's rows in `buffer`, zero-padded to whole vectors. Returns null if rows have no
+  /// scales.
+  const T* scales(const ListedBlock& block, T* HWY_RESTRICT buffer) const {
+    if (!rows_->scaled()) return nullptr;
+    for (std::int64_t r = 0; r < block.count; ++r) buffer[r] = static_cast<T>(rows_->scale(block.keys[r]));
+    std::fill(buffer + block.count, buffer + round_up(block.count, kLanes<T>), T{0});
+    return buffer;
+  }
+
+ private:
+  static constexpr std::int64_t kWidened = 64;
+
+  const E* address(std::int64_t key, const KeyRows::Run<E>& run) const {
+    return run.first != nullptr ? run.first + key * run.step : rows_->row(key).template at<E>(0, 0, rows_->cols);
+  }
+
+  StoredRows<E> in_place(const ListedBlock& block) const {
+    const KeyRows::Run<E> run = rows_->rows_from<E>(0);
+    const E** const slots = slots_.data;
+    const std::int64_t listed = block.count + std::min(block.following, ahead_);
+    for (std::int64_t r = 0; r < listed; ++r) slots[r] = address(block.keys[r], run);
+    std::fill(slots + listed, slots + round_up(block.count, kTileKeys) + ahead_, slots[listed - 1]);
+    return {slots, ahead_, into_first_level_};
+  }
+
+  View<const E*, 1> slots_;  // addresses of a block's rows, then of the next rows of the list
+  View<T, 2> widened_;
+  std::optional<KeyRows> rows_;
+  std::int64_t ahead_ = 0;
+  bool in_place_ = false, into_first_level_ = false;
+};
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // HEADGATE_ATTENTION_LISTED_ROWS_INL_
