@@ -283,9 +283,15 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
 template <typename Index>
 void check_list(const Call& call, const Index* list, std::int64_t stride, std::int64_t K, std::int64_t blocks,
                 const std::array<std::int64_t, 3>& at) {
+  const auto is_wrong = [blocks](std::int64_t e) { return e < -1 || e >= blocks; };
+  bool any_wrong = false;
+  if (stride == 1) {
+    for (std::int64_t n = 0; n < K; ++n) any_wrong |= is_wrong(list[n]);  // in vectors
+    if (!any_wrong) return;
+  }
   for (std::int64_t n = 0; n < K; ++n) {
     const std::int64_t e = list[n * stride];
-    if (e >= -1 && e < blocks) continue;
+    if (!is_wrong(e)) continue;
     call.fail("key_indices[{},{},{},{}] is {} but must be -1 to {}", at[0], at[1], at[2], n, e, blocks - 1);
   }
 }

@@ -50,8 +50,8 @@ struct ListedForwardPlan {
         rules(problem),
         dropout(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
-        most_keys(most_listed_keys(problem)),
-        most_blocks(listed_blocks(most_keys)) {
+        key_room(room_for_listed_keys(problem)),
+        most_blocks(listed_blocks(key_room - 1)) {
     for (std::int64_t i = 0; i < list.size(); ++i) rows += p.Hkv * p.sequence(list[i].number).T;
     constexpr std::int64_t kFewRows = 4;  // per thread
     shares_rows = p.context.threads > 1 && most_blocks > 1 && rows < kFewRows * p.context.threads;
@@ -64,9 +64,10 @@ struct ListedForwardPlan {
   ScoreRules<T> rules;
   Dropout<T> dropout;
   std::int64_t Dv_padded;
-  std::int64_t most_keys, most_blocks;  ///< largest number of keys and blocks of a list
-  std::int64_t rows = 0;                ///< rows of the call
-  bool shares_rows = false;             ///< true if threads share the blocks of a row
+  std::int64_t key_room;     ///< elements that a list of keys takes
+  std::int64_t most_blocks;  ///< largest number of blocks of a list
+  std::int64_t rows = 0;     ///< rows of the call
+  bool shares_rows = false;  ///< true if threads share the blocks of a row
   int threads = 1;
 };
 
@@ -82,7 +83,7 @@ template <typename T, typename E>
 struct ListedForwardScratch {
   ListedForwardScratch(Workspace& ws, const ListedForwardPlan<T>& plan)
       : collector(ws, plan.p), queries(ws, plan.p.group, plan.p.D), k(ws, plan.p.D), v(ws, plan.p.Dv) {
-    keys = ws.take<std::int64_t>("listed keys", plan.most_keys);
+    keys = ws.take<std::int64_t>("listed keys", plan.key_room);
     heads = ws.take<std::int64_t>("open heads", plan.p.group);
     scores = ws.take<T>("scores", plan.p.group, kListedStride);
     maxima = ws.take<T>("maxima", 2, plan.p.group);
@@ -116,7 +117,7 @@ struct ListedForwardBuffers {
     sequences = ws.take<ListedSequenceRows>("sequences", plan.list.size());
     if (plan.shares_rows) {
       const std::int64_t blocks = plan.most_blocks, group = plan.p.group;
-      keys = ws.take<std::int64_t>("listed keys", plan.rows, plan.most_keys);
+      keys = ws.take<std::int64_t>("listed keys", plan.rows, plan.key_room);
       counts = ws.take<std::int64_t>("listed keys", plan.rows);
       maxima = ws.take<T>("maxima", plan.rows, blocks, group);
       sums = ws.take<T>("sums", plan.rows, blocks, group);

@@ -17,10 +17,10 @@ inline std::int64_t key_blocks(const Problem& p, std::int64_t S) {
   return S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
 }
 
-/// Returns the largest number of keys that a list can have.
-inline std::int64_t most_listed_keys(const Problem& p) {
+/// Returns the largest number of keys that a list can have, and one more: KeyCollector also writes behind the last key.
+inline std::int64_t room_for_listed_keys(const Problem& p) {
   const std::int64_t K = p.inputs.key_indices.shape[3];
-  return K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S;
+  return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);
 }
 
 /// Collects the keys that a list, causality, window and key lengths make visible to a query.
@@ -29,13 +29,18 @@ class KeyCollector {
   KeyCollector(Workspace& ws, const Problem& p)
       : p_(p), marks_(ws.take<std::uint64_t>("marks of listed keys", key_blocks(p, p.S) / kBits + 1)) {}
 
-  /// Stores the keys that query i sees in `keys`, in ascending order and each once. Returns their number, at most
-  /// most_listed_keys().
+  /// Stores the keys that query i sees in `keys`, in ascending order and each once. Returns their number. `keys` has
+  /// room_for_listed_keys() elements.
   std::int64_t collect(std::int64_t* keys, const Sequence& sequence, std::int64_t h_kv, std::int64_t i) const {
     const KeyRange seen = Visibility(p_, sequence).row(i);
     std::int64_t count = 0, last = -1;
     bool ascends = true;
     const auto append = [&](std::int64_t block) {
+      if (p_.key_block_size == 1) {  // without a branch
+        keys[count] = block;
+        count += static_cast<std::int64_t>(block >= seen.begin && block < seen.end);
+        return;
+      }
       const std::int64_t begin = std::max(block * p_.key_block_size, seen.begin);
       const std::int64_t end = std::min(block * p_.key_block_size + p_.key_block_size, seen.end);
       for (std::int64_t j = begin; j < end; ++j) keys[count++] = j;
