@@ -28,6 +28,8 @@ void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot
 
 // The backward passes store the terms of dsinks in sink_parts (query tiles of all sequences, Hq), unless empty.
 
+void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
+                     WorkSlot& slot);
 void native16_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                        WorkSlot& slot);
 void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,

@@ -91,16 +91,17 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
+template <class Problem>
+const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
+  return p.inputs.key_indices.present() ? nullptr : "no lists of keys";
+}
+
 // Rows of the forward table.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
 const char* empty_declines(const ForwardProblem& /*p*/, const Sequence& s) {
   return s.T == 0 ? nullptr : "has queries";
-}
-
-const char* listed_declines(const ForwardProblem& p, const Sequence& /*s*/) {
-  return p.inputs.key_indices.present() ? nullptr : "no lists of keys";
 }
 
 const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
@@ -137,7 +138,7 @@ const char* tiles_decline(const Problem& /*p*/, const Sequence& /*s*/) {
 
 constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"empty", empty_declines, nullptr},
-    {"listed", listed_declines, listed_forward},
+    {"listed", listed_declines<ForwardProblem>, listed_forward},
     {"few_queries", few_queries_declines, few_queries_forward},
     {"native16", native16_declines, native16_forward},
     {"small_heads", small_heads_declines, small_heads_forward},
@@ -167,6 +168,7 @@ const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
 }
 
 constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
+    {"listed", listed_declines<BackwardProblem>, listed_backward},
     {"native16", native16_declines, native16_backward},
     {"small_heads", small_heads_declines, small_heads_backward},
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
