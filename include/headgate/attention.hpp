@@ -43,7 +43,7 @@ enum class GateFn : std::int32_t {
 };
 
 /// Largest supported head dims D and Dv.
-inline constexpr std::int64_t kMaxHeadDim = 512;
+inline constexpr std::int64_t kMaxHeadDim = 576;
 
 /// The largest magnitude of a query offset.
 inline constexpr std::int64_t kMaxQueryOffset = std::int64_t{1} << 60;
@@ -100,9 +100,9 @@ struct AttentionOptions {
 /// with scales. A key is visible if causality, window, mask, key_lengths and key_indices all permit it. k and v of
 /// hidden keys must be finite, because 0 · ∞ is NaN; only keys beyond key_lengths may hold anything.
 struct AttentionInputs {
-  ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 512
+  ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 576
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
-  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 512; with a block table (P,Hkv,page,Dv)
+  ConstTensorView v{};     ///< (B,Hkv,S,Dv), 1 ≤ Dv ≤ 576; with a block table (P,Hkv,page,Dv)
   ConstTensorView gate{};  ///< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32
   ConstTensorView bias{};  ///< (B|1,Hq|1,T|1,S); dtype of q, or f32; −∞ hides the key; rows with +∞ or NaN become NaN
   ConstTensorView mask{};          ///< (B|1,Hq|1,T|1,S), boolean, true = visible

@@ -129,9 +129,9 @@ typedef struct headgate_attention_options {
  * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not change at_i. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
-  headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 512 */
+  headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 576 */
   headgate_const_tensor k;             /**< (B,Hkv,S,D); with a block table (P,Hkv,page,D) */
-  headgate_const_tensor v;             /**< (B,Hkv,S,Dv), 1 <= Dv <= 512; with a block table (P,Hkv,page,Dv) */
+  headgate_const_tensor v;             /**< (B,Hkv,S,Dv), 1 <= Dv <= 576; with a block table (P,Hkv,page,Dv) */
   headgate_const_tensor gate;          /**< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
   headgate_const_tensor bias;          /**< (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; rows with +inf or
                                           NaN become NaN */
@@ -408,8 +408,8 @@ typedef struct headgate_cache headgate_cache;
 typedef struct headgate_cache_shape {
   size_t struct_size;
   int64_t kv_heads;     /**< Hkv, at least 1 */
-  int64_t head_dim;     /**< D, 1 to 512 */
-  int64_t value_dim;    /**< Dv, 1 to 512 */
+  int64_t head_dim;     /**< D, 1 to 576 */
+  int64_t value_dim;    /**< Dv, 1 to 576 */
   int64_t page;         /**< tokens per page; 0 means 16 */
   int64_t pages;        /**< number of pages P, 0 to 2^31 - 1 */
   headgate_dtype dtype; /**< f32 (also for 0), f64, bf16, f16, or i8 with a scale, max|x| / 127, per token and head */

@@ -123,7 +123,7 @@ void bind_attention(nb::module_& module) {
       "y = g(gate) * softmax(scale q k^T + bias, mask) v, exact, in O(T) memory.\n\n"
       "Returns y (B,Hq,T,Dv): a tensor of PyTorch where q is one, else an array of NumPy. Raises ValueError, in one\n"
       "line, on arguments that do not fit. B batch, T queries, S keys, Hq query heads, Hkv key and value heads (Hq\n"
-      "a multiple of Hkv), D and Dv head dims from 1 to 512. Query i stands at key position at_i = i + S - T, or\n"
+      "a multiple of Hkv), D and Dv head dims from 1 to 576. Query i stands at key position at_i = i + S - T, or\n"
       "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.");
   define(module, "attention_forward", forward,
          joined(joined(input_texts(kInputsOfLse), option_texts()),

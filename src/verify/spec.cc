@@ -450,7 +450,7 @@ std::vector<CaseSpec> standard_cases() {
       list.push_back(spec);
       list.push_back(with_all_features(spec));
     }
-    for (const std::int64_t width : {1, 64, 72, 80, 96, 128, 256, 512}) {
+    for (const std::int64_t width : {1, 64, 72, 80, 96, 128, 256, 512, 576}) {
       CaseSpec spec = gated(shaped(1, 1, 1, 21, 70, width, width), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
       spec.dtype = dtype;
       list.push_back(spec);

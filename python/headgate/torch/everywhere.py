@@ -101,7 +101,7 @@ def use_everywhere(on: bool = True) -> Handle | None:
     object counts `calls`, those that Headgate computed, and `declined`, those that PyTorch computed, by reason.
 
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
-    tensors and other subclasses, forward-mode derivatives, heads of more than 512 features, and calls that PyTorch
+    tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
     itself rejects. Code that imported the function by name earlier keeps PyTorch's. Meanwhile the fast path of
     nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headgate._arguments import AddedArguments
 
 NAME = "scaled_dot_product_attention"
-LARGEST_HEAD = 512
+LARGEST_HEAD = 576
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 # Maps gated_attention's names of the arguments to PyTorch's.
@@ -301,7 +301,7 @@ def scaled_dot_product_attention(
     threads are arguments of gated_attention.
 
     Raises RuntimeError for calls that PyTorch rejects: wrong types or shapes, or attn_mask together with is_causal.
-    Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 512 features, other
+    Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 576 features, other
     devices, and invalid options.
     """
     require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})

@@ -90,7 +90,7 @@ struct DecoderConfig {
   std::int64_t layers = 6;
   std::int64_t heads = 8;
   std::int64_t kv_heads = 4;   ///< number of key/value heads; divides heads
-  std::int64_t head_dim = 32;  ///< features per head, 1 to 512
+  std::int64_t head_dim = 32;  ///< features per head, 1 to 576
   std::int64_t ffn = 768;
   std::int64_t seq_len = 256;  ///< longest sequence in tokens; number of rows of the RoPE tables
 

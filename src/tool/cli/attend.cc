@@ -123,7 +123,7 @@ Verb add_attend(CommandLine& line) {
       "Gated attention over .npy files, and its gradients\n\n"
       "Computes y = gate(z) * softmax(scale q k^T + bias, mask) v for arrays of rank 4 (B,H,T,D), rank 3 (H,T,D) or "
       "rank 2 (T,D); q, k, v, gate and grad-out are of one rank, and outputs have the rank of q. B batch, Hq query "
-      "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 512.\n\n"
+      "heads, Hkv key and value heads, T queries, S keys, D and Dv head dims from 1 to 576.\n\n"
       "Query i stands at key position at_i = i + S - T, so that the last query stands at the last key, unless "
       "--query-offsets says otherwise.\n\n"
       "Files are .npy 1.0 to 3.0, C or Fortran order, little-endian f2, f4, f8 (masks b1; key lengths, query offsets "

@@ -137,15 +137,19 @@ std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t
   return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
 }
 
-/// Returns whether the list of query i has key j. `hk` is a key/value head.
-bool is_listed(const AttentionInputs& in, const AttentionOptions& options, std::int64_t b, std::int64_t hk,
-               std::int64_t i, std::int64_t j) {
+/// Returns which of S keys the list of query i has; all of them without lists. `hk` is a key/value head.
+std::vector<char> listed_keys(const AttentionInputs& in, const AttentionOptions& options, std::int64_t S,
+                              std::int64_t b, std::int64_t hk, std::int64_t i) {
+  if (!in.key_indices.present()) return std::vector<char>(S, 1);
+  std::vector<char> listed(S, 0);
   const Shape& shape = in.key_indices.shape;
   for (std::int64_t n = 0; n < shape[3]; ++n) {
-    const double e = load(in.key_indices, shape[0] == 1 ? 0 : b, shape[1] == 1 ? 0 : hk, i, n);
-    if (e == static_cast<double>(j / options.key_block_size)) return true;
+    const auto e = static_cast<std::int64_t>(load(in.key_indices, shape[0] == 1 ? 0 : b, shape[1] == 1 ? 0 : hk, i, n));
+    for (std::int64_t x = 0; e >= 0 && x < options.key_block_size; ++x) {
+      if (e * options.key_block_size + x < S) listed[e * options.key_block_size + x] = 1;
+    }
   }
-  return false;
+  return listed;
 }
 
 bool is_visible(const AttentionInputs& in, const AttentionOptions& options, const Sizes& n, std::int64_t b,
@@ -154,7 +158,6 @@ bool is_visible(const AttentionInputs& in, const AttentionOptions& options, cons
   if (options.causality == Causality::causal && j > position) return false;
   if (options.window_left != -1 && position - j > options.window_left) return false;
   if (options.window_right != -1 && j - position > options.window_right) return false;
-  if (in.key_indices.present() && !is_listed(in, options, b, h / n.group, i, j)) return false;
   if (n.mask.present() && load(n.mask, b, h, i, j) == 0.0) return false;
   if (n.key_bias.present() && load(n.key_bias, b, h, i, j) == -kInfinity) return false;
   return !n.bias.present() || load(n.bias, b, h, i, j) != -kInfinity;
@@ -167,11 +170,12 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   const std::vector<double> q = load_row(in.q, b, h, i);
   const double slope =
       in.alibi_slopes.present() ? load(in.alibi_slopes, 0, 0, in.alibi_slopes.shape[2] == 1 ? 0 : b, h) : 0.0;
+  const std::vector<char> listed = listed_keys(in, options, n.S, b, h / n.group, i);
   row.p.assign(n.S, -kInfinity);
   row.visible.assign(n.S, 0);
   row.cap_slope.assign(n.S, 1.0);
   for (std::int64_t j = 0; j < kv.keys; ++j) {
-    if (!is_visible(in, options, n, b, h, i, j)) continue;
+    if (!listed[j] || !is_visible(in, options, n, b, h, i, j)) continue;
     CompensatedSum terms;
     double dot_abs = 0.0;
     for (std::int64_t d = 0; d < n.D; ++d) {

@@ -116,21 +116,21 @@ std::vector<BadCall> bad_shapes() {
       {"negative_size", [](SampleCall& c) { c.in.q.shape[2] = -3; }, {"q has shape (2,4,-3,8)", "at least 0"}},
       {"head_dim_0",
        [](SampleCall& c) { c.in.q.shape[3] = c.in.k.shape[3] = 0; },
-       {"q has shape (2,4,3,0)", "D is 0 but must be 1 to 512"}},
-      {"head_dim_513",
+       {"q has shape (2,4,3,0)", "D is 0 but must be 1 to 576"}},
+      {"head_dim_577",
        [](SampleCall& c) {
-         c.in.q = c.tensor(DType::f32, {kB, kHq, kT, 513});
-         c.in.k = c.tensor(DType::f32, {kB, kHkv, kS, 513});
+         c.in.q = c.tensor(DType::f32, {kB, kHq, kT, 577});
+         c.in.k = c.tensor(DType::f32, {kB, kHkv, kS, 577});
        },
-       {"q has shape (2,4,3,513)", "D is 513 but must be 1 to 512"}},
+       {"q has shape (2,4,3,577)", "D is 577 but must be 1 to 576"}},
       {"value_dim_0",
        [](SampleCall& c) { c.in.v.shape[3] = 0; },
-       {"v has shape (2,2,5,0)", "Dv is 0 but must be 1 to 512"}},
-      {"value_dim_513",
+       {"v has shape (2,2,5,0)", "Dv is 0 but must be 1 to 576"}},
+      {"value_dim_577",
        [](SampleCall& c) {
-         c.in.v = c.tensor(DType::f32, {kB, kHkv, kS, 513});
+         c.in.v = c.tensor(DType::f32, {kB, kHkv, kS, 577});
        },
-       {"v has shape (2,2,5,513)", "Dv is 513 but must be 1 to 512"}},
+       {"v has shape (2,2,5,577)", "Dv is 577 but must be 1 to 576"}},
       {"gate_rows",
        [](SampleCall& c) { c.in.gate.shape[2] = 2; },
        {"gate has shape (2,4,2,6)", "(B,Hq,T,1) = (2,4,3,1)", "(B,Hq,T,Dv) = (2,4,3,6)"}},

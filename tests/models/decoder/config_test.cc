@@ -66,7 +66,7 @@ TEST(Config, Config_SizesThatDisagree_IsRefused) {
   EXPECT_EQ(refused([](DecoderConfig&) {}), "");
   EXPECT_EQ(refused([](DecoderConfig& c) { c.vocab = 0; }), "config: vocab is 0 but must be from 1 to 1048576");
   EXPECT_EQ(refused([](DecoderConfig& c) { c.heads = 3; }), "config: heads 3 is not a multiple of kv_heads 2");
-  EXPECT_EQ(refused([](DecoderConfig& c) { c.head_dim = 513; }), "config: head_dim is 513 but must be from 1 to 512");
+  EXPECT_EQ(refused([](DecoderConfig& c) { c.head_dim = 577; }), "config: head_dim is 577 but must be from 1 to 576");
   EXPECT_EQ(refused([](DecoderConfig& c) { c.rope_fraction = 1.5; }),
             "config: rope_fraction is 1.5 but must be from 0 to 1");
   EXPECT_NE(refused([](DecoderConfig& c) { c.rope_fraction = std::nan(""); }), "");

@@ -209,7 +209,7 @@ def test_what_pytorch_refuses_is_a_runtime_error(name):
     [
         ({}, {"dropout_p": 1.0}, "dropout of 1.0 is not supported"),
         ({}, {"scale": math.inf}, "scale is inf but must be finite"),
-        ({"query": torch.zeros(1, 513), "key": torch.zeros(1, 513), "value": torch.zeros(1, 3)}, {}, "at most 512"),
+        ({"query": torch.zeros(1, 577), "key": torch.zeros(1, 577), "value": torch.zeros(1, 3)}, {}, "at most 576"),
         ({}, {"gate": torch.zeros(B, H, L, 2)}, r"gate has shape \(2,4,5,2\) but must be \(2,4,5,1\) or \(2,4,5,3\)"),
         ({}, {"sinks": torch.zeros(3)}, "scaled_dot_product_attention: sinks has"),
     ],

@@ -521,10 +521,10 @@ TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
   put("flat", {1, 1, 1, kD}, DType::f32, 1);
   refuse_command({"attend", "--q", in("flat"), "--k", in("k"), "--v", in("v"), "--out", out("y.npy")},
                  "flat.npy: has shape (8,) but must be (T,D), (H,T,D) or (B,H,T,D)");
-  put("wide", {kB, kHq, kT, 513});
-  put("wide_k", {kB, kHkv, kS, 513});
+  put("wide", {kB, kHq, kT, 577});
+  put("wide_k", {kB, kHkv, kS, 577});
   refuse_command({"attend", "--q", in("wide"), "--k", in("wide_k"), "--v", in("v"), "--out", out("y.npy")},
-                 "D is 513 but must be 1 to 512");
+                 "D is 577 but must be 1 to 576");
   put("z5", {kB, kHq, kT, kDv - 1});
   refuse({"--gate", in("z5")}, "gate has shape (2,4,5,5)");
   refuse({"--grad-out", in("z5"), "--grad-dir", out("g")}, "dy has shape (2,4,5,5)");

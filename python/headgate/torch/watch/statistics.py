@@ -105,7 +105,7 @@ def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Ten
     the call's log-sum-exp, if it is known."""
     q = call.q
     packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
-    kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 512
+    kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 576
     if not kernels or packed_rules or ("distance" in wanted and not call.causal):
         return by_blocks(call, geometry, wanted)
     return by_kernels(call, geometry, wanted, own_lse)

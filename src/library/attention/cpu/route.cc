@@ -91,9 +91,12 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
+/// Reason for declining that reports leave out: the call does not ask for what the kernel computes.
+constexpr char kNotReported[] = "";
+
 template <class Problem>
 const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
-  return p.inputs.key_indices.present() ? nullptr : "no lists of keys";
+  return p.inputs.key_indices.present() ? nullptr : kNotReported;
 }
 
 // Rows of the forward table.
@@ -261,7 +264,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
       const char* const reason = row.declines(problem, sequence);
       group.route = row.name;
       if (reason == nullptr) break;
-      if (row.plan == nullptr) continue;
+      if (row.plan == nullptr || reason == kNotReported) continue;
       if (!group.declined.empty()) group.declined += "; ";
       group.declined += std::string("not ") + row.name + ": " + reason;
     }
