@@ -428,8 +428,16 @@ void Case::fill_lists() {
   for (std::int64_t row = 0; row < batches * heads * T; ++row) {
     const std::int64_t b = row / (heads * T), h = row / T % heads, i = row % T;
     const std::int64_t S = columns_of_query(i).count, blocks = (S + spec_.key_block_size - 1) / spec_.key_block_size;
-    for (std::int64_t& e : list) e = blocks == 0 || random.below(8) == 0 ? -1 : random.below(blocks);
-    if (random.below(2) == 0) std::sort(list.begin(), list.end());
+    for (std::int64_t n = 0; n < K; ++n) {
+      std::int64_t& e = list[static_cast<std::size_t>(n)];
+      if (spec_.lists_full) {
+        const std::int64_t begin = n * blocks / K, end = (n + 1) * blocks / K;
+        e = begin < end ? begin + random.below(end - begin) : -1;
+      } else {
+        e = blocks == 0 || random.below(8) == 0 ? -1 : random.below(blocks);
+      }
+    }
+    if (!spec_.lists_full && random.below(2) == 0) std::sort(list.begin(), list.end());
     const TensorView to = narrow(narrow(narrow(key_indices_, 0, b, b + 1), 1, h, h + 1), 2, i, i + 1);
     for (std::int64_t n = 0; n < K; ++n) store_integer(to, n, list[static_cast<std::size_t>(n)]);
   }

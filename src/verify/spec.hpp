@@ -85,7 +85,8 @@ struct CaseSpec : AttentionOptions {
   bool key_bias_by_batch = false;   // true: each sequence has its own row of key_bias
   DType key_indices = DType::none;  // dtype of the lists of keys, or none
   bool lists_by_batch = false, lists_by_head = false;  // true: each sequence, each key/value head has its own lists
-  std::int64_t list_entries = 0;                       // K
+  bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
+  std::int64_t list_entries = 0;  // K
   MapSpec mask;
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64

@@ -344,6 +344,46 @@ void add_packed(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
 }
 
+/// Compares lists of 2048 of many keys with attention to 2048 keys: for GQA, and for the shape of absorbed MLA.
+void add_listed(std::vector<BenchGroup>& groups) {
+  constexpr std::int64_t kListed = 2048;
+  struct Shape {
+    const char* name;
+    std::int64_t Hkv, group, T, S, D, Dv, block;
+    std::vector<BenchOp> ops;
+  };
+  const std::vector<BenchOp> both{BenchOp::forward, BenchOp::backward};
+  const Shape shapes[] = {
+      {"gqa8", 2, 8, 128, 32768, 128, 128, 1, both},
+      {"gqa8/blocks", 2, 8, 128, 32768, 128, 128, 128, both},
+      {"gqa16", 1, 16, 128, 32768, 128, 128, 1, both},
+      {"mla", 1, 128, 32, 32768, 576, 512, 1, both},
+      {"decode/gqa8", 2, 8, 1, 131072, 128, 128, 1, {BenchOp::forward}},
+      {"decode/mla", 1, 128, 1, 131072, 576, 512, 1, {BenchOp::forward}},
+  };
+  for (const Shape& shape : shapes) {
+    for (const BenchOp op : shape.ops) {
+      CaseSpec spec;
+      spec.Hkv = shape.Hkv;
+      spec.group = shape.group;
+      spec.T = shape.T;
+      spec.S = kListed;
+      spec.D = shape.D;
+      spec.Dv = shape.Dv;
+      spec.gate_input = GateInput::headwise;
+      CaseSpec listed = spec;
+      listed.S = shape.S;
+      listed.key_indices = DType::i32;
+      listed.lists_full = true;
+      listed.key_block_size = shape.block;
+      listed.list_entries = kListed / shape.block;
+      const std::string name = fmt::format("listed/{}/{}", word_of(op), shape.name);
+      groups.push_back(
+          {{{name, attention_job(op, listed), 0, {}}, {name + "/all", attention_job(op, spec), 0, {}}}, {{0, 1, {}}}});
+    }
+  }
+}
+
 /// Returns the bits of StatisticsSpec::absent for all outputs except `members`.
 unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
@@ -396,6 +436,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_decoding(groups, threads);
   add_small_sequences(groups);
   add_packed(groups);
+  add_listed(groups);
   add_statistics(groups);
   for (BenchGroup& group : linear_attention_groups(threads)) groups.push_back(std::move(group));
   for (BenchGroup& group : streaming_groups()) groups.push_back(std::move(group));

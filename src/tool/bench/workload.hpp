@@ -15,8 +15,9 @@ namespace headgate::bench {
 
 enum class BenchOp { forward, backward };
 
-/// Returns the number of (query, key) pairs of one head that causality and window allow, ignoring masks and key
-/// lengths. For a packed batch, which must have its lengths given, returns the sum over all sequences.
+/// Returns the number of (query, key) pairs of one head that causality and window allow, or that lists of
+/// different keys have. Ignores masks and key lengths. For a packed batch, which must have its lengths given, returns
+/// the sum over all sequences.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
 /// Returns the FLOPs of one call. Forward: two per multiply-add of q kᵀ and p v over the visible pairs. Backward: 2.5
