@@ -20,6 +20,8 @@ RESULTS = {
     "forward+backward": ("y", "dq", "dk", "dv", "dz"),
     "pair": ("y",),
     "pair+backward": ("y", "dq", "dk", "dv", "dz", "dbias"),
+    "listed": ("y",),
+    "listed+backward": ("y", "dq", "dk", "dv", "dz"),
     "statistics": ("y", "row_max", "entropy", "first", "key_mass"),
     "layer": ("y",),
     "layer+backward": ("y", "dh"),
@@ -47,8 +49,8 @@ class Way(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Case:
     """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it; the same
-    with a learned bias that all sequences share; or the gated delta rule with the decay of a head, on normalised q and
-    k."""
+    with a learned bias that all sequences share, or with a list of keys for each query; or the gated delta rule with
+    the decay of a head, on normalised q and k."""
 
     group: str  # a table of its own
     op: str  # of RESULTS
@@ -61,12 +63,15 @@ class Case:
     D: int
     causal: bool = False
     C: int = 0  # layers alone
+    K: int = 0  # keys of a list; lists alone
 
     @property
     def sizes(self) -> str:
         heads = f"H{self.Hq}" if self.Hq == self.Hkv else f"H{self.Hq}of{self.Hkv}"
         length = f"T{self.T}" if self.T == self.S else f"T{self.T}/S{self.S}"
-        parts = [f"B{self.B}", heads, length, f"D{self.D}"] + ([f"C{self.C}"] if self.C else [])
+        parts = [f"B{self.B}", heads, length, f"D{self.D}"] + [
+            f"{x}{size}" for x, size in (("C", self.C), ("K", self.K)) if size
+        ]
         return "/".join(parts) + ("/causal" if self.causal else "")
 
     @property
@@ -84,8 +89,15 @@ class Case:
         return self.op.startswith("pair")
 
     @property
+    def is_listed(self) -> bool:
+        """Whether each query has a list of the keys that it sees."""
+        return self.op.startswith("listed")
+
+    @property
     def pairs(self) -> int:
-        """(query, key) pairs of a head that the mask leaves; query i stands at key i + S - T."""
+        """(query, key) pairs of a head that mask or lists leave; query i stands at key i + S - T."""
+        if self.is_listed:
+            return self.T * self.K
         return self.T * self.S - (self.T * (self.T - 1) // 2 if self.causal else 0)
 
     def require_memory(self, copies: int) -> None:
@@ -163,6 +175,11 @@ def _of_dtype(dtype: str) -> list[Case]:
     cases += [
         Case("pair", op, dtype, B, H, H, T, T, D) for op in ("pair", "pair+backward") for B, H, T, D in _pair_sizes()
     ]
+    cases += [
+        Case("listed", op, dtype, 1, Hq, Hkv, 256, 32768, 128, False, 0, 2048)
+        for op in ("listed", "listed+backward")
+        for Hq, Hkv in ((16, 2), (32, 1))
+    ]
     cases += [Case("statistics", "statistics", dtype, 1, 8, 8, 2048, 2048, 128, causal) for causal in (False, True)]
     return cases
 
@@ -172,7 +189,10 @@ def all_cases(tiny: bool = False) -> list[Case]:
     cases = [case for dtype in ("float32", "bfloat16") for case in _of_dtype(dtype)]
     if not tiny:
         return cases
-    cut = [dataclasses.replace(c, B=min(c.B, 2), T=min(c.T, 24), S=min(c.S, 24), D=16, C=min(c.C, 32)) for c in cases]
+    cut = [
+        dataclasses.replace(c, B=min(c.B, 2), T=min(c.T, 24), S=min(c.S, 24), D=16, C=min(c.C, 32), K=min(c.K, 8))
+        for c in cases
+    ]
     return list(dict.fromkeys(cut))
 
 
@@ -195,7 +215,8 @@ def widen_bf16(bits: np.ndarray) -> np.ndarray:
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
     """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
 
-    Attention: q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it.
+    Attention: q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it, lists
+    (T,K) of different keys in ascending order.
     Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
     The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T), and for one token the state (B,H,D,D).
     """
@@ -224,6 +245,9 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
         }
         if case.is_pair:
             inputs["bias"] = normal(case.T, case.S, case.Hq).transpose(2, 0, 1)[None]
+        if case.is_listed:
+            lists = [np.sort(generator.permutation(case.S)[: case.K]) for _ in range(case.T)]
+            inputs["lists"] = np.stack(lists).astype(np.int32)
         return inputs
     C, rows, kv_rows = case.C, case.Hq * case.D, case.Hkv * case.D
     inputs = {"h": normal(case.B, case.T, C), "dy": normal(case.B, case.T, C)}
@@ -250,7 +274,7 @@ def rope_angles(case: Case) -> np.ndarray:
 def checked_heads(case: Case, array: np.ndarray) -> np.ndarray:
     """Of (B,H,...) the heads that are checked: those of the first and of the last key/value head, in the first and the
     last sequence. Layers are checked whole, and so are cases whose bias sums over sequences."""
-    if case.C or case.is_pair:
+    if case.C or case.is_pair or array.ndim < 3:
         return array
     group = array.shape[1] // case.Hkv
     heads = np.arange(array.shape[1]).reshape(case.Hkv, group)[sorted({0, case.Hkv - 1})].ravel()

@@ -13,6 +13,7 @@ class Exact:
     precision = "exact"
     linear = True
     pair = True
+    listed = True
 
     def __init__(self, threads: int):
         self.threads = threads
@@ -49,7 +50,11 @@ class Exact:
             )
             return [out.y, found.row_max, found.entropy, found.first, found.key_mass]
 
-        run = {"forward": forward, "forward+backward": training, "statistics": statistics}[case.op]
+        if case.op == "statistics":
+            return {"": Way(statistics, arrays)}
+        run = training if case.op.endswith("+backward") else forward
+        if case.is_listed:
+            options["key_indices"] = tensors["lists"][None, None]
         return {"": Way(run, arrays)}
 
     def _pair(self, case: Case, tensors: dict) -> dict[str, Way]:

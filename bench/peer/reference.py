@@ -9,6 +9,7 @@ import torch.utils.checkpoint
 from torch.nn import functional as F
 
 from .cases import LAYER_WEIGHTS, LINEAR_INPUTS, NORM_EPS, RESULTS, Case, Refused, checked_heads, inputs_of, rope_angles
+from .torch_common import mask_of_lists
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
 """Of the error below: far above what roundings make of these cases, far below what another formula makes."""
@@ -31,7 +32,10 @@ def _gated(weights: torch.Tensor, v: torch.Tensor, z: torch.Tensor) -> torch.Ten
 
 def _attention(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     q, k, v, z = (inputs[name] for name in "qkvz")
-    return _gated(_weights(q, k, case.causal, inputs.get("bias", 0.0)), v, z)
+    bias = inputs.get("bias", 0.0)
+    if case.is_listed:
+        bias = torch.zeros(case.T, case.S).masked_fill(~mask_of_lists(inputs["lists"], case.S), -math.inf)
+    return _gated(_weights(q, k, case.causal, bias), v, z)
 
 
 def _statistics(case: Case, inputs: dict[str, torch.Tensor]) -> list[torch.Tensor]:

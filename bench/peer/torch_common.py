@@ -11,18 +11,25 @@ from .cases import Case, Way
 
 
 def tensors_of(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Contiguous tensors, but for a bias, which keeps its strides."""
-    dtype = getattr(torch, case.dtype)
+    """Contiguous tensors in the case's dtype. A bias keeps its strides, and lists of keys stay integers."""
+
+    def dtype_of(name: str) -> torch.dtype:
+        return torch.int32 if name == "lists" else getattr(torch, case.dtype)
 
     def contiguous(name: str, array: np.ndarray) -> np.ndarray:
         return array if name == "bias" else np.ascontiguousarray(array)
 
-    return {name: torch.from_numpy(contiguous(name, array)).to(dtype) for name, array in inputs.items()}
+    return {name: torch.from_numpy(contiguous(name, array)).to(dtype_of(name)) for name, array in inputs.items()}
 
 
 def attention_inputs(case: Case) -> list[str]:
     """The names of what attention is computed from."""
     return [*"qkvz", "bias"] if case.is_pair else [*"qkvz"]
+
+
+def mask_of_lists(lists: Tensor, S: int) -> Tensor:
+    """Lists of keys (T,K) as a mask (1,1,T,S), true where the key is listed."""
+    return torch.zeros(lists.shape[0], S, dtype=torch.bool).scatter_(1, lists.long(), True)[None, None]
 
 
 def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from .cases import LAYER_WEIGHTS, NORM_EPS, Case, Refused, Way, rope_angles
-from .torch_common import arrays, attention_way, layer_ways, tensors_of
+from .torch_common import arrays, attention_way, layer_ways, mask_of_lists, tensors_of
 
 
 class GatedLayer(nn.Module):
@@ -57,7 +57,9 @@ class Sdpa:
         if case.op == "statistics":
             return self._statistics(case, tensors)
 
-        def gated(q, k, v, z, bias=None):
+        mask = mask_of_lists(tensors["lists"], case.S) if case.is_listed else None
+
+        def gated(q, k, v, z, bias=mask):
             return self._attention(case, q, k, v, bias) * torch.sigmoid(z)
 
         return {"": attention_way(case, tensors, gated)}
@@ -74,6 +76,7 @@ class Sdpa:
 class Flash(Sdpa):
     backend = SDPBackend.FLASH_ATTENTION
     pair = True
+    listed = True
 
 
 class FlashFolded(Flash):
@@ -92,6 +95,7 @@ class FlashFolded(Flash):
 class Math(Sdpa):
     backend = SDPBackend.MATH
     pair = True
+    listed = True
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         case.require_memory(9 if case.op.endswith("+backward") else 3)

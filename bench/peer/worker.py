@@ -48,7 +48,7 @@ PEERS = {
 }
 """Name, and module of this folder and class. A class is made with the number of threads, raises ImportError where its
 package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name. One that
-computes the delta rule has `linear`, one that takes a learned bias `pair`, which are true."""
+computes the delta rule has `linear`, one that takes a learned bias `pair`, one that takes lists of keys `listed`, which are true."""
 
 TRIAL_SECONDS = 0.05
 
@@ -99,6 +99,8 @@ class Worker:
         """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
         if case.is_pair and not getattr(self.peer, "pair", False):
             raise Refused("no learned bias")
+        if case.is_listed and not getattr(self.peer, "listed", False):
+            raise Refused("no lists of keys")
         if case.is_linear and not getattr(self.peer, "linear", False):
             raise Refused("no gated delta rule")
         ways = self.peer.ways(case, inputs_of(case))
