@@ -139,20 +139,25 @@ struct AttentionInputs {
   ConstTensorView key_indices{};
 };
 
-/// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights.
+/// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse, weights or
+/// max_logit.
 struct AttentionOutputs {
   TensorView y{};        ///< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read and gate_threshold must be 0
   TensorView lse{};      ///< (B,Hq,T,1), f32 or f64, natural log, including the sink; −∞ if no key is visible
   TensorView attn{};     ///< o (B,Hq,T,Dv), dtype of q: the output before the gate
   TensorView weights{};  ///< (B,Hq,T,S), dtype of q: weights exp(s − lse), times the dropout mask; for small problems
+  /// The largest score s of the visible keys, without the sink; f32 or f64. (B,Hq,T,1) for each row. (B,Hq,1,1), or
+  /// (N,Hq,1,1) of a packed batch, for each head of a sequence. −∞ if no key is visible, and in rows that
+  /// gate_threshold closes, since these are not computed; NaN where lse is NaN.
+  TensorView max_logit{};
 };
 
 /// Computes y = gate(z) ∘ softmax(scale · q kᵀ + bias, mask) v.
 ///
 /// A row with no visible key has o = 0 and lse = −∞, or lse = sink logit with a sink. A row closed by gate_threshold
-/// has y = 0, o = 0, weights = 0 and lse = +∞, which attention_backward refuses. The last bits of an open row may
-/// depend on which other rows of its head are open. Sums and the gate are computed in f32 or better; results are
-/// rounded to storage once. Results are bitwise identical for any number of threads.
+/// has y = 0, o = 0, weights = 0, max_logit = −∞ and lse = +∞, which attention_backward refuses. The last bits of an
+/// open row may depend on which other rows of its head are open. Sums and the gate are computed in f32 or better;
+/// results are rounded to storage once. Results are bitwise identical for any number of threads.
 ///
 /// Outputs must not overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is
 /// written, and std::bad_alloc if memory runs out.

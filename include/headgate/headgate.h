@@ -175,13 +175,17 @@ typedef struct headgate_attention_inputs {
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
 
-/** The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse or weights. */
+/** The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse, weights or
+ * max_logit. */
 typedef struct headgate_attention_outputs {
   size_t struct_size;
   headgate_tensor y;       /**< (B,Hq,T,Dv), dtype of q; if absent, v and gate are not read; gate_threshold must be 0 */
   headgate_tensor lse;     /**< (B,Hq,T,1), f32 or f64, natural log, including the sink; -inf if no key is visible */
   headgate_tensor attn;    /**< o (B,Hq,T,Dv), dtype of q: the output before the gate */
   headgate_tensor weights; /**< exp(s - lse) (B,Hq,T,S), dtype of q; T*S elements per head, for small problems */
+  headgate_tensor max_logit; /**< the largest score s of the visible keys, without the sink; f32 or f64; (B,Hq,T,1) for
+                                each row. (B,Hq,1,1), or (N,Hq,1,1) of a packed batch, for each head of a sequence. -inf
+                                if no key is visible, and in rows that gate_threshold closes; NaN where lse is NaN */
 } headgate_attention_outputs;
 
 #define HEADGATE_ATTENTION_OUTPUTS_INIT HEADGATE_INIT(headgate_attention_outputs)
@@ -189,9 +193,9 @@ typedef struct headgate_attention_outputs {
 /** Computes y = gate(z) * softmax(scale . q k^T + bias, mask) v.
  *
  * A row with no visible key has o = 0 and lse = -inf, or lse = sink logit with a sink. A row closed by gate_threshold
- * has y = 0, o = 0, weights = 0 and lse = +inf, which headgate_attention_backward refuses. The last bits of an open row
- * may depend on which other rows of its head are open. Sums and the gate are computed in f32 or better; results are
- * rounded to storage once. Results are bitwise identical for any number of threads.
+ * has y = 0, o = 0, weights = 0, max_logit = -inf and lse = +inf, which headgate_attention_backward refuses. The last
+ * bits of an open row may depend on which other rows of its head are open. Sums and the gate are computed in f32 or
+ * better; results are rounded to storage once. Results are bitwise identical for any number of threads.
  *
  * Outputs must not overlap inputs or each other; views that interleave in one buffer are permitted. `options` may be
  * NULL for the defaults. */
@@ -303,9 +307,9 @@ typedef struct headgate_merge_part_gradients {
 
 /** Merges parts: lse = log sum_i exp(lse_i), attn = sum_i exp(lse_i - lse) attn_i, y = attn * g(z) or attn + g(z).
  *
- * `outputs` must have at least one of y, lse and attn, and no weights. `gate` is z, (B,Hq,T,1) or (B,Hq,T,Dv), in the
- * dtype of the parts or f32; if it is NULL or absent, y is attn. `options` may be NULL; only gate_fn, gate_op, threads,
- * target and backend are used.
+ * `outputs` must have at least one of y, lse and attn, and neither weights nor max_logit. `gate` is z, (B,Hq,T,1) or
+ * (B,Hq,T,Dv), in the dtype of the parts or f32; if it is NULL or absent, y is attn. `options` may be NULL; only
+ * gate_fn, gate_op, threads, target and backend are used.
  *
  * In rows with lse_i = -inf, part i is ignored and its attn is not read. If all lse_i are -inf, attn is 0 and lse is
  * -inf. lse_i = +inf marks a row that was not computed and is refused. Only one part may include the sink in its lse.

@@ -25,6 +25,7 @@ using BackwardResults = ResultsOf<kAttentionGradients>;
 
 Shape shape_of(const AttentionOutput& row, const AttentionInputs& in) {
   const auto& [B, Hq, T, D] = in.q.shape;
+  if (row.kind == TensorKind::rows_or_heads) return {sequences_of(in), Hq, 1, 1};
   return {B, Hq, T, last_dim(row.kind, keys_of(in), in.v.shape[3])};
 }
 
@@ -135,7 +136,7 @@ void bind_attention(nb::module_& module) {
          "Without y in `outputs`, as in outputs=['lse'], nothing is multiplied by v, which may be None, and the gate\n"
          "is not read.\n\n"
          "A row that sees nothing has o = 0 and lse = -inf (the sink's logit where there is one); a row that\n"
-         "gate_threshold closes has y = o = 0 and lse = inf. Raises ValueError as attention does.");
+         "gate_threshold closes has y = o = 0, max_logit = -inf and lse = inf. Raises ValueError as attention does.");
   define(
       module, "attention_backward", backward,
       joined(

@@ -60,9 +60,9 @@ MergeResults merge(const Keywords& keywords) {
   const Input gate = input_of(keywords.function(), "gate", keywords.take("gate"), ArrayKind::heads, layout);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<MergeResults>(keywords, "AttentionOutputs");
-  const std::vector<bool> chosen =
-      chosen_of<AttentionOutputs>(keywords, "outputs", kAttentionOutputs,
-                                  [](const AttentionOutput& row) { return row.name; }, out, {true, true, false, false});
+  const std::vector<bool> chosen = chosen_of<AttentionOutputs>(keywords, "outputs", kAttentionOutputs,
+                                                               [](const AttentionOutput& row) { return row.name; }, out,
+                                                               {true, true, false, false, false});
 
   MergeResults results = out == nullptr ? MergeResults() : *out;
   AttentionOutputs outputs;

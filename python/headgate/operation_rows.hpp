@@ -28,6 +28,7 @@ constexpr ArrayKind array_kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::heads: return ArrayKind::heads;
     case TensorKind::rows: return ArrayKind::rows;
+    case TensorKind::rows_or_heads: return ArrayKind::rows_or_heads;
     case TensorKind::scores: return ArrayKind::scores;
     case TensorKind::vector: return ArrayKind::vector;
     case TensorKind::state: return ArrayKind::states;

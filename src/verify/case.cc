@@ -211,6 +211,10 @@ void Case::place_outputs() {
   outputs_.y = place(output_slabs_, "y", s.dtype, row);
   outputs_.lse = place(output_slabs_, "lse", s.lse == DType::none ? DType::f32 : s.lse, {s.B, s.Hq(), s.T, 1});
   if (s.saves_attn()) outputs_.attn = place(output_slabs_, "attn", s.dtype, row);
+  if (s.max_logit != DType::none) {
+    const Shape of_heads{s.sequences(), s.Hq(), 1, 1}, of_rows{s.B, s.Hq(), s.T, 1};
+    outputs_.max_logit = place(output_slabs_, "max_logit", s.max_logit, s.max_logit_by_head ? of_heads : of_rows);
+  }
   if (s.weights) outputs_.weights = place(output_slabs_, "weights", s.dtype, {s.B, s.Hq(), s.T, s.S});
 }
 
@@ -568,6 +572,23 @@ std::vector<std::uint8_t> Case::statistics_bytes() const { return statistics_sla
 const reference::Forward& Case::expected_forward() {
   if (!forward_) forward_ = reference::forward(inputs_, options_);
   return *forward_;
+}
+
+Case::MaxLogits Case::expected_max_logits() {
+  const reference::Forward& want = expected_forward();
+  if (!spec_.max_logit_by_head) return {want.max_logit, want.magnitude.max_logit};
+  const std::int64_t Hq = spec_.Hq(), rows = spec_.B * Hq * spec_.T;
+  MaxLogits heads;
+  heads.value.assign(spec_.sequences() * Hq, -std::numeric_limits<double>::infinity());
+  heads.magnitude.assign(heads.value.size(), 0.0);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t b = row / spec_.T / Hq, h = row / spec_.T % Hq, i = row % spec_.T;
+    const std::int64_t head = (cu_seqlens_q_.present() ? sequence_of_query(i) : b) * Hq + h;
+    double& value = heads.value[head];
+    if (!(want.max_logit[row] <= value) && !std::isnan(value)) value = want.max_logit[row];
+    heads.magnitude[head] = std::max(heads.magnitude[head], want.magnitude.max_logit[row]);
+  }
+  return heads;
 }
 
 const reference::Backward& Case::expected_backward() {

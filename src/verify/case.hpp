@@ -64,6 +64,11 @@ class Case {
   const reference::Forward& expected_forward();
   /// Returns the oracle's forward pass without dropout, because statistics use the weights before dropout.
   const reference::Forward& expected_before_dropout();
+  /// The oracle's max_logit and the error bounds, in the order of the output's elements.
+  struct MaxLogits {
+    std::vector<double> value, magnitude;
+  };
+  MaxLogits expected_max_logits();
   const reference::Backward& expected_backward();
   const reference::Statistics& expected_statistics();
 

@@ -23,20 +23,24 @@ std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) 
   return "attention_backward took a cache: " + describe(problem.spec());
 }
 
-/// Checks a forward pass that computes only lse. If the seed is odd, omits v.
+/// Checks a forward pass that computes only lse and max_logit. If the seed is odd, omits v.
 std::optional<std::string> check_lse_alone(Case& problem, const Kernels& kernels, WorstError* worst) {
   const CaseSpec& spec = problem.spec();
-  const TensorView lse = problem.saving_outputs().lse;
+  const TensorView lse = problem.saving_outputs().lse, max_logit = problem.saving_outputs().max_logit;
   AttentionInputs inputs = problem.inputs();
   if (spec.seed % 2 != 0) inputs.v = inputs.v_scale = {};
   problem.poison_outputs();
-  if (auto error = thrown_by("attention_forward of lse", describing(problem),
-                             [&] { kernels.forward({.lse = lse}, inputs, problem.options()); })) {
+  if (auto error = thrown_by("attention_forward of lse", describing(problem), [&] {
+        kernels.forward({.lse = lse, .max_logit = max_logit}, inputs, problem.options());
+      })) {
     return error;
   }
   const reference::Forward& want = problem.expected_forward();
+  const Case::MaxLogits logits = problem.expected_max_logits();
   return mismatch_in({{"lse alone", lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr,
-                       Tolerance::of(spec.dtype, lse.dtype, spec.D + spec.S)}},
+                       Tolerance::of(spec.dtype, lse.dtype, spec.D + spec.S)},
+                      {"max_logit without y", max_logit, logits.value, logits.magnitude, nullptr, nullptr,
+                       Tolerance::of(spec.dtype, max_logit.dtype, spec.D + spec.S)}},
                      problem, worst);
 }
 
@@ -52,13 +56,15 @@ std::optional<std::string> check_forward_case(Case& problem, const Kernels& kern
     return error;
   }
   const reference::Forward& want = problem.expected_forward();
+  const Case::MaxLogits logits = problem.expected_max_logits();
   const auto rule = [&spec](const TensorView& view) { return Tolerance::of(spec.dtype, view.dtype, spec.D + spec.S); };
   if (auto mismatch = mismatch_in(
           {{"y", out.y, want.y, want.magnitude.y, &want.inherited.y, nullptr, rule(out.y)},
            {"attn", out.attn, want.attn, want.magnitude.attn, &want.inherited.attn, nullptr, rule(out.attn)},
            {"lse", out.lse, want.lse, want.magnitude.lse, &want.inherited.lse, nullptr, rule(out.lse)},
            {"weights", out.weights, want.weights, want.magnitude.weights, &want.inherited.weights, nullptr,
-            rule(out.weights)}},
+            rule(out.weights)},
+           {"max_logit", out.max_logit, logits.value, logits.magnitude, nullptr, nullptr, rule(out.max_logit)}},
           problem, worst)) {
     return mismatch;
   }

@@ -178,6 +178,7 @@ CaseSpec with_all_features(CaseSpec spec) {
   spec.dlse = DType::f32;
   spec.attn = true;
   spec.weights = true;
+  spec.max_logit = DType::f64;
   return spec;
 }
 
@@ -215,6 +216,7 @@ void add_features(std::vector<CaseSpec>& list) {
     s.causality = Causality::causal, s.bias = {true, true, true, true}, s.sinks = DType::f32;
   });
   add(plain, [](CaseSpec& s) { s.dlse = DType::f32, s.weights = true, s.attn = true; });
+  add(plain, [](CaseSpec& s) { s.max_logit = DType::f32, s.max_logit_by_head = true, s.sinks = DType::f32; });
   add(plain, [](CaseSpec& s) { s.causality = Causality::causal, s.S = 20, s.sinks = DType::f64; });
 }
 
@@ -382,6 +384,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.dlse != DType::none, fmt::format("dlse={}", dtype_name(spec.dlse)));
   add(spec.attn, "attn");
   add(spec.weights, "weights");
+  add(spec.max_logit != DType::none,
+      fmt::format("max_logit={}{}", dtype_name(spec.max_logit), spec.max_logit_by_head ? ":head" : ""));
   add(spec.absent_gradients != 0, fmt::format("absent_gradients={:#x}", spec.absent_gradients));
   add(spec.threads != 1, fmt::format("threads={}", spec.threads));
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
@@ -428,6 +432,8 @@ CaseSpec draw_spec(const Pick& pick) {
   if (maybe(pick, 4)) spec.key_bias = one_of(pick, std::array{DType::f32, DType::f64, DType::bf16, DType::f16});
   spec.key_bias_by_batch = spec.key_bias != DType::none && maybe(pick, 2);
   draw_lists(spec, pick);
+  if (maybe(pick, 2)) spec.max_logit = one_of(pick, std::array{DType::f32, DType::f64});
+  spec.max_logit_by_head = spec.max_logit != DType::none && maybe(pick, 2);
   return spec;
 }
 

@@ -99,7 +99,9 @@ struct CaseSpec : AttentionOptions {
   DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
   bool attn = false;
   bool weights = false;
-  unsigned absent_gradients = 0;  // GradientBit
+  DType max_logit = DType::none;   // dtype of max_logit: none, f32 or f64
+  bool max_logit_by_head = false;  // max_logit has a figure for each head of a sequence, not for each row
+  unsigned absent_gradients = 0;   // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
   DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T queries, B = 1

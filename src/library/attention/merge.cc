@@ -161,6 +161,9 @@ void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart>
   check_row_output(call, {"attn", outputs.attn}, m);
   check_lse_output(call, {"lse", outputs.lse}, m);
   if (call.given({"weights", outputs.weights})) call.fail("weights is given but a merge has none");
+  if (call.given({"max_logit", outputs.max_logit})) {
+    call.fail("max_logit is given but a merge has none: take the largest of the parts' max_logit");
+  }
   if (!outputs.y.present() && !outputs.attn.present() && !outputs.lse.present()) {
     call.fail("y, attn and lse are all absent");
   }

@@ -402,10 +402,15 @@ void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
       kAccess == Access::reads ? call.input(arg, types) : call.output(arg, types);
     };
     row.elements == Elements::of_q ? check_types({p.inputs.q.dtype}) : check_types({DType::f32, DType::f64});
-    const char* const letters = row.kind == TensorKind::rows     ? "(B,Hq,T,1)"
+    const Shape rows{p.B, p.Hq, p.T, last_dim(row.kind, p.S, p.Dv)};
+    if (row.kind == TensorKind::rows_or_heads && arg.view.shape[2] == 1 && arg.view.shape != rows) {
+      call.shape(arg, p.packed() ? "(N,Hq,1,1) or (B,Hq,T,1)" : "(B,Hq,1,1) or (B,Hq,T,1)", {p.N, p.Hq, 1, 1});
+      continue;
+    }
+    const char* const letters = row.kind == TensorKind::heads    ? "(B,Hq,T,Dv)"
                                 : row.kind == TensorKind::scores ? "(B,Hq,T,S)"
-                                                                 : "(B,Hq,T,Dv)";
-    call.shape(arg, letters, {p.B, p.Hq, p.T, last_dim(row.kind, p.S, p.Dv)});
+                                                                 : "(B,Hq,T,1)";
+    call.shape(arg, letters, rows);
   }
 }
 
@@ -460,12 +465,12 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
   }
 }
 
-/// Prepares a forward pass without y, which computes lse or weights alone. v then has no columns, so that kernels
-/// multiply by no values, and the gate is not read.
+/// Prepares a forward pass without y, which computes lse, weights or max_logit alone. v then has no columns, so that
+/// kernels multiply by no values, and the gate is not read.
 void leave_out_y(const Call& call, ForwardProblem& p) {
   if (p.outputs.attn.present()) call.fail("attn is asked for but y is absent");
-  if (!p.outputs.lse.present() && !p.outputs.weights.present()) {
-    call.fail("y is required but absent, and so are lse and weights");
+  if (!p.outputs.lse.present() && !p.outputs.weights.present() && !p.outputs.max_logit.present()) {
+    call.fail("y is required but absent, and so are lse, weights and max_logit");
   }
   if (p.gate_threshold > 0.0) {
     call.fail("gate_threshold is {} but y is absent: it must then be 0, since the gate is not read", p.gate_threshold);

@@ -41,7 +41,7 @@ static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CA
 // Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
 // with version 0.2 depend on them. capi_c99_test.c checks options and inputs, which may grow within a minor version.
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
-static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 4 * 80);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 5 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_incoming) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_gradients) == 8 + 6 * 80);

@@ -97,6 +97,10 @@ inline constexpr auto kAttentionOutputs = [] {
       AttentionOutput("attn", &O::attn, &C::attn, heads, of_q, "(B,Hq,T,Dv)", "o, the output before the gate"),
       AttentionOutput("weights", &O::weights, &C::weights, scores, of_q, "(B,Hq,T,S)", "softmax weights exp(s - lse)",
                       {"--weights", "P.npy"}),
+      AttentionOutput("max_logit", &O::max_logit, &C::max_logit, rows_or_heads, f32_or_f64, "(B,Hq) or (B,Hq,T)",
+                      "largest score of the visible keys, without the sink, for each head or for each row; of a packed "
+                      "batch (N,Hq). -inf if no key is visible, and in rows that gate_threshold closes",
+                      {"--max-logit", "M.npy"}, {.older_c_ends_here = true}),
   };
 }();
 static_assert(AttentionOutput::are_all_members(kAttentionOutputs));
@@ -158,9 +162,14 @@ inline std::int64_t keys_of(const AttentionInputs& in) {
   return keys;
 }
 
+/// Returns the number of sequences: N of a packed batch, otherwise B.
+inline std::int64_t sequences_of(const AttentionInputs& in) {
+  return in.cu_seqlens_q.present() ? in.cu_seqlens_q.shape[3] - 1 : in.q.shape[0];
+}
+
 /// Returns the last dimension of an output of attention. The other dimensions are (B,Hq,T).
 inline std::int64_t last_dim(TensorKind kind, std::int64_t S, std::int64_t Dv) {
-  if (kind == TensorKind::rows) return 1;
+  if (kind == TensorKind::rows || kind == TensorKind::rows_or_heads) return 1;
   return kind == TensorKind::scores ? S : Dv;
 }
 

@@ -18,6 +18,7 @@ namespace headgate {
 enum class TensorKind {
   heads,          ///< (B,H,T,X), or in the order that the call's layout option selects
   rows,           ///< (B,H,T): a number for each query of a head
+  rows_or_heads,  ///< (B,H,T), or (N,H) viewed as (N,H,1,1): a number for each query, or for each head of a sequence
   scores,         ///< (B,H,T,S); inputs may omit leading dimensions
   vector,         ///< (N)
   head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each head of a sequence

@@ -53,7 +53,7 @@ void run_statistics(const Statistics& wanted, const Arrays& a, const AttentionIn
                     const AttentionOptions& options, Results& r) {
   const auto R = static_cast<std::int64_t>(wanted.queries.size());
   StatisticsSizes sizes{in.q.shape[0], in.q.shape[1], in.q.shape[2], keys_of(in)};
-  sizes.sequences = in.cu_seqlens_q.present() ? in.cu_seqlens_q.shape[3] - 1 : sizes.B;
+  sizes.sequences = sequences_of(in);
   sizes.key_batches = in.cu_seqlens_k.present() ? sizes.B : sizes.sequences;
   sizes.chosen_rows = R;
   sizes.top_keys = wanted.top_keys;
@@ -95,9 +95,14 @@ AttentionOutputs make_outputs(const Files& files, const Arrays& a, const Attenti
     const AttentionOutput& row = kAttentionOutputs[n];
     const bool needed = (row.member == &O::lse && needs_lse) || (row.member == &O::attn && needs_attn);
     if (!row.traits.required && files.outputs[n].empty() && !needed) continue;
-    std::vector<std::int64_t> last;
-    if (row.kind != TensorKind::rows) last.push_back(last_dim(row.kind, keys_of(in), in.v.shape[3]));
-    r.outputs[n] = make_output(output_dtype(row.elements, in.q.dtype), a.q(), last);
+    const DType dtype = output_dtype(row.elements, in.q.dtype);
+    if (row.kind == TensorKind::rows_or_heads) {
+      r.outputs[n] = io::make_array(dtype, {sequences_of(in), in.q.shape[1]});
+    } else {
+      std::vector<std::int64_t> last;
+      if (row.kind != TensorKind::rows) last.push_back(last_dim(row.kind, keys_of(in), in.v.shape[3]));
+      r.outputs[n] = make_output(dtype, a.q(), last);
+    }
     outputs.*row.member = view_of(row, r.outputs[n]);
   }
   return outputs;

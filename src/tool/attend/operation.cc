@@ -62,6 +62,7 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
     case TensorKind::rows:
       return require_rank(path, array, rank - 1, rank - 1,
                           fmt::format("of rank {}, that of q, {}, less one", rank - 1, io::shape_text(q.shape)));
+    case TensorKind::rows_or_heads: return require_rank(path, array, 2, 3, std::string(shape));
     case TensorKind::scores:
       return require_rank(path, array, 1, 4, "(S), (T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
     case TensorKind::vector:

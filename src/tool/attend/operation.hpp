@@ -155,9 +155,21 @@ auto row_view(Array& array) {
   return view;
 }
 
-/// Returns a four-dimensional view of `array`: row_view() for one number per query, otherwise view4().
+/// Returns a view (N,Hq,1,1) of an array (N,Hq).
+template <typename Array>
+auto head_view(Array& array) {
+  auto view = view4(array);
+  if (!view.present()) return view;
+  view.shape = {view.shape[2], view.shape[3], 1, 1};
+  view.strides = {view.strides[2], view.strides[3], 1, 1};
+  return view;
+}
+
+/// Returns a four-dimensional view of `array`: row_view() for one number per query, head_view() for one per head,
+/// otherwise view4().
 template <class Row, typename Array>
 auto view_of(const Row& row, Array& array) {
+  if (row.kind == TensorKind::rows_or_heads) return head_view(array);
   return row.kind == TensorKind::rows ? row_view(array) : view4(array);
 }
 

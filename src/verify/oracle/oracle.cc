@@ -125,6 +125,7 @@ struct Row {
   std::vector<char> visible;      // (S)
   std::vector<double> cap_slope;  // (S)  slope of the softcap at scale·q·k: 1 − tanh², or 1 without softcap
   double lse = -kInfinity;
+  double max_logit = -kInfinity;  // largest score of the visible keys
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
   double logits = 1.0;            // 1 + A (see Forward), plus the error of the softmax sum
   std::vector<double> o;          // (Dv)
@@ -227,12 +228,12 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
   score_row(row, in, options, n, kv, b, h, i);
   const double sink = in.sinks.present() ? load(in.sinks, 0, 0, 0, h) : -kInfinity;
   if (std::isfinite(sink)) row.logits += std::abs(sink);
-  double top = sink;
   bool empty = sink == -kInfinity;
   for (std::int64_t j = 0; j < n.S; ++j) {
-    top = std::max(top, row.p[j]);
+    row.max_logit = std::max(row.max_logit, row.p[j]);
     empty = empty && !row.visible[j];
   }
+  const double top = std::max(sink, row.max_logit);
   double sum = 1.0;
   if (!empty) {
     CompensatedSum terms;
@@ -240,6 +241,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
     terms.add(std::exp(sink - top));
     sum = terms.value();
     row.lse = top + std::log(sum);
+    if (std::isnan(row.lse)) row.max_logit = row.lse;
     row.sink_p = std::exp(sink - top) / sum;
     row.logits += sum_error(row.p, sink, top, sum, n) / kLeastConstant;
   }
@@ -328,6 +330,8 @@ void append_row(Forward& out, const Row& row, const AttentionInputs& in, const A
   out.lse.push_back(row.lse);
   out.magnitude.lse.push_back(row.lse == -kInfinity ? 0.0 : row.logits);
   out.inherited.lse.push_back(0.0);
+  out.max_logit.push_back(row.max_logit);
+  out.magnitude.max_logit.push_back(row.max_logit == -kInfinity ? 0.0 : row.logits);
   for (std::int64_t j = 0; j < n.S; ++j) {
     out.weights.push_back(row.p[j] * row.kept[j]);
     out.magnitude.weights.push_back(row.visible[j] ? (row.p[j] + n.floor) * row.kept[j] * row.logits : 0.0);
@@ -352,6 +356,8 @@ void append_closed_row(Forward& out, const Sizes& n) {
     arrays->attn.resize(arrays->attn.size() + n.Dv);
     arrays->weights.resize(arrays->weights.size() + n.S);
   }
+  out.max_logit.push_back(-kInfinity);
+  out.magnitude.max_logit.push_back(0.0);
   out.lse.push_back(kInfinity);
   out.magnitude.lse.push_back(0.0);
   out.inherited.lse.push_back(0.0);

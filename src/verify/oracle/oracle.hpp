@@ -14,10 +14,11 @@
 namespace headgate::reference {
 
 struct ForwardArrays {
-  std::vector<double> y;        // (B,Hq,T,Dv)
-  std::vector<double> attn;     // (B,Hq,T,Dv)  o, the attention output before the gate
-  std::vector<double> lse;      // (B,Hq,T)
-  std::vector<double> weights;  // (B,Hq,T,S)
+  std::vector<double> y;          // (B,Hq,T,Dv)
+  std::vector<double> attn;       // (B,Hq,T,Dv)  o, the attention output before the gate
+  std::vector<double> lse;        // (B,Hq,T)
+  std::vector<double> weights;    // (B,Hq,T,S)
+  std::vector<double> max_logit;  // (B,Hq,T)
 };
 
 /// Outputs of the forward pass and their error bounds.
@@ -66,7 +67,8 @@ inline std::int64_t key_columns(const AttentionInputs& in) {
   return in.block_table.present() ? in.block_table.shape[3] * in.k.shape[2] : in.k.shape[2];
 }
 
-/// Computes row i of head h in batch b alone: y and attn (Dv), lse (1), weights (S). Packed batches are not supported.
+/// Computes row i of head h in batch b alone: y and attn (Dv), lse and max_logit (1), weights (S). Packed batches are
+/// not supported.
 Forward forward_row(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t b, std::int64_t h,
                     std::int64_t i);
 

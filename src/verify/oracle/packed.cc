@@ -109,6 +109,7 @@ void put_forward(ForwardArrays& to, const ForwardArrays& from, const AttentionIn
   put(to.y, from.y, rows(Dv));
   put(to.attn, from.attn, rows(Dv));
   put(to.lse, from.lse, rows(1));
+  if (!from.max_logit.empty()) put(to.max_logit, from.max_logit, rows(1));
   put(to.weights, from.weights, {Hq, at.T, at.S, T, S, at.q0, at.k0});
 }
 

@@ -63,6 +63,7 @@ std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t ra
     case TensorKind::state: return 4;
     case TensorKind::channels:
     case TensorKind::channel_state: return 3;
+    case TensorKind::rows_or_heads:
     case TensorKind::head_features:
     case TensorKind::table: break;
   }

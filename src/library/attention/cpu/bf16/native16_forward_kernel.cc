@@ -39,9 +39,10 @@ struct StripScores {
 };
 
 /// Computes weights = exp2(factor · scores + start), rounded to bf16. Adds the unrounded exponentials to sums (rows,
-/// lanes).
+/// lanes), and with kSees the exponents to the maxima in seen (rows, lanes).
+template <bool kSees>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
-                                                float* HWY_RESTRICT sums) {
+                                                float* HWY_RESTRICT sums, float* HWY_RESTRICT seen) {
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
   const auto f = hn::Set(d, factor);
@@ -50,13 +51,19 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
     BFloat16* HWY_RESTRICT to = s.weights + m * s.ldw;
     const auto first = hn::Set(d, start[m]);
     auto sum = hn::Load(d, sums + m * kN);
+    [[maybe_unused]] auto largest = first;
+    if constexpr (kSees) largest = hn::Load(d, seen + m * kN);
     for (std::int64_t j = 0; j < s.cols; j += 2 * kN) {
-      const auto p0 = exp2_fast(d, hn::MulAdd(f, hn::Load(d, from + j), first));
-      const auto p1 = exp2_fast(d, hn::MulAdd(f, hn::Load(d, from + j + kN), first));
+      const auto x0 = hn::MulAdd(f, hn::Load(d, from + j), first);
+      const auto x1 = hn::MulAdd(f, hn::Load(d, from + j + kN), first);
+      if constexpr (kSees) largest = hn::Max(largest, hn::Max(x0, x1));
+      const auto p0 = exp2_fast(d, x0);
+      const auto p1 = exp2_fast(d, x1);
       sum = hn::Add(sum, hn::Add(p0, p1));
       _mm512_storeu_si512(to + j, to_bf16(p0.raw, p1.raw));
     }
     hn::Store(sum, d, sums + m * kN);
+    if constexpr (kSees) hn::Store(largest, d, seen + m * kN);
   }
 }
 
@@ -76,7 +83,7 @@ class Native16ForwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
-        softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
   /// Packs keys and values of a block of key/value head h, in the range that packed_keys returns.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
@@ -113,7 +120,7 @@ class Native16ForwardWorker {
     visit_blocks(*this, visibility_.rows(i0_, i0_ + count_), count_, Plan::kBandRows);
     const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r) {
-      outputs.write(query(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
+      outputs.write(query(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r), softmax_.largest(r));
     }
   }
 
@@ -156,8 +163,9 @@ class Native16ForwardWorker {
   }
 
   void weigh(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
-    weights_of({scores(0) + c0, Plan::kScoreStride, s.rows, c1 - c0, scratch_.weights.at(0, c0), Plan::kWeightStride},
-               1.0F, s.start, s.sums);
+    add_weights(s,
+                {scores(0) + c0, Plan::kScoreStride, s.rows, c1 - c0, scratch_.weights.at(0, c0), Plan::kWeightStride},
+                1.0F);
   }
 
  private:
@@ -191,6 +199,12 @@ class Native16ForwardWorker {
                                                     plan_.D_padded, to, ld);
   }
 
+  /// Computes weights_of() some columns of the strip.
+  void add_weights(BlockStrip& s, const StripScores& columns, float factor) const {
+    if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen);
+    weights_of<false>(columns, factor, s.start, s.sums, s.seen);
+  }
+
   /// Computes the strip's weights from its running maxima.
   void weigh_near_maxima(BlockStrip& s) const {
     const float factor = plan_.rules.query_factor();
@@ -203,8 +217,9 @@ class Native16ForwardWorker {
     multiply(s.at.whole0);
     for (std::int64_t c = s.at.whole0; c < s.at.whole1; c += kSquare) {
       multiply(c + kSquare);
-      weights_of({squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
-                 factor, s.start, s.sums);
+      add_weights(s,
+                  {squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
+                  factor);
     }
     const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
       if (c0 >= c1) return;

@@ -72,6 +72,7 @@ struct Native16ForwardScratch {
     out = ws.take<float>("out", Plan::kTile, plan.Dv_padded);
     maxima = ws.take<float>("maxima", Plan::kTile);
     sums = ws.take<float>("sums", Plan::kTile, kLanes<float>);
+    if (plan.p.outputs.max_logit.present()) largest = ws.take<float>("largest scores", Plan::kTile);
     packing = ws.take<BFloat16>("packing", kTileCols, std::max(plan.D_padded, plan.Dv_padded));
     gate = ws.take<float>("gate", round_up(plan.p.Dv, kLanes<float>));
     gated = ws.take<float>("gated", round_up(plan.p.Dv, kLanes<float>));
@@ -84,6 +85,7 @@ struct Native16ForwardScratch {
   View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<float, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
   View<float, 2> sums;         ///< sums of exponentials by lane, (kTile, lanes)
+  View<float, 1> largest;      ///< largest scores of the tile's queries, in the same units, if max_logit is asked for
   View<BFloat16, 2> packing;   ///< dense copies of strided rows, before packing
   View<float, 1> gate, gated;  ///< gate logits of one query, and its gated output
   View<float, 1> rule_row;     ///< a row of bias or mask, and one of key bias

@@ -35,6 +35,7 @@ struct SoftmaxStrip : Strip<T> {
   std::int64_t done = 0;     ///< columns below `done` already hold exponentials
   T start[kRows];  ///< minus the running maxima; −∞ beyond `rows`, so that padding changes no sum or maximum
   HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents of the block, by lane
+  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row in `near`, by lane, if max_logit is asked for
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of the block's exponentials, by lane
 };
 
@@ -74,20 +75,25 @@ class OnlineSoftmax {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr int kSlack = 16;
 
-  /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors).
-  OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out)
-      : maxima_(maxima), sums_(sums), out_(out) {}
+  /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors). `largest` (rows), if present, receives the
+  /// largest score of each row. The maxima may lag behind it, and include the sink.
+  OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
+      : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
   /// Initialises `rows` rows. A sink's logit is the initial maximum, and its term 1 the initial sum. kHidden means no
   /// sink.
   void start(std::int64_t rows, T sink) const {
     std::fill_n(maxima_.data, rows, sink);
+    if (keeps_largest()) std::fill_n(largest_.data, rows, kHidden);
     std::fill_n(sums_.data, rows * kLanes<T>, T{0});
     for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) sums_(r, 0) = T{1};
     std::fill_n(out_.data, rows * out_.shape[1], T{0});
   }
 
+  bool keeps_largest() const { return largest_.present(); }
   T maximum(std::int64_t r) const { return maxima_(r); }
+  /// Returns the largest score of row r, or −∞ if it is not kept.
+  T largest(std::int64_t r) const { return keeps_largest() ? largest_(r) : kHidden; }
   T sum(std::int64_t r) const {
     const Tag<T> d;
     return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
@@ -100,6 +106,8 @@ class OnlineSoftmax {
   //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
   //   score(s, c0, c1)     computes columns [c0, c1) of the scores in units of log2(e), −∞ for hidden keys;
   //   weigh(s, c0, c1)     computes the exponentials of these scores, from s.start, and adds them to s.sums.
+  // If keeps_largest(), what computes exponentials in state `near` also adds their exponents to s.seen. Elsewhere the
+  // scores are in memory, and raise_maxima() finds the largest.
 
   /// Begins a key block. With `lazy`, the strip keeps its maxima if all of its rows have one, from the first panel at
   /// the latest.
@@ -107,6 +115,7 @@ class OnlineSoftmax {
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
     std::fill_n(s.largest, kLanes<T>, kHidden);
     std::fill_n(s.sums, kRows * kLanes<T>, T{0});
+    if (keeps_largest()) std::fill_n(s.seen, kRows * kLanes<T>, kHidden);
     s.near_maxima = lazy;
     s.done = s.at.c0;
     if (!lazy) return;
@@ -134,6 +143,8 @@ class OnlineSoftmax {
       start_at_maxima(s);
       std::fill_n(s.sums, kRows * kLanes<T>, T{0});
       kernel.weigh(s, s.at.c0, s.at.c1);
+    } else if (keeps_largest()) {
+      take_seen(s);
     }
     const Tag<T> d;
     T* HWY_RESTRICT sums = sums_.at(s.r);
@@ -151,6 +162,16 @@ class OnlineSoftmax {
   template <std::int64_t kRows>
   void start_at_maxima(SoftmaxStrip<T, kRows>& s) const {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
+  }
+
+  /// Raises the rows' largest scores to those seen in state `near`, whose exponents are relative to the maxima.
+  template <std::int64_t kRows>
+  void take_seen(const SoftmaxStrip<T, kRows>& s) const {
+    const Tag<T> d;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T exponent = hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.seen + m * kLanes<T>)));
+      largest_(s.r + m) = std::max(largest_(s.r + m), maxima_(s.r + m) + exponent);
+    }
   }
 
   /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack. Where
@@ -174,14 +195,15 @@ class OnlineSoftmax {
   HWY_INLINE void raise_maximum(std::int64_t r, const T* HWY_RESTRICT scores, std::int64_t n) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    const T before = maxima_(r);
-    auto max0 = hn::Set(d, before);
+    auto max0 = hn::Set(d, kHidden);
     auto max1 = max0;
     for (std::int64_t j = 0; j < n; j += 2 * kN) {
       max0 = hn::Max(max0, hn::Load(d, scores + j));
       max1 = hn::Max(max1, hn::Load(d, scores + j + kN));
     }
-    const T after = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+    const T found = hn::GetLane(hn::MaxOfLanes(d, hn::Max(max0, max1)));
+    if (keeps_largest()) largest_(r) = std::max(largest_(r), found);
+    const T before = maxima_(r), after = std::max(before, found);
     if (after == before) return;
     const auto decay = exp2_fast(d, hn::Sub(hn::Set(d, before), hn::Set(d, after)));
     maxima_(r) = after;
@@ -192,6 +214,7 @@ class OnlineSoftmax {
 
   View<T, 1> maxima_;
   View<T, 2> sums_, out_;
+  View<T, 1> largest_;  // largest score of each row, in units of log2(e); absent unless max_logit is asked for
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -31,22 +31,25 @@ class OutputRows {
         attn_(query_rows(p_.outputs.attn, sequence, h)),
         lse_(query_rows(p_.outputs.lse, sequence, h)),
         weights_(query_rows(p_.outputs.weights, sequence, h)),
+        max_logit_(query_rows(p_.outputs.max_logit, sequence, h)),
         logits_(query_rows(p_.inputs.gate, sequence, h)),
         gate_(gate),
         gated_(gated),
         dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
   /// Normalises, gates and writes query i. o holds Σ exp2(s − max) v, Dv elements rounded up to vectors, and is divided
-  /// by sum in place. sum is Σ exp2(s − max), sink included. max is in units of log2(e).
-  void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum) const {
+  /// by sum in place. sum is Σ exp2(s − max), sink included. max and `largest`, the largest score, are in units of
+  /// log2(e); `largest` is read only for max_logit.
+  void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
+    write_max_logits(&i, 1, &largest, &sum);
     if (!lse_.present()) return;
     const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
     store_row(lse_, &lse, i, 0, 1);
   }
 
-  /// Writes all outputs except lse for the n queries listed in `rows`, ascending. inverses holds 1 / sum of each query,
-  /// or 0.
+  /// Writes all outputs except lse and max_logit for the n queries listed in `rows`, ascending. inverses holds 1 / sum
+  /// of each query, or 0.
   void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
     if (dense_as_ != DType::none && consecutive(rows, n)) {
       if constexpr (std::is_same_v<T, float>) {
@@ -65,9 +68,6 @@ class OutputRows {
     const Tag<double> d;
     HWY_ALIGN double buffer[kMost] = {};
     HWY_ALIGN double lse[kMost];
-    HeadRows<void> column = lse_;  // views rows of one column as one row
-    column.stride = lse_.row_stride;
-    column.cols = lse_.rows;
     for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
       const std::int64_t count = std::min(kMost, n - r0);
       for (std::int64_t r = 0; r < count; ++r) buffer[r] = static_cast<double>(sums[r0 + r]);
@@ -77,15 +77,28 @@ class OutputRows {
         hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // keeps ∞ and NaN
       }
       for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
-      if (consecutive(rows, n)) {
-        store_row(column, lse, 0, rows[r0], count);
-        continue;
-      }
-      for (std::int64_t r = 0; r < count; ++r) store_row(column, lse + r, 0, rows[r0 + r], 1);
+      store_column(lse_, lse, rows + r0, count);
     }
   }
 
-  /// Writes zeros and lse = ∞ for query i, which the gate threshold closes and which has not been computed.
+  /// Writes max_logit for the n queries listed in `rows`, ascending: their largest scores, which are in units of
+  /// log2(e), or NaN if the sum of exponentials is NaN.
+  void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
+    if (!max_logit_.present()) return;
+    constexpr std::int64_t kMost = 8;
+    double logits[kMost];
+    for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {
+      const std::int64_t count = std::min(kMost, n - r0);
+      for (std::int64_t r = 0; r < count; ++r) {
+        const T sum = sums[r0 + r];
+        logits[r] = static_cast<double>(sum == sum ? largest[r0 + r] : sum) * kLn2;
+      }
+      store_column(max_logit_, logits, rows + r0, count);
+    }
+  }
+
+  /// Writes zeros, lse = ∞ and max_logit = −∞ for query i, which the gate threshold closes and which has not been
+  /// computed.
   void write_closed(std::int64_t i) const {
     std::fill_n(gated_.data, gated_.shape[0], T{0});
     store_row(y_, gated_.data, i, 0, p_.Dv);
@@ -94,13 +107,24 @@ class OutputRows {
       store_row(weights_, gated_.data, i, j, std::min(p_.Dv, weights_.cols - j));
     }
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    constexpr double kHidden = -kInfinity;
     if (lse_.present()) store_row(lse_, &kInfinity, i, 0, 1);
+    if (max_logit_.present()) store_row(max_logit_, &kHidden, i, 0, 1);
   }
 
  private:
   static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
 
-  /// Writes all outputs of query i except lse; multiplies o by `inverse` in place.
+  /// Stores a number for each of the n queries listed in `rows`, ascending.
+  static void store_column(const HeadRows<void>& to, const double* numbers, const std::int64_t* rows, std::int64_t n) {
+    HeadRows<void> column = to;  // views rows of one column as one row
+    column.stride = to.row_stride;
+    column.cols = to.rows;
+    if (consecutive(rows, n)) return store_row(column, numbers, 0, rows[0], n);
+    for (std::int64_t r = 0; r < n; ++r) store_row(column, numbers + r, 0, rows[r], 1);
+  }
+
+  /// Writes all outputs of query i except lse and max_logit; multiplies o by `inverse` in place.
   void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
     const std::int64_t padded = gated_.shape[0];
     for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
@@ -137,7 +161,7 @@ class OutputRows {
   }
 
   const ForwardProblem& p_;
-  HeadRows<void> y_, attn_, lse_, weights_;
+  HeadRows<void> y_, attn_, lse_, weights_, max_logit_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
   DType dense_as_;  // dense_dtype(), or none if attn is written too

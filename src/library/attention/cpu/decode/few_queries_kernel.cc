@@ -232,8 +232,11 @@ class FewQueriesWorker {
     const std::int64_t first = partial_of(each, h_kv, 0) + r;
     const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
     const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden;
-    T max = sink;
-    for (std::int64_t split = 0; split < each.splits; ++split) max = std::max(max, shared_.maxima(partial(split)));
+    T largest = kHidden;
+    for (std::int64_t split = 0; split < each.splits; ++split) {
+      largest = std::max(largest, shared_.maxima(partial(split)));
+    }
+    const T max = std::max(largest, sink);
     T sum = sink == kHidden ? T{0} : std::exp2(sink - max);
     const Tag<T> d;
     T* HWY_RESTRICT out = scratch_.out.data;
@@ -248,7 +251,7 @@ class FewQueriesWorker {
         hn::Store(hn::MulAdd(hn::Set(d, factor), hn::Load(d, from + x), hn::Load(d, out + x)), d, out + x);
       }
     }
-    OutputRows<T>(p_, each.sequence, h, scratch_.gate, scratch_.gated).write(i, out, max, sum);
+    OutputRows<T>(p_, each.sequence, h, scratch_.gate, scratch_.gated).write(i, out, max, sum, largest);
   }
 
  private:

@@ -33,18 +33,23 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Computes p = exp2(start + ab) in registers for a tile of kRows rows and one panel, and writes p once. Adds p to sums
-/// (kRows, lanes) and the exponents to the maxima in largest (lanes). a has Layout, b is dense as in multiply_add, p
-/// has row stride ldp.
+/// (kRows, lanes) and the exponents to the maxima in largest (lanes) and, unless null, seen (kRows, lanes). a has
+/// Layout, b is dense as in multiply_add, p has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
-                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest) {
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest, T* HWY_RESTRICT seen) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   static_assert(kNV == 2);
   hn::Vec<Tag<T>> x[kRows][kNV];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
+  if (seen != nullptr) {
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      hn::Store(hn::Max(hn::Max(x[m][0], x[m][1]), hn::Load(d, seen + m * kN)), d, seen + m * kN);
+    }
+  }
   LargestExponent<T> exponents(largest);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     exponents.see(x[m][0], x[m][1]);
@@ -72,7 +77,7 @@ class ForwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
-        softmax_(scratch_.maxima, scratch_.sums, scratch_.out) {}
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
   /// Lists the open rows of query tile `tile` of head h, which is tile `number` of the batch. Writes the outputs of the
   /// closed rows.
@@ -156,12 +161,14 @@ class ForwardWorker {
     if (c >= s.at.whole0 && c < s.at.whole1) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
         multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(s), keys(s, c), p_.D, s.scores + c,
-                                                               Plan::kScoreStride, s.start, s.sums, s.largest);
+                                                               Plan::kScoreStride, s.start, s.sums, s.largest,
+                                                               softmax_.keeps_largest() ? s.seen : nullptr);
       });
       return;
     }
     products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
     rule_and_hide(s, c, c + kNR<T>);
+    if (softmax_.keeps_largest()) see_exponents(s, c);
     exponentials(s, c, c + kNR<T>);
   }
 
@@ -313,6 +320,17 @@ class ForwardWorker {
     }
   }
 
+  /// Raises the largest exponents of the strip's rows to those of the panel at column c.
+  void see_exponents(BlockStrip& s, std::int64_t c) const {
+    const Tag<T> d;
+    constexpr std::int64_t kN = kLanes<T>;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride + c;
+      T* HWY_RESTRICT seen = s.seen + m * kN;
+      hn::Store(hn::Max(hn::Max(hn::Load(d, row), hn::Load(d, row + kN)), hn::Load(d, seen)), d, seen);
+    }
+  }
+
   /// Replaces columns [c0, c1) by their exp2, and updates the block's sums and largest exponents.
   void exponentials(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
@@ -354,7 +372,7 @@ class ForwardWorker {
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r)
-      outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r));
+      outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r), softmax_.largest(r));
   }
 
   /// Writes exp(s − lse) for every visible key, times the dropout factor. Hidden keys and the columns of other

@@ -97,6 +97,7 @@ struct ForwardScratch {
     out = ws.take<T>("out", plan.tile_rows, plan.Dv_padded);
     maxima = ws.take<T>("maxima", plan.tile_rows);
     sums = ws.take<T>("sums", plan.tile_rows, kLanes<T>);
+    if (plan.p.outputs.max_logit.present()) largest = ws.take<T>("largest scores", plan.tile_rows);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), std::max(D, plan.Dv_padded));
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
@@ -110,6 +111,7 @@ struct ForwardScratch {
   View<T, 2> out;              ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<T, 1> maxima;           ///< running maxima of the tile's queries, in units of log2(e)
   View<T, 2> sums;             ///< sums of exponentials by lane, (tile_rows, lanes)
+  View<T, 1> largest;          ///< largest scores of the tile's queries, in the same units, if max_logit is asked for
   View<T, 2> packing;          ///< dense copies of strided rows, before packing
   View<T, 1> gate, gated;      ///< gate logits of one query, and its gated output
   View<T, 1> rule_row;         ///< a row of bias or mask, and one of key bias

@@ -38,6 +38,7 @@ struct SmallForwardScratch {
     scores = ws.take<T>("scores", keys_rows, kNR<T>);
     out = ws.take<T>("out", kMR, Dv_padded);
     maxima = ws.take<T>("maxima", kNR<T>);
+    largest = ws.take<T>("largest scores", kNR<T>);
     sums = ws.take<T>("sums", kNR<T>);
     inverses = ws.take<T>("inverses", kNR<T>);
     rows = ws.take<std::int64_t>("rows", p.group, plan.longest.T);
@@ -53,6 +54,7 @@ struct SmallForwardScratch {
   View<T, 2> scores;                  ///< scores, keys by queries of a panel; then their exponentials
   View<T, 2> out;                     ///< output rows of one register tile of queries
   View<T, 1> maxima, sums, inverses;  ///< for a panel's queries: maxima in units of log2(e), sums, 1 / sums
+  View<T, 1> largest;                 ///< for a panel's queries: largest scores, which exclude the sink
   View<T, 1> gate, gated;             ///< gate rows of one query
   View<std::int64_t, 2> rows;         ///< listed queries of each query head of the group, ascending
   View<std::int64_t, 1> counts;       ///< number of listed queries of each query head
@@ -209,6 +211,7 @@ class SmallForwardWorker {
       outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
     });
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
+    outputs.write_max_logits(rows, n, scratch_.largest.data, scratch_.sums.data);
   }
 
   /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the
@@ -245,16 +248,17 @@ class SmallForwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     constexpr std::int64_t kWidth = kVecs * kN;
-    // A sink's logit is the initial maximum of the softmax.
     const auto sink = hn::Set(d, p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden);
     T* HWY_RESTRICT scores = scratch_.scores.data;
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
-    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = sink;
+    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
       // This operand order makes MAXPS drop NaN; the exponentials propagate NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
+      hn::Store(max[v], d, scratch_.largest.at(v * kN));
+      max[v] = hn::Max(max[v], sink);
       shift[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kHidden)), max[v]);
       sum[v] = exp2_fast(d, hn::Sub(sink, shift[v]));
     }
