@@ -45,8 +45,8 @@ struct Ranks {
 Ranks ranks_of(ArrayKind kind) {
   switch (kind) {
     case ArrayKind::heads: return {3, 4};
-    case ArrayKind::rows:
-    case ArrayKind::rows_or_heads: return {2, 3};
+    case ArrayKind::rows: return {2, 3};
+    case ArrayKind::rows_or_heads: return {1, 3};
     case ArrayKind::scores: return {2, 4};
     case ArrayKind::vector: return {1, 1};
     case ArrayKind::table: return {2, 2};
@@ -186,7 +186,7 @@ View view_of_array(const char* function, const char* name, const ArrayMemory& ar
   }
   View view = aligned<View>(array);
   if (kind == ArrayKind::rows || kind == ArrayKind::rows_or_heads) shift_left(view);
-  if (kind == ArrayKind::rows_or_heads && array.rank == 2) shift_left(view);
+  if (kind == ArrayKind::rows_or_heads && array.rank < 3) shift_left(view);
   const bool rows_first = has_layout(kind) && layout == Layout::bthd;
   if (rows_first || kind == ArrayKind::head_features) swap_dimensions(view, 1, 2);
   if (has_no_heads(kind)) swap_dimensions(view, 0, 1);
@@ -216,7 +216,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
   switch (kind) {
     case ArrayKind::heads: return heads_first ? "(B,H,T,D) or (H,T,D)" : "(B,T,H,D) or (T,H,D)";
     case ArrayKind::rows: return "(B,H,T) or (H,T)";
-    case ArrayKind::rows_or_heads: return "(B,H,T) or (N,H)";
+    case ArrayKind::rows_or_heads: return "(B,H,T), (N,H) or (H)";
     case ArrayKind::scores: return "(B,H,T,S), (H,T,S) or (T,S), each but S full or 1";
     case ArrayKind::vector: return "of one dimension";
     case ArrayKind::table: return "of two dimensions";
@@ -337,8 +337,7 @@ std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout la
   if (kind == ArrayKind::rows) sizes.pop_back();
   if (kind == ArrayKind::rows_or_heads) sizes.resize(2);
   if (has_no_heads(kind)) sizes.erase(sizes.begin() + 1);
-  const bool of_sequences =
-      kind == ArrayKind::states || kind == ArrayKind::channel_states || kind == ArrayKind::rows_or_heads;
+  const bool of_sequences = kind == ArrayKind::states || kind == ArrayKind::channel_states;
   if (!has_batch && !of_sequences) sizes.erase(sizes.begin());
   return sizes;
 }

@@ -31,7 +31,7 @@ enum class Layout { bhtd, bthd };
 enum class ArrayKind {
   heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
   rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
-  rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), even if q has no batch; the view is (B,H,T,1) or (N,H,1,1)
+  rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
   scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
   vector,          ///< (N)
   head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)

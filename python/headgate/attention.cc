@@ -35,7 +35,11 @@ ForwardResults run_forward(const Keywords& keywords, const Inputs& in, Attention
   AttentionOutputs outputs;
   const auto held =
       place_results<kAttentionOutputs>(keywords, in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
-        return make_output(maker, row, in, shape_of(row, in.views), output_dtype(row.elements, in.views.q.dtype));
+        const DType dtype = output_dtype(row.elements, in.views.q.dtype);
+        const Shape shape = shape_of(row, in.views);
+        if (row.kind != TensorKind::rows_or_heads) return make_output(maker, row, in, shape, dtype);
+        const bool of_sequences = in.has_batch() || in.views.cu_seqlens_q.present();
+        return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, of_sequences), dtype);
       });
   interruptible(keywords, options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;

@@ -37,11 +37,16 @@ _INPUTS, _SETTINGS = ATTENTION.schema_of_tensors(), ATTENTION.schema_of_options(
 
 class Saved(NamedTuple):
     """Results of a forward pass: y; lse (B,H,T) in f64; attn, the output before the gate, or an empty tensor if not
-    kept."""
+    kept; max_logit, or an empty tensor if not asked for."""
 
     y: Tensor
     lse: Tensor
     attn: Tensor
+    max_logit: Tensor
+
+
+# What max_logit of the operator may ask for: nothing, or the largest logit of each head or each row.
+_NO_MAX, _HEADS, _ROWS = "none", "heads", "rows"
 
 
 def _rows_shape(q: Tensor, layout: str) -> list[int]:
@@ -54,13 +59,41 @@ def _rows_shape(q: Tensor, layout: str) -> list[int]:
     "headgate::gated_attention",
     mutates_args=(),
     device_types="cpu",
-    schema=f"({_INPUTS}, *, {_SETTINGS}, bool keep_attn=False) -> (Tensor y, Tensor lse, Tensor attn)",
+    schema=f"({_INPUTS}, *, {_SETTINGS}, bool keep_attn=False, str max_logit='{_NO_MAX}') "
+    "-> (Tensor y, Tensor lse, Tensor attn, Tensor max_logit)",
 )
 @in_words_of(NAME, {})
-def _forward(*tensors: Tensor | None, keep_attn: bool = False, **options: Any) -> tuple[Tensor, Tensor, Tensor]:
-    outputs = ["y", "lse", "attn"] if keep_attn else ["y", "lse"]
-    out = headgate.attention_forward(outputs=outputs, **_given(tensors), **ATTENTION.changed(options))
-    return out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0)
+def _forward(*tensors: Tensor | None, keep_attn: bool = False, max_logit: str = _NO_MAX, **options: Any) -> Saved:
+    outputs = _Y_LSE_ATTN if keep_attn else _Y_LSE
+    named = _given(tensors)
+    logits = _empty_max_logit(named, max_logit, options.get("layout", "bhtd"))
+    placed = None if max_logit == _NO_MAX else _placed(logits, max_logit)
+    out = headgate.attention_forward(outputs=outputs, out=placed, **named, **ATTENTION.changed(options))
+    return Saved(out.y, out.lse, out.attn if keep_attn else tensors[0].new_empty(0), logits)
+
+
+def _empty_max_logit(named: Named, max_logit: str, layout: str) -> Tensor:
+    """Returns an uninitialised max_logit: (B,H) or (N,H) for heads, (B,H,T) for rows, without B if q has none; empty
+    if it is not asked for."""
+    q = named["q"]
+    if max_logit == _NO_MAX:
+        return q.new_empty(0)
+    if max_logit not in (_HEADS, _ROWS):
+        raise ValueError(f"{NAME}: max_logit is '{max_logit}', which is none of {_NO_MAX}, {_HEADS}, {_ROWS}")
+    shape = _rows_shape(q, layout)
+    starts = named.get("cu_seqlens_q")
+    if max_logit == _HEADS:
+        shape = shape[:-1] if starts is None else [starts.shape[0] - 1, shape[-2]]
+    return q.new_empty(shape, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+
+
+def _placed(logits: Tensor, max_logit: str) -> headgate.AttentionOutputs:
+    """Returns the `out` of headgate.attention_forward that writes max_logit to `logits`."""
+    without_batch = max_logit == _ROWS and logits.dim() == 2
+    return headgate.AttentionOutputs(max_logit=logits.unsqueeze(0) if without_batch else logits)
+
+
+_Y_LSE, _Y_LSE_ATTN = ("y", "lse"), ("y", "lse", "attn")
 
 
 @_forward.register_fake
@@ -70,12 +103,14 @@ def _(
     v: Tensor,
     *tensors: Tensor | None,
     keep_attn: bool = False,
+    max_logit: str = _NO_MAX,
     layout: str = "bhtd",
     **options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Saved:
     y = q.new_empty([*q.shape[:-1], v.shape[-1]])
     lse = q.new_empty(_rows_shape(q, layout), dtype=torch.float64)
-    return y, lse, q.new_empty(y.shape if keep_attn else 0)
+    logits = _empty_max_logit(_given((q, k, v, *tensors)), max_logit, layout)
+    return Saved(y, lse, q.new_empty(y.shape if keep_attn else 0), logits)
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
@@ -142,7 +177,9 @@ def as_returned(lse: Tensor, y: Tensor) -> Tensor:
 
 
 class _EagerAttention(EagerOperation):
-    def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
+    def forward(
+        self, named: Named, options: dict[str, Any], keep: "_Asked | None", recorded: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
         if not (keep or recorded):
             return headgate.attention(**named, **options), ()
         keep_attn = (
@@ -150,10 +187,17 @@ class _EagerAttention(EagerOperation):
             and "gate" in named
             and keeps_output(options.get("gate_fn", _DEFAULTS["gate_fn"]), options.get("gate_op", _DEFAULTS["gate_op"]))
         )
-        out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, **named, **options)
+        logits = placed = None
+        if keep and keep.max_logit != _NO_MAX:
+            logits = _empty_max_logit(named, keep.max_logit, options.get("layout", "bhtd"))
+            placed = _placed(logits, keep.max_logit)
+        out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, out=placed, **named, **options)
         y, lse = out.y, out.lse
         observers.report_lse(lse)
-        return (y, as_returned(lse, y)) if keep else y, (y, lse, out.attn)
+        return keep.select(y, lse, logits) if keep else y, (y, lse, out.attn)
+
+    def without_gradient(self, result: Any, keep: "_Asked") -> tuple[Tensor, ...]:
+        return () if keep.max_logit == _NO_MAX else (result[-1],)
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         named, options, (y, lse, attn), _ = recorded
@@ -168,11 +212,31 @@ class _EagerAttention(EagerOperation):
 
     def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
         """Returns dy, zeros if absent, and the gradient of lse, or None."""
-        dy, dlse = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
+        dy, dlse = (*recorded.incoming, None)[:2]
         return torch.zeros_like(recorded.saved[0]) if dy is None else dy, dlse
 
 
-_Y_LSE, _Y_LSE_ATTN = ("y", "lse"), ("y", "lse", "attn")
+class _Asked(NamedTuple):
+    """What a call returns in addition to y. `max_logit` is an argument of the operator."""
+
+    lse: bool
+    max_logit: str
+
+    def select(self, y: Tensor, lse: Tensor, max_logit: Tensor | None) -> tuple[Tensor, ...]:
+        """Returns y, and the log-sum-exp and max_logit if they are asked for."""
+        own = (as_returned(lse, y),) if self.lse else ()
+        return (y, *own) if self.max_logit == _NO_MAX else (y, *own, max_logit)
+
+
+def _asked(return_lse: bool, return_max_logit: Any) -> _Asked | None:
+    """Returns None if a call returns y alone."""
+    if not return_max_logit:
+        return _Asked(True, _NO_MAX) if return_lse else None
+    if return_max_logit is not True and return_max_logit != _ROWS:
+        raise ValueError(f"{NAME}: return_max_logit is {return_max_logit!r} but must be True, False or '{_ROWS}'")
+    return _Asked(return_lse, _HEADS if return_max_logit is True else _ROWS)
+
+
 _EAGER = _EagerAttention(ATTENTION)
 
 
@@ -184,6 +248,7 @@ def gated_attention(
     gate: Tensor | None = None,
     *,
     return_lse: Literal[False] = False,
+    return_max_logit: Literal[False] = False,
     **arguments: "Unpack[AttentionArguments]",
 ) -> Tensor: ...
 @overload
@@ -194,17 +259,50 @@ def gated_attention(
     gate: Tensor | None = None,
     *,
     return_lse: Literal[True],
+    return_max_logit: Literal[False] = False,
     **arguments: "Unpack[AttentionArguments]",
 ) -> tuple[Tensor, Tensor]: ...
+@overload
+def gated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    return_lse: Literal[False] = False,
+    return_max_logit: Literal[True, "rows"],
+    **arguments: "Unpack[AttentionArguments]",
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def gated_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    return_lse: Literal[True],
+    return_max_logit: Literal[True, "rows"],
+    **arguments: "Unpack[AttentionArguments]",
+) -> tuple[Tensor, Tensor, Tensor]: ...
 @takes(*KEYWORDS, *OPTIONS)
 def gated_attention(
-    q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None = None, *, return_lse: bool = False, **arguments: Any
-) -> Tensor | tuple[Tensor, Tensor]:
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gate: Tensor | None = None,
+    *,
+    return_lse: bool = False,
+    return_max_logit: bool | Literal["rows"] = False,
+    **arguments: Any,
+) -> Tensor | tuple[Tensor, ...]:
     """Computes y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
 
     The arguments are those of headgate.attention, as CPU tensors with any strides; none is copied. `gate`, (B,H,T,1) or
     (B,H,T,Dv), holds the raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With
-    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable.
+    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result is
+    the largest score of each head, (B,H), or (N,H) of a packed batch; with "rows" that of each row, (B,H,T). It is the
+    largest over the visible keys, after scale, softcap, biases and ALiBi, without the sink. It has no gradient. It is
+    -inf where no key is visible, and in rows that gate_threshold closes, since these are not computed.
 
     q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale and gate_threshold need calls without
     gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
@@ -219,13 +317,16 @@ def gated_attention(
     given = {"q": q, "k": k, "v": v, "gate": gate}
     for observer in observers.ATTENTION:
         observer(given, arguments)
+    asked = _asked(return_lse, return_max_logit)
     backend = backend_of(q)
     if backend is not None:
+        if asked and asked.max_logit != _NO_MAX:
+            raise ValueError(f"{NAME}: return_max_logit is supported on CPUs only, and q lies on {q.device}")
         return backend.gated_attention(given, arguments, return_lse)
     if arguments.get("dropout") and arguments.get("dropout_seed") is None:
         arguments["dropout_seed"] = draw_seed()
-    result = _EAGER.call(given, arguments, return_lse)
-    return _call_generally(given, arguments, return_lse) if result is None else result
+    result = _EAGER.call(given, arguments, asked)
+    return _call_generally(given, arguments, asked) if result is None else result
 
 
 def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -237,8 +338,8 @@ def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -
 
 @in_words_of(NAME, {})
 def _call_generally(
-    given: dict[str, Tensor | None], arguments: dict[str, Any], return_lse: bool
-) -> Tensor | tuple[Tensor, Tensor]:
+    given: dict[str, Tensor | None], arguments: dict[str, Any], asked: _Asked | None
+) -> Tensor | tuple[Tensor, ...]:
     """Computes gated_attention through PyTorch's dispatcher, with torch.ops.headgate."""
     tensors = {**_NO_TENSORS, **given}
     given = sort_arguments(NAME, tensors, arguments)
@@ -248,9 +349,12 @@ def _call_generally(
     options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
+    max_logit = asked.max_logit if asked else _NO_MAX
     if are_dtensors(tensors):
+        if max_logit != _NO_MAX:
+            raise ValueError(f"{NAME}: return_max_logit does not support DTensors: call it on their local tensors")
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
-        return (y, lse) if return_lse else y
+        return (y, lse) if asked else y
     nested = unnest(NAME, tensors, options["layout"])
     autocast(tensors)
     transformed = transforms_are_active()
@@ -260,11 +364,15 @@ def _call_generally(
         and keeps_output(options["gate_fn"], options["gate_op"])
     )
     if transformed:
-        y, lse, _ = FunctionalAttention.apply(options, keep_attn, *tensors.values())
+        y, lse, _, logits = FunctionalAttention.apply(options, keep_attn, max_logit, *tensors.values())
     else:
-        y, lse, _ = torch.ops.headgate.gated_attention(*tensors.values(), **options, keep_attn=keep_attn)
-    lse = as_returned(lse, y) if return_lse else lse
+        y, lse, _, logits = torch.ops.headgate.gated_attention(
+            *tensors.values(), **options, keep_attn=keep_attn, max_logit=max_logit
+        )
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
-        lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2) if return_lse else lse
-    return (y, lse) if return_lse else y
+        if asked and asked.lse:
+            lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2)
+        if max_logit == _ROWS:
+            logits = torch.nested.nested_tensor_from_jagged(logits, nested.offsets(), jagged_dim=2)
+    return asked.select(y, lse, logits) if asked else y

@@ -51,17 +51,18 @@ def register_attention(
     options: Iterable[str],
     differentiable: tuple[str, ...],
 ) -> None:
-    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn)."""
+    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn, …). Only y and
+    lse have gradients."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        y, lse, attn = output
+        y, lse, attn, *others = output
         ctx.options = {option: keyword_only_inputs[option] for option in options}
         ctx.keeps_attn = keyword_only_inputs["keep_attn"]
         ctx.save_for_backward(*inputs, y, lse, attn)
-        ctx.mark_non_differentiable(attn)
+        ctx.mark_non_differentiable(attn, *others)
         ctx.set_materialize_grads(False)
 
-    def read(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Any, Any]:
+    def read(ctx: Any, dy: Tensor | None, dlse: Tensor | None, *_: Tensor | None) -> tuple[Any, Any]:
         *inputs, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
         return (dy, dlse, y, lse, attn if ctx.keeps_attn else None), inputs

@@ -82,10 +82,14 @@ class EagerOperation:
     def __init__(self, arguments: Operation):
         self.arguments = arguments
 
-    def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        """Computes a call. Returns its result, with the second output if `keep` is true, and what the backward pass
-        needs in addition to the inputs."""
+    def forward(self, named: Named, options: dict[str, Any], keep: Any, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
+        """Computes a call. Returns its result, with more outputs if `keep` is true, and what the backward pass needs in
+        addition to the inputs."""
         raise NotImplementedError
+
+    def without_gradient(self, result: Any, keep: Any) -> tuple[Tensor, ...]:
+        """Returns the tensors of a result with more outputs that have no gradient."""
+        return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         """Computes the gradients `names` ("dNAME" for an input NAME) and returns them as attributes of a result. Raises
@@ -96,7 +100,7 @@ class EagerOperation:
         """Computes the gradients of the inputs `wanted` with torch.ops.headgate. Returns them by the inputs' names."""
         raise NotImplementedError
 
-    def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: bool) -> Any:
+    def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: Any) -> Any:
         """Returns the result of a call with the tensors `given` and more `arguments`, or None if the call needs the
         general path."""
         if not is_eager():
@@ -175,12 +179,14 @@ class HeadgateCall(torch.autograd.Function):
     """Records a call of an EagerOperation for autograd."""
 
     @staticmethod
-    def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], bool], *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], Any], *tensors: Tensor) -> Any:
         operation, named, options, keep = call  # `tensors` are the values of `named`
         result, saved = operation.forward(named, options, keep, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
+        if keep:
+            ctx.mark_non_differentiable(*operation.without_gradient(result, keep))
         return result
 
     @staticmethod

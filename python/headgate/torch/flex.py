@@ -18,12 +18,13 @@ from .attention import as_returned, gated_attention
 from .calls import autocast, checked_options, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
-from .foreign_arguments import KERNEL_OPTIONS, refuse_more_than_lse
+from .foreign_arguments import KERNEL_OPTIONS, refuse_other_aux
 from .gates import keeps_output
 from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"
 ARGUMENTS = {"q": "query", "k": "key", "v": "value", "mask": "block_mask", "gate": "gate"}
+AUX = ("lse", "max_scores")
 _INPUTS = ("q", "k", "v", "gate")
 _OPTIONS = tuple(name for name in ADDED if name != "sinks")
 
@@ -92,31 +93,41 @@ def _mask_of(
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Computes forward and backward, one block of queries at a time. The backward pass recomputes the masks."""
+    """Computes forward and backward, one block of queries at a time. The backward pass recomputes the masks. Returns y,
+    lse and the largest score of each row, or None unless `keep_max` is true."""
 
     @staticmethod
     def forward(
-        ctx: Any, block_mask: BlockMask, options: dict[str, Any], keep_attn: bool, *tensors: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        ctx: Any,
+        block_mask: BlockMask,
+        options: dict[str, Any],
+        keep_attn: bool,
+        keep_max: bool,
+        *tensors: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         q, k, v, gate = tensors
         y = q.new_empty((*q.shape[:3], v.shape[-1]))
         lse = q.new_empty(q.shape[:3], dtype=torch.float64)
         attn = torch.empty_like(y) if keep_attn else None
+        max_scores = torch.empty_like(as_returned(lse, y)) if keep_max else None
+        kept = {"keep_attn": keep_attn, "max_logit": "rows" if keep_max else "none"}
         for block in query_blocks(block_mask):
-            found = torch.ops.headgate.gated_attention(*_arguments(block, tensors), **options, keep_attn=keep_attn)
-            for output, part in zip((y, lse, attn), found):
+            found = torch.ops.headgate.gated_attention(*_arguments(block, tensors), **options, **kept)
+            for output, part in zip((y, lse, attn, max_scores), found):
                 if output is not None:
                     output[:, :, block.queries] = part
         ctx.block_mask, ctx.options = block_mask, options
         ctx.save_for_backward(*tensors, y, lse, attn)
         ctx.set_materialize_grads(False)
-        return y, lse
+        if max_scores is not None:
+            ctx.mark_non_differentiable(max_scores)
+        return y, lse, max_scores
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
-        needed = dict(zip(_INPUTS, ctx.needs_input_grad[3:]))
+        needed = dict(zip(_INPUTS, ctx.needs_input_grad[4:]))
         # The gradients of keys and values are sums over blocks of queries, in f32 or better.
         found = {
             name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32) if name in "kv" else x.dtype)
@@ -135,7 +146,7 @@ class _FlexAttention(torch.autograd.Function):
                 elif name in found:
                     found[name][:, :, block.queries] = part
         gradients = [found[name].to(x.dtype) if name in found else None for name, x in zip(_INPUTS, tensors)]
-        return (None, None, None, *gradients)
+        return (None, None, None, None, *gradients)
 
 
 def _arguments(block: _QueryBlock, tensors: tuple[Tensor | None, ...]) -> list[Tensor | None]:
@@ -183,9 +194,10 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
 
 
 def _attend_in_blocks(
-    tensors: dict[str, Tensor | None], block_mask: BlockMask, options: dict[str, Any]
-) -> tuple[Tensor, Tensor]:
-    """Returns y and the log-sum-exp. `tensors` are keyed by their names in gated_attention."""
+    tensors: dict[str, Tensor | None], block_mask: BlockMask, options: dict[str, Any], keep_max: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns y, the log-sum-exp, and the largest score of each row or None. `tensors` are keyed by their names in
+    gated_attention."""
     refuse_transforms(NAME, {ARGUMENTS[name]: x for name, x in tensors.items()} | options)
     refuse_all_transforms(NAME)
     settings = {**ATTENTION.defaults(), **checked_options(NAME, options)}
@@ -193,19 +205,21 @@ def _attend_in_blocks(
     gate = tensors["gate"]
     recorded = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors.values())
     keep_attn = recorded and gate is not None and keeps_output(settings["gate_fn"], settings["gate_op"])
-    y, lse = _FlexAttention.apply(block_mask, settings, keep_attn, *(tensors[name] for name in _INPUTS))
-    return y, as_returned(lse, y)
+    given = (tensors[name] for name in _INPUTS)
+    y, lse, max_scores = _FlexAttention.apply(block_mask, settings, keep_attn, keep_max, *given)
+    return y, as_returned(lse, y), max_scores
 
 
-def _wants_lse(return_lse: bool, return_aux: Any) -> bool:
+def _checked_aux(return_lse: bool, return_aux: Any) -> AuxRequest:
+    """Returns what the call returns in addition to y."""
     if return_aux is None:
-        return return_lse
+        return AuxRequest(lse=return_lse)
     if not isinstance(return_aux, AuxRequest):
         raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
     if return_lse:
         raise ValueError(f"{NAME}: return_lse and return_aux cannot be given together: use AuxRequest(lse=True)")
-    refuse_more_than_lse(NAME, return_aux)
-    return return_aux.lse
+    refuse_other_aux(NAME, return_aux, AUX)
+    return return_aux
 
 
 @torch.compiler.disable(reason="it reads the lists of a BlockMask")
@@ -234,9 +248,10 @@ def flex_attention(
     since the kernels cannot run Python code. kernel_options are hints for other kernels and have no effect; unknown
     ones are rejected.
 
-    Returns y. With return_lse, also returns the log-sum-exp (B,Hq,T); with return_aux=AuxRequest(lse=True), also
-    returns an AuxOutput that contains it. Requests for max_scores are rejected. Under torch.compile the call is a graph
-    break. Raises ValueError with a one-line message for invalid arguments.
+    Returns y. With return_lse, also returns the log-sum-exp (B,Hq,T). With return_aux=AuxRequest(lse=True,
+    max_scores=True), also returns an AuxOutput with the log-sum-exp and the largest score of each row, (B,Hq,T) each;
+    max_scores has no gradient. Under torch.compile the call is a graph break. Raises ValueError with a one-line message
+    for invalid arguments.
     """
     if "gate_logits" in options:
         gate = take_old_name(NAME, options, "gate_logits", "gate", gate)
@@ -246,15 +261,16 @@ def flex_attention(
             raise ValueError(f"{NAME}: kernel_options has '{name}', which is none of {', '.join(KERNEL_OPTIONS)}")
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
-    wants_lse = _wants_lse(return_lse, return_aux)
+    asked = _checked_aux(return_lse, return_aux)
     _check_tensors(query, key, value, gate, enable_gqa)
     options["scale"] = scale
     if block_mask is None:
-        y, lse = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate, return_lse=True, **options)
+        more = {"return_lse": True, "return_max_logit": "rows" if asked.max_scores else False}
+        y, lse, *rest = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate, **more, **options)
     else:
         _check_mask(block_mask, query, key, value, gate)
         tensors = {"q": query, "k": key, "v": value, "gate": gate}
-        y, lse = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options)
+        y, lse, *rest = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options, asked.max_scores)
     if return_aux is not None:
-        return y, AuxOutput(lse=lse if wants_lse else None)
-    return (y, lse) if wants_lse else y
+        return y, AuxOutput(lse=lse if asked.lse else None, max_scores=rest[0] if asked.max_scores else None)
+    return (y, lse) if asked.lse else y

@@ -86,8 +86,8 @@ def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, s
             raise ValueError(f"{what}: argument '{name}' is not supported and may change the result: {instead}")
 
 
-def refuse_more_than_lse(what: str, return_aux: Any) -> None:
-    """Raises ValueError if an AuxRequest requests a result other than lse."""
+def refuse_other_aux(what: str, return_aux: Any, known: tuple[str, ...]) -> None:
+    """Raises ValueError if an AuxRequest requests a result that is not in `known`."""
     for name in getattr(return_aux, "_fields", ()):
-        if name != "lse" and getattr(return_aux, name):
-            raise ValueError(f"{what}: return_aux asks for {name}, which the kernels do not return: ask for lse")
+        if name not in known and getattr(return_aux, name):
+            raise ValueError(f"{what}: return_aux asks for {name}, which is not returned: ask for {' or '.join(known)}")

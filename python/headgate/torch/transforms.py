@@ -38,39 +38,42 @@ def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoRet
 
 
 class FunctionalAttention(torch.autograd.Function):
-    """Wraps torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…) for torch.func."""
+    """Wraps torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…, max_logit=…) for torch.func."""
 
     @staticmethod
-    def forward(options: dict[str, Any], keep_attn: bool, *tensors: Tensor | None) -> Results:
-        return torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=keep_attn)
+    def forward(options: dict[str, Any], keep_attn: bool, asked: str, *tensors: Tensor | None) -> Results:
+        return torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=keep_attn, max_logit=asked)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
-        ctx.options, ctx.keeps_attn, *tensors = inputs
-        ctx.save_for_backward(*tensors, *output)
-        ctx.mark_non_differentiable(output[2])
+        ctx.options, ctx.keeps_attn, _, *tensors = inputs
+        y, lse, attn, max_logit = output
+        ctx.save_for_backward(*tensors, y, lse, attn)
+        ctx.mark_non_differentiable(attn, max_logit)
         ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy: Tensor | None, dlse: Tensor | None, *_: Tensor | None) -> tuple[Tensor | None, ...]:
         *tensors, y, lse, attn = ctx.saved_tensors
-        needed = dict(zip(TENSORS, ctx.needs_input_grad[2:]))
+        needed = dict(zip(TENSORS, ctx.needs_input_grad[3:]))
         wanted = [needed[name] for name in DIFFERENTIABLE]
         dy = torch.zeros_like(y) if dy is None else dy
         saved = (dy, dlse, y, lse, attn if ctx.keeps_attn else None)
         found = dict(zip(DIFFERENTIABLE, _FunctionalBackward.apply(ctx.options, wanted, *saved, *tensors)))
-        return (None, None, *(found[name] if needed[name] else None for name in TENSORS))
+        return (None, None, None, *(found[name] if needed[name] else None for name in TENSORS))
 
     @staticmethod
-    def jvp(ctx: Any, _: None, __: None, *tangents: Tensor | None) -> NoReturn:
+    def jvp(ctx: Any, _: None, __: None, ___: None, *tangents: Tensor | None) -> NoReturn:
         _refuse_tangents(TENSORS, tangents)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, *tensors: Tensor | None) -> Any:
+    def vmap(
+        info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, asked: str, *tensors: Tensor | None
+    ) -> Any:
         def call(*x: Tensor | None) -> Results:
-            return FunctionalAttention.apply(options, keep_attn, *x)
+            return FunctionalAttention.apply(options, keep_attn, asked, *x)
 
-        return over_batch(call, info.batch_size, in_dims[2:], tensors, 0, options)
+        return over_batch(call, info.batch_size, in_dims[3:], tensors, 0, options)
 
 
 class _FunctionalBackward(torch.autograd.Function):
@@ -136,7 +139,7 @@ def over_batch(
         whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]
     outputs, dims = [], []
     for x in call(*whole):
-        absent = x.dim() == 1  # an output that was not requested has shape (0)
+        absent = x.shape == (0,)  # an output that was not requested
         outputs.append(x if absent or batch is None else x.reshape(size, batch, *x.shape[1:]))
         dims.append(None if absent else 0)
     return tuple(outputs), tuple(dims)

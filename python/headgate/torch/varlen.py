@@ -10,7 +10,7 @@ from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
 from .checks import require_tensors
 from .errors import call_as
-from .foreign_arguments import refuse_more_than_lse
+from .foreign_arguments import refuse_other_aux
 
 NAME = "varlen_attn"
 # Maps gated_attention's names of the arguments to those of varlen_attn.
@@ -44,7 +44,7 @@ def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:
 def _wants_lse(return_aux: Any) -> bool:
     if not hasattr(return_aux, "lse"):
         raise TypeError(f"{NAME}: return_aux is {return_aux!r} but must be an AuxRequest or None")
-    refuse_more_than_lse(NAME, return_aux)
+    refuse_other_aux(NAME, return_aux, AuxRequest._fields)
     return return_aux.lse
 
 

@@ -404,7 +404,7 @@ void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
     row.elements == Elements::of_q ? check_types({p.inputs.q.dtype}) : check_types({DType::f32, DType::f64});
     const Shape rows{p.B, p.Hq, p.T, last_dim(row.kind, p.S, p.Dv)};
     if (row.kind == TensorKind::rows_or_heads && arg.view.shape[2] == 1 && arg.view.shape != rows) {
-      call.shape(arg, p.packed() ? "(N,Hq,1,1) or (B,Hq,T,1)" : "(B,Hq,1,1) or (B,Hq,T,1)", {p.N, p.Hq, 1, 1});
+      call.shape(arg, p.packed() ? "(N,Hq,1,1)" : "(B,Hq,1,1)", {p.N, p.Hq, 1, 1});
       continue;
     }
     const char* const letters = row.kind == TensorKind::heads    ? "(B,Hq,T,Dv)"

@@ -243,8 +243,8 @@ void pack(SampleCall& c) {
                    &c.saved.attn, &c.incoming.dy, &c.incoming.dlse}) {
     narrow(*in);
   }
-  for (auto* out : {&c.out.y, &c.out.lse, &c.out.attn, &c.out.weights, &c.grad.dq, &c.grad.dk, &c.grad.dv,
-                    &c.grad.dgate, &c.grad.dbias}) {
+  for (auto* out : {&c.out.y, &c.out.lse, &c.out.attn, &c.out.weights, &c.out.max_logit, &c.grad.dq, &c.grad.dk,
+                    &c.grad.dv, &c.grad.dgate, &c.grad.dbias}) {
     narrow(*out);
   }
   c.in.key_lengths = c.vector<std::int32_t>({3, 1});
@@ -522,7 +522,20 @@ TEST_P(BadForward, Forward_BadArgument_IsRefused) {
 std::vector<BadCall> bad_outputs() {
   return {
       {"attn_without_y", [](SampleCall& c) { c.out.y = {}; }, {"attn is asked for but y is absent"}},
-      {"nothing_asked", [](SampleCall& c) { c.out = {}; }, {"y is required but absent, and so are lse and weights"}},
+      {"nothing_asked",
+       [](SampleCall& c) { c.out = {}; },
+       {"y is required but absent, and so are lse, weights and max_logit"}},
+      {"max_logit_bf16",
+       [](SampleCall& c) { c.out.max_logit.dtype = DType::bf16; },
+       {"max_logit has dtype bf16 but must be f32 or f64"}},
+      {"max_logit_rows",
+       [](SampleCall& c) { c.out.max_logit.shape[2] = kS; },
+       {"max_logit has shape (2,4,5,1) but (B,Hq,T,1) is (2,4,3,1)"}},
+      {"max_logit_heads",
+       [](SampleCall& c) {
+         c.out.max_logit.shape = {1, kHq, 1, 1};
+       },
+       {"max_logit has shape (1,4,1,1) but (B,Hq,1,1) is (2,4,1,1)"}},
       {"threshold_without_y",
        [](SampleCall& c) {
          c.out = {.lse = c.out.lse};

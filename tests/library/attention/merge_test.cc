@@ -339,6 +339,13 @@ TEST(Merge, Merge_BadArguments_IsRefusedBeforeItWrites) {
         attention_merge(out, two.parts());
       },
       "weights is given");
+  expect_refused(
+      [&] {
+        AttentionOutputs out = two.outputs();
+        out.max_logit = out.y;
+        attention_merge(out, two.parts());
+      },
+      "max_logit is given but a merge has none: take the largest of the parts' max_logit");
   const float z = 0;
   expect_refused(
       [&] {

@@ -47,6 +47,7 @@ struct SampleCall {
     out.lse = tensor(DType::f32, {kB, kHq, kT, 1});
     out.attn = tensor(type, {kB, kHq, kT, kDv});
     out.weights = tensor(type, {kB, kHq, kT, kS});
+    out.max_logit = tensor(DType::f32, {kB, kHq, kT, 1});
     saved.y = tensor(type, {kB, kHq, kT, kDv});
     saved.lse = tensor(DType::f64, {kB, kHq, kT, 1});
     saved.attn = tensor(type, {kB, kHq, kT, kDv});

@@ -378,10 +378,11 @@ static void test_struct_sizes(void) {
     setup(&p);
     p.options.struct_size = 96;
     p.inputs.struct_size = 8 + 15 * 80;
+    p.outputs.struct_size = 8 + 4 * 80;
     CHECK_STATUS(forward(&p), HEADGATE_OK);
   }
   CHECK_CHANGE_REFUSED(setup, p.inputs.struct_size = 0, forward, "inputs.struct_size is 0");
-  CHECK_CHANGE_REFUSED(setup, p.outputs.struct_size -= 1, forward, "outputs.struct_size is 327");
+  CHECK_CHANGE_REFUSED(setup, p.outputs.struct_size -= 1, forward, "outputs.struct_size is 407");
   CHECK_CHANGE_REFUSED(setup, p.options.reserved = 7, forward, "options.reserved is 7 but must be 0");
 
   memset(&newer, 0, sizeof(newer));

@@ -120,7 +120,8 @@ TEST_P(CApiCase, Attention_LseWithoutValues_HasTheBitsOfCpp) {
   const auto before = c.snapshot();
   for (RandomCall* call : {&cpp, &c}) {
     call->in.v = {};
-    call->out = {.lse = call->out.lse};
+    call->out = {.lse = call->out.lse, .max_logit = call->out.max_logit};
+    call->out.max_logit.shape = {kB, kHq, 1, 1};
   }
   cpp.forward();
   ASSERT_EQ(forward_by_c(c), HEADGATE_OK) << headgate_last_error();
@@ -138,7 +139,7 @@ struct MergeCall : RandomCall {
   TensorView attn[kParts], lse[kParts], d_attn[kParts], d_lse[kParts];
 
   MergeCall() : RandomCall(DType::f32, 11) {
-    out.weights = {};
+    out.weights = out.max_logit = {};
     for (auto* views : {attn, d_attn}) {
       for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, kDv});
     }

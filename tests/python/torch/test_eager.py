@@ -22,6 +22,11 @@ CALLS = {
         {"layout": "bthd", "causality": "causal", "scale": 2, "threads": None, "gate_fn": "silu"},
     ),
     "attention with lse": (gated_attention, lambda: [normal(1, H, T, D) for _ in range(4)], {"return_lse": True}),
+    "attention with its largest logit": (
+        gated_attention,
+        lambda: [normal(1, H, T, D) for _ in range(4)],
+        {"return_max_logit": True},
+    ),
     "attention with a bias": (gated_attention, lambda: [normal(H, T, D) for _ in range(3)], {"bias": normal(T, T)}),
     "linear attention": (
         linear_attention,

@@ -286,8 +286,9 @@ def test_opcheck(name):
     inputs = [tensors.get(key, options.get(key)) for key in TENSORS]
     options = {key: value for key, value in options.items() if key in OPTIONS}
     keep_attn = keeps_output(options.get("gate_fn", "sigmoid"), options.get("gate_op", "mul"))
-    torch.library.opcheck(OP.default, tuple(inputs), {**options, "keep_attn": keep_attn})
-    y, lse, attn = (x.detach() for x in OP(*inputs, **options, keep_attn=keep_attn))
+    for asked in ("none", "heads", "rows"):
+        torch.library.opcheck(OP.default, tuple(inputs), {**options, "keep_attn": keep_attn, "max_logit": asked})
+    y, lse, attn, _ = (x.detach() for x in OP(*inputs, **options, keep_attn=keep_attn))
     inputs = [x if x is None else x.detach() for x in inputs]
     wanted = [x is not None for x in (inputs[TENSORS.index(key)] for key in DIFFERENTIABLE)]
     saved = (torch.randn_like(y), torch.randn_like(lse), y, lse, attn if keep_attn else None)
@@ -535,7 +536,7 @@ def test_any_number_of_threads_gives_the_same_bits():
 
 def test_arguments_are_those_of_the_package():
     """The lists of the module say what headgate.attention_forward takes and when it keeps the output."""
-    ours = [name for name in inspect.signature(gated_attention).parameters if name != "return_lse"]
+    ours = [name for name in inspect.signature(gated_attention).parameters if not name.startswith("return_")]
     assert ours == [*TENSORS, *OPTIONS]
     signature = headgate.attention_forward.__nb_signature__[0][0]
     theirs = [part.split(":")[0].strip() for part in signature.partition("(")[2].split(",") if ":" in part]

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(headgate.__file__).parent
 # The keywords of each function for type checkers, and those of its arguments that have parameters of their own.
 DICTIONARIES = {
-    "AttentionArguments": (headgate.torch.gated_attention, {"q", "k", "v", "gate", "return_lse"}),
+    "AttentionArguments": (headgate.torch.gated_attention, {"q", "k", "v", "gate", "return_lse", "return_max_logit"}),
     "RingArguments": (headgate.torch.ring_attention, {"q", "k", "v", "gate", "group", "sharding", "return_lse"}),
     "LinearArguments": (headgate.torch.linear_attention, {"q", "k", "v", "decay", "beta", "return_state"}),
     "ConvolutionArguments": (headgate.torch.short_convolution, {"x", "weight", "bias", "return_state"}),

@@ -172,10 +172,12 @@ verify::Kernels kernels_by_command(const std::string& directory, Order order) {
     };
     ask("--lse", out.lse, "lse.npy");
     ask("--weights", out.weights, "weights.npy");
+    ask("--max-logit", out.max_logit, "max_logit.npy");
     run(command);
     read_npy_into(directory + "/y.npy", out.y);
     if (out.lse.present()) read_npy_into(directory + "/lse.npy", out.lse);
     if (out.weights.present()) read_npy_into(directory + "/weights.npy", out.weights);
+    if (out.max_logit.present()) read_npy_into(directory + "/max_logit.npy", out.max_logit);
   };
   kernels.backward = [=](const AttentionGradients& out, const AttentionInputs& in, const AttentionSaved&,
                          const AttentionIncoming& incoming, const AttentionOptions& options) {

@@ -39,15 +39,18 @@ using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
 /// Restricts a spec to what the command line can express: the log-sum-exp in f64, without its gradient; the
-/// gate and key_bias in q's dtype.
+/// gate and key_bias in q's dtype; max_logit for each head.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = DType::f64;
   spec.dlse = DType::none;
   spec.gate_f32 = false;
   if (spec.key_bias != DType::none) spec.key_bias = spec.dtype;
   spec.attn = false;
+  const DType real = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
+  if (spec.max_logit != DType::none) spec.max_logit = real;
+  spec.max_logit_by_head = spec.max_logit != DType::none;
   spec.statistics = {};
-  spec.statistics.dtype = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
+  spec.statistics.dtype = real;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const bool mean = output.third == StatisticsDim::one && output.fourth != StatisticsDim::keys;
@@ -224,8 +227,9 @@ TEST_F(AttendTest, Input_FortranOrder_GivesTheSameOutput) {
 }
 
 TEST_F(AttendTest, Outputs_EachRankOfQ_HaveIt) {
-  const std::vector<std::string> all = {"--lse",  out("lse.npy"), "--weights",  out("p.npy"), "--grad-out",
-                                        in("dy"), "--grad-dir",   out("grads"), "--gate",     in("z")};
+  const std::vector<std::string> all = {"--lse",       out("lse.npy"), "--weights",  out("p.npy"),
+                                        "--max-logit", out("m.npy"),   "--grad-out", in("dy"),
+                                        "--grad-dir",  out("grads"),   "--gate",     in("z")};
   using Dims = std::vector<std::int64_t>;
   const auto expect_shapes = [&](const Dims& lead_q, const Dims& lead_k) {
     const auto of = [](Dims lead, const Dims& last) {
@@ -236,6 +240,7 @@ TEST_F(AttendTest, Outputs_EachRankOfQ_HaveIt) {
     EXPECT_EQ(shape_of(out("y.npy")), of(lead_q, {kT, kDv}));
     EXPECT_EQ(shape_of(out("lse.npy")), of(lead_q, {kT}));
     EXPECT_EQ(shape_of(out("p.npy")), of(lead_q, {kT, kS}));
+    EXPECT_EQ(shape_of(out("m.npy")), (Dims{lead_q.size() > 1 ? lead_q[0] : 1, lead_q.empty() ? 1 : lead_q.back()}));
     EXPECT_EQ(shape_of(out("grads/dq.npy")), of(lead_q, {kT, kD}));
     EXPECT_EQ(shape_of(out("grads/dk.npy")), of(lead_k, {kS, kD}));
     EXPECT_EQ(shape_of(out("grads/dv.npy")), of(lead_k, {kS, kDv}));

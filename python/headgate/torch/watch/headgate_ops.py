@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 WITHOUT_EFFECT = (
     "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths dropout "
-    "dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse v_scale"
+    "dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale"
 ).split()
 """Arguments that are read here, or that do not change the weights."""
 

@@ -88,6 +88,7 @@ struct ListedForwardScratch {
     scores = ws.take<T>("scores", plan.p.group, kListedStride);
     maxima = ws.take<T>("maxima", 2, plan.p.group);
     sums = ws.take<T>("sums", 2, plan.p.group);
+    largest = ws.take<T>("largest scores", plan.p.group);
     out = ws.take<T>("out", 2, plan.p.group, plan.Dv_padded);
     gate = ws.take<T>("gate", plan.Dv_padded);
     gated = ws.take<T>("gated", plan.Dv_padded);
@@ -103,6 +104,7 @@ struct ListedForwardScratch {
   View<T, 2> scores;            ///< scores of a block, (group, kListedStride); then their exponentials
   View<T, 2> maxima, sums;      ///< softmax of a block, and of the blocks so far
   View<T, 3> out;
+  View<T, 1> largest;      ///< largest score of each row, without the sink, in units of log2(e)
   View<T, 1> gate, gated;  ///< gate logits of one query, and its gated output
   View<T, 2> factors;      ///< scales of the block's keys and values, and dropout factors
   View<T, 1> rule_row;     ///< a row of bias or mask, and one of key bias
@@ -266,6 +268,7 @@ class ListedForwardWorker {
     for (std::int64_t r = 0; r < open_; ++r) {
       const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(head(r))) : kHidden;
       total.maxima[r] = sink;
+      scratch_.largest(r) = kHidden;
       total.sums[r] = sink == kHidden ? T{0} : T{1};
     }
     std::fill_n(total.out.data, total.out.count(), T{0});
@@ -275,7 +278,7 @@ class ListedForwardWorker {
     }
     for (std::int64_t r = 0; r < open_; ++r) {
       OutputRows<T>(p_, sequence_, head(r), scratch_.gate, scratch_.gated)
-          .write(i_, total.out.at(r), total.maxima[r], total.sums[r]);
+          .write(i_, total.out.at(r), total.maxima[r], total.sums[r], scratch_.largest(r));
     }
     if (p_.outputs.weights.present()) write_weights(keys, count, total);
   }
@@ -286,6 +289,7 @@ class ListedForwardWorker {
     const T keep = before == kHidden ? T{1} : std::exp2(before - max);
     const T add = block.maxima[r] == kHidden ? T{1} : std::exp2(block.maxima[r] - max);
     total.maxima[r] = max;
+    scratch_.largest(r) = std::max(scratch_.largest(r), block.maxima[r]);
     total.sums[r] = keep * total.sums[r] + add * block.sums[r];
     const Tag<T> d;
     const auto kept = hn::Set(d, keep), added = hn::Set(d, add);
