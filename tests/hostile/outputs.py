@@ -73,6 +73,13 @@ TABLE = (
         "attend",
     ),
     Output(
+        "attend--max-logit",
+        "--max-logit",
+        "attend --q q.npy --k k.npy --v v.npy --out y.npy --max-logit {}",
+        ATTEND_INPUTS[:3],
+        "attend",
+    ),
+    Output(
         "attend--stats",
         "--stats",
         "attend --q q.npy --k k.npy --v v.npy --out y.npy --stats {}",

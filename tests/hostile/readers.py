@@ -120,7 +120,7 @@ def place(folder: pathlib.Path, file: str, variant: Variant) -> None:
 ATTEND = (
     "attend --q q.npy --k k.npy --v v.npy --gate z.npy --bias bias.npy --mask mask.npy --key-lengths lengths.npy "
     "--query-offsets offsets.npy --alibi alibi.npy --sinks sinks.npy --grad-out dy.npy --grad-dir gradients --out y.npy "
-    "--lse lse.npy --weights weights.npy --stats statistics --top-k 2 --window-share 1 --rows 0,2"
+    "--lse lse.npy --weights weights.npy --max-logit logits.npy --stats statistics --top-k 2 --window-share 1 --rows 0,2"
 )
 ATTEND_PACKED = "attend --q q.npy --k k.npy --v v.npy --cu-seqlens-q cq.npy --cu-seqlens-k ck.npy --out y.npy"
 ATTEND_PAGED = (
@@ -132,7 +132,7 @@ LINEAR = (
     "--l2-norm 1e-6 --grad-out dy.npy --grad-out-state ds.npy --grad-dir gradients --out y.npy --out-state s.npy"
 )
 LINEAR_OUTPUTS = ("y.npy", "s.npy", "gradients")
-ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "statistics", "gradients")
+ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "logits.npy", "statistics", "gradients")
 
 
 def integers_of_npy(good: bytes) -> Iterator[Variant]:

@@ -375,7 +375,7 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
 
 
 def _refuse_others(others: dict[str, Any]) -> None:
-    require_known(NAME, others, (*TENSORS, *OPTIONS))
+    require_known(NAME, others, (*TENSORS, *OPTIONS, "return_max_logit"))
     for name in others:
         raise ValueError(f"{NAME}: {name} is not supported")
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn.attention import flex_attention as pytorch_flex
 
 import headgate
-from headgate.torch import gated_attention
+from headgate.torch import attention, gated_attention
 from headgate.torch.flex import flex_attention
 
 B, HQ, HKV, T, S, D = 2, 4, 2, 6, 9, 8
@@ -105,6 +105,12 @@ def test_max_logit_vmap_is_that_of_each_example():
 def test_max_logit_other_words_are_refused():
     with pytest.raises(ValueError, match="^gated_attention: return_max_logit is 'heads' but must be True, False or"):
         gated_attention(*problem(), return_max_logit="heads")
+
+
+def test_max_logit_of_another_backend_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(attention, "backend_of", lambda _: object())
+    with pytest.raises(ValueError, match="^gated_attention: return_max_logit is supported on CPUs only, and q lies on"):
+        gated_attention(*problem(), return_max_logit=True)
 
 
 @pytest.mark.parametrize("masked", (False, True))

@@ -308,6 +308,7 @@ def refused():
         ({"mask": torch.ones(1, 1, T // 2, T, dtype=torch.bool)}, "ring_attention: mask is not supported"),
         ({"cu_seqlens_q": torch.tensor([0, T])}, "ring_attention: cu_seqlens_q is not supported"),
         ({"precision": "native16"}, "ring_attention: precision is not supported"),
+        ({"return_max_logit": True}, "ring_attention: return_max_logit is not supported"),
         ({"sharding": "even"}, "ring_attention: sharding: 'even' is none of balanced, contiguous"),
         ({"causality": "backwards"}, "causality: 'backwards' is none of"),
         ({"layout": "thbd"}, "layout"),
@@ -414,4 +415,4 @@ def test_arguments_are_those_of_the_operation():
     ours, theirs = (inspect.signature(f).parameters for f in (ring_attention, gated_attention))
     shared = [name for name in ours if name not in ("group", "sharding")]
     assert all(ours[name].default == theirs[name].default for name in shared)
-    assert set(theirs) - set(shared) <= {*TENSORS, *OPTIONS}
+    assert set(theirs) - set(shared) <= {*TENSORS, *OPTIONS, "return_max_logit"}

@@ -155,6 +155,8 @@ def mixed():
     placed = distribute_tensor(q, mesh(), [Shard(1)])
     with pytest.raises(ValueError, match="gated_attention: k is a plain tensor but q is a DTensor: distribute it"):
         gated_attention(placed, q, placed)
+    with pytest.raises(ValueError, match="gated_attention: return_max_logit does not support DTensors"):
+        gated_attention(placed, placed, placed, return_max_logit=True)
 
 
 def with_heads_that_share_a_gate():
@@ -187,7 +189,7 @@ def test_parallelized_layers_match_the_whole():
     processes.run(2, with_parallel_layers)
 
 
-def test_plain_tensors_beside_dtensors_are_refused():
+def test_plain_tensors_beside_dtensors_and_max_logit_are_refused():
     processes.run(2, mixed)
 
 
