@@ -14,7 +14,7 @@
 /// Exact gated attention (arXiv 2505.06708) in O(T) memory:
 ///
 ///     s    = softcap(scale · q kᵀ) − slope_h · |at_i − j| + bias             softcap(x) = c · tanh(x / c)
-///     lse  = log( Σ_{j visible} exp(s_j) + exp(sink_h) )                     natural logarithm
+///     lse  = log( Σ_{j visible} exp(s_j) + exp(sink) )                       natural logarithm
 ///     o    = Σ_{j visible} exp(s_j − lse) v_j
 ///     y    = o ∘ g(z)   or   o + g(z)                                        z: raw gate logits
 ///
@@ -108,7 +108,8 @@ struct AttentionInputs {
   ConstTensorView mask{};          ///< (B|1,Hq|1,T|1,S), boolean, true = visible
   ConstTensorView key_lengths{};   ///< (1,1,1,B), i32 or i64, 0 ≤ n ≤ S: keys ≥ n are hidden and not read
   ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
-  ConstTensorView sinks{};         ///< (1,1,1,Hq), f32 or f64: one logit per head, only in the softmax denominator
+  /// (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or −∞: logits only in the softmax denominator
+  ConstTensorView sinks{};
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. For T new tokens,
   /// the last of n keys in a cache of S slots, set key_lengths to n and query_offsets to n − T.
   ConstTensorView query_offsets{};
@@ -185,7 +186,7 @@ struct AttentionGradients {
   TensorView dv{};      ///< (B,Hkv,S,Dv), dtype of q
   TensorView dgate{};   ///< shape and dtype of gate; summed over Dv when headwise
   TensorView dbias{};   ///< shape and dtype of bias; summed over its broadcast dimensions
-  TensorView dsinks{};  ///< (1,1,1,Hq), dtype of sinks
+  TensorView dsinks{};  ///< shape and dtype of sinks; summed over the batches and queries that share a logit
 };
 
 /// Incoming gradients. dy is required.

@@ -16,7 +16,7 @@
  * types.h has statuses and tensors. linear_attention.h has linear attention, the short convolution and the gated norm.
  *
  *     s    = softcap(scale . q k^T) - slope_h . |at_i - j| + bias             softcap(x) = c . tanh(x / c)
- *     lse  = log( sum over visible j of exp(s_j), + exp(sink_h) )             natural logarithm
+ *     lse  = log( sum over visible j of exp(s_j), + exp(sink) )               natural logarithm
  *     o    = sum over visible j of exp(s_j - lse) v_j
  *     y    = o * g(z)   or   o + g(z)                                         z: raw gate logits
  *
@@ -140,8 +140,8 @@ typedef struct headgate_attention_inputs {
                                           do not change at_i */
   headgate_const_tensor alibi_slopes;  /**< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64,
                                           finite */
-  headgate_const_tensor sinks;         /**< (1,1,1,Hq), f32 or f64, finite or -inf: one logit per head, only in the
-                                          softmax denominator */
+  headgate_const_tensor sinks;         /**< (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or -inf:
+                                          logits only in the softmax denominator */
   headgate_const_tensor query_offsets; /**< (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of each
                                           sequence's first query. For T new tokens, the last of n keys in a cache of S
                                           slots, set key_lengths to n and query_offsets to n - T */
@@ -235,7 +235,7 @@ typedef struct headgate_attention_gradients {
   headgate_tensor dv;     /**< (B,Hkv,S,Dv), dtype of q */
   headgate_tensor dgate;  /**< shape and dtype of gate; summed over Dv when headwise; refused without a gate function */
   headgate_tensor dbias;  /**< shape and dtype of bias; summed over its broadcast dimensions */
-  headgate_tensor dsinks; /**< (1,1,1,Hq), dtype of sinks */
+  headgate_tensor dsinks; /**< shape and dtype of sinks; summed over the batches and queries that share a logit */
 } headgate_attention_gradients;
 
 #define HEADGATE_ATTENTION_GRADIENTS_INIT HEADGATE_INIT(headgate_attention_gradients)

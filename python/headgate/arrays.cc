@@ -48,6 +48,7 @@ Ranks ranks_of(ArrayKind kind) {
     case ArrayKind::rows: return {2, 3};
     case ArrayKind::rows_or_heads: return {1, 3};
     case ArrayKind::scores: return {2, 4};
+    case ArrayKind::query_numbers: return {1, 3};
     case ArrayKind::vector: return {1, 1};
     case ArrayKind::table: return {2, 2};
     case ArrayKind::any: return {0, 4};
@@ -185,7 +186,8 @@ View view_of_array(const char* function, const char* name, const ArrayMemory& ar
     refuse_rank(function, name, {array.shape.data(), array.rank}, kind, layout);
   }
   View view = aligned<View>(array);
-  if (kind == ArrayKind::rows || kind == ArrayKind::rows_or_heads) shift_left(view);
+  const bool is_query_number = kind == ArrayKind::query_numbers && array.rank > 1;
+  if (kind == ArrayKind::rows || kind == ArrayKind::rows_or_heads || is_query_number) shift_left(view);
   if (kind == ArrayKind::rows_or_heads && array.rank < 3) shift_left(view);
   const bool rows_first = has_layout(kind) && layout == Layout::bthd;
   if (rows_first || kind == ArrayKind::head_features) swap_dimensions(view, 1, 2);
@@ -218,6 +220,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::rows: return "(B,H,T) or (H,T)";
     case ArrayKind::rows_or_heads: return "(B,H,T), (N,H) or (H)";
     case ArrayKind::scores: return "(B,H,T,S), (H,T,S) or (T,S), each but S full or 1";
+    case ArrayKind::query_numbers: return "(H), (B,H,T) or (H,T)";
     case ArrayKind::vector: return "of one dimension";
     case ArrayKind::table: return "of two dimensions";
     case ArrayKind::any: return "of at most four dimensions";

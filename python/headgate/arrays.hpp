@@ -34,6 +34,7 @@ enum class ArrayKind {
   rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
   scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
   vector,          ///< (N)
+  query_numbers,   ///< (H), with the view (1,1,1,H), or (B,H,T), without a batch (H,T), with the view (B,H,T,1)
   head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
   pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout

@@ -34,6 +34,7 @@ constexpr ArrayKind array_kind(TensorKind kind) {
     case TensorKind::state: return ArrayKind::states;
     case TensorKind::channels: return ArrayKind::channels;
     case TensorKind::channel_state: return ArrayKind::channel_states;
+    case TensorKind::query_numbers: return ArrayKind::query_numbers;
     case TensorKind::head_numbers: return ArrayKind::head_numbers;
     case TensorKind::head_features: return ArrayKind::head_features;
     case TensorKind::table: break;

@@ -182,7 +182,9 @@ void Case::place_inputs() {
     alibi_slopes_ =
         place(input_slabs_, "alibi_slopes", s.alibi_slopes, {1, 1, s.alibi_by_sequence ? s.sequences() : 1, s.Hq()});
   }
-  sinks_ = vector("sinks", s.sinks, s.Hq());
+  if (s.sinks == DType::none) return;
+  const Shape by_query{s.sinks_by_batch ? s.B : 1, s.Hq(), s.T, 1};
+  sinks_ = place(input_slabs_, "sinks", s.sinks, s.sinks_by_query ? by_query : Shape{1, 1, 1, s.Hq()});
 }
 
 /// Allocates k and v. For a KV cache, also allocates the block table and the scales.
@@ -420,7 +422,13 @@ void Case::fill_vectors() {
       store(alibi_slopes_, 0, 0, n, h, slopes.uniform());
     });
   }
-  if (sinks_.present()) fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
+  if (!sinks_.present()) return;
+  fill_normal(sinks_, spec_.seed, kSinks, factors_of(spec_).sinks);
+  // One in eight queries has no sink.
+  Random random(spec_.seed, kChoice);
+  fill(sinks_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t x) {
+    if (spec_.sinks_by_query && random.below(8) == 0) store(sinks_, b, h, i, x, -INFINITY);
+  });
 }
 
 /// Draws lists of keys: about one entry in eight is empty, others may repeat, and every other list is ascending.

@@ -348,6 +348,27 @@ void add_closed_rows(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
+/// Adds cases with a sink for each query, for few and many queries, and for small heads.
+void add_query_sinks(std::vector<CaseSpec>& list, DType dtype) {
+  CaseSpec packed = shaped(1, 2, 1, 330, 300, 16, 16);
+  packed.cu_seqlens = DType::i32;
+  packed.packed = 4;
+  packed.packed_queries = {1, 300, 0, 29};
+  for (CaseSpec spec : {shaped(2, 1, 2, 70, 600, 32, 24), shaped(3, 2, 1, 40, 50, 16, 16),
+                        shaped(2, 1, 4, 2, 1030, 16, 32), shaped(2, 2, 2, 150, 300, 24, 16), packed}) {
+    spec.dtype = dtype;
+    spec.sinks = DType::f32;
+    spec.sinks_by_query = true;
+    spec.lse = spec.dlse = DType::f64;
+    list.push_back(spec);
+    spec.sinks = DType::f64;
+    spec.sinks_by_batch = true;
+    spec.causality = Causality::causal;
+    spec.threads = 2;
+    list.push_back(gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul));
+  }
+}
+
 }  // namespace
 
 std::string describe(const CaseSpec& spec) {
@@ -378,7 +399,8 @@ std::string describe(const CaseSpec& spec) {
   add(spec.query_offsets != DType::none, fmt::format("query_offsets={}", dtype_name(spec.query_offsets)));
   add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
   add(spec.alibi_by_sequence, "alibi_by_sequence");
-  add(spec.sinks != DType::none, fmt::format("sinks={}", dtype_name(spec.sinks)));
+  add(spec.sinks != DType::none, fmt::format("sinks={}{}{}", dtype_name(spec.sinks), spec.sinks_by_query ? ":i" : "",
+                                             spec.sinks_by_batch ? ":b" : ""));
   add(spec.huge_hidden_keys, "huge_hidden_keys");
   add(spec.lse != DType::f32, fmt::format("lse={}", dtype_name(spec.lse)));
   add(spec.dlse != DType::none, fmt::format("dlse={}", dtype_name(spec.dlse)));
@@ -434,6 +456,8 @@ CaseSpec draw_spec(const Pick& pick) {
   draw_lists(spec, pick);
   if (maybe(pick, 2)) spec.max_logit = one_of(pick, std::array{DType::f32, DType::f64});
   spec.max_logit_by_head = spec.max_logit != DType::none && maybe(pick, 2);
+  spec.sinks_by_query = spec.sinks != DType::none && maybe(pick, 2);
+  spec.sinks_by_batch = spec.sinks_by_query && maybe(pick, 2);
   return spec;
 }
 
@@ -472,6 +496,7 @@ std::vector<CaseSpec> standard_cases() {
     add_caches(list, dtype);
     add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
+    add_query_sinks(list, dtype);
     CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides all keys of some queries; no sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};

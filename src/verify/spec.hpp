@@ -93,6 +93,8 @@ struct CaseSpec : AttentionOptions {
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64
   bool alibi_by_sequence = false;     // true: each sequence has its own slopes
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
+  bool sinks_by_query = false;        // true: each query has its own sink; false: each head
+  bool sinks_by_batch = false;        // with sinks_by_query: batches have sinks of their own
   bool huge_hidden_keys = false;      // k and v are huge but finite for keys that no query sees
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse

@@ -69,7 +69,9 @@ def plain_attention(
         seen = seen & (torch.arange(S) < key_lengths[:, None, None, None])
     scores = scores.masked_fill(~seen, -math.inf)
     if sinks is not None:
-        scores = torch.cat([scores, sinks[None, :, None, None].expand(B, Hq, T, 1)], dim=-1)
+        scores = torch.cat(
+            [scores, (sinks[:, None] if sinks.dim() == 1 else sinks)[..., None].expand(B, Hq, T, 1)], dim=-1
+        )
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - lse[..., None])[..., :S]
     weights = weights if kept is None else weights * kept

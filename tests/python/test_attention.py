@@ -22,6 +22,32 @@ def test_gated_attention(dtype, headwise):
     assert close(y, plain_attention(*(x.double() for x in inputs))[0], ROUNDOFFS, dtype)
 
 
+@pytest.mark.parametrize("shape", ((4, 7), (1, 4, 7), (2, 4, 7)))
+@pytest.mark.parametrize("array", (lambda x: x, lambda x: x.numpy()), ids=("torch", "numpy"))
+def test_gradient_of_sinks_of_each_query_has_their_shape(array, shape):
+    inputs, sinks = problem(), torch.randn(shape, dtype=torch.float64)
+    leaf = sinks.clone().requires_grad_()
+    y, *_ = plain_attention(*inputs, sinks=leaf)
+    dy = torch.randn_like(y)
+    y.backward(dy)
+    given = [array(x) for x in inputs]
+    saved = headgate.attention_forward(*given, sinks=array(sinks))
+    found = headgate.attention_backward(
+        array(dy), *given, sinks=array(sinks), y=saved.y, lse=saved.lse, gradients=["dsinks"]
+    ).dsinks
+    assert type(found) is type(given[0]) and tuple(found.shape) == shape
+    assert close(torch.as_tensor(found), leaf.grad, 16 * ROUNDOFFS)
+
+
+def test_sinks_of_each_query_without_a_batch_are_those_of_one():
+    one = [x[:1] for x in problem()]
+    sinks = torch.randn(4, 7, dtype=torch.float64)
+    y = headgate.attention(*(x[0] for x in one), sinks=sinks)
+    assert torch.equal(y, headgate.attention(*one, sinks=sinks[None])[0])
+    with pytest.raises(ValueError, match=r"sinks has shape \(1,4,6,1\) but \(1,Hq,T,1\) is \(1,4,7,1\)"):
+        headgate.attention(*one, sinks=sinks[:, :6])
+
+
 @pytest.mark.parametrize("gate_fn", GATES)
 @pytest.mark.parametrize("gate_op", ("mul", "add"))
 def test_gradients(gate_fn, gate_op):
@@ -74,6 +100,9 @@ def test_y_without_values_is_refused():
         dict(alibi_slopes=torch.tensor([0.5, 0.25, 0.125, 0.0625])),
         dict(alibi_slopes=torch.tensor([[0.5, 0.25, 0.125, 0.0625], [1.0, 2.0, 0.0, 0.75]])),
         dict(sinks=torch.tensor([0.0, 1.0, -1.0, 2.0], dtype=torch.float64)),
+        dict(sinks=torch.linspace(-2, 2, 28).reshape(4, 7)),
+        dict(sinks=torch.linspace(-2, 2, 28).reshape(1, 4, 7)),
+        dict(sinks=torch.linspace(-2, 2, 56, dtype=torch.float64).reshape(2, 7, 4).transpose(1, 2)),
         dict(mask=torch.arange(9)[None, :] % 3 != torch.arange(7)[:, None] % 3),
         dict(bias=torch.linspace(-1, 1, 63, dtype=torch.float64).reshape(7, 9)),
         dict(key_bias=torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(2, 1, 1, 9)),

@@ -359,7 +359,9 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
     checks."""
     layout = options["layout"]
     _require_shards(tensors, layout)
-    q, slopes = tensors["q"], tensors["alibi_slopes"]
+    q, slopes, sinks = tensors["q"], tensors["alibi_slopes"], tensors["sinks"]
+    if sinks is not None and sinks.dim() > 1:
+        raise ValueError(f"{NAME}: sinks is {described(sinks)} but must be of one dimension, a logit for each head")
     T = q.shape[-3 if layout == "bthd" else -2]
     key_lengths = _lengths(tensors["key_lengths"], _batch(q), ring.ranks * T)
     rules = Rules(options["causality"], options["window_left"], options["window_right"], key_lengths)

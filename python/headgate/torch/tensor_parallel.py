@@ -28,6 +28,10 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
     """Returns the dimension along which a tensor is sharded, or None if each process has the whole tensor."""
     if part == _ALL:
         return None
+    if name == "sinks" and x.dim() > 1:  # (B|1,H,T) or (H,T)
+        if part == _HEADS:
+            return x.dim() - 2
+        return 0 if x.dim() == 3 and x.shape[0] != 1 else None
     if name in _OF_BATCH + _OF_HEADS:
         return 0 if name in (_OF_BATCH if part == _BATCH else _OF_HEADS) else None
     if name in _BROADCAST:

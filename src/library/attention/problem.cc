@@ -352,16 +352,28 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
   }
 }
 
-/// Checks the sinks: one logit per query head, finite or −∞.
-void check_sinks(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
+/// Checks the sinks, finite or −∞: one logit per query head, or one per query, which all batches may share.
+void check_sinks(Call& call, const AttentionInputs& in, const ComputeRange& range, Problem& p) {
+  const Argument arg{"sinks", in.sinks};
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
-  call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
-  for (std::int64_t h = 0; h < p.Hq; ++h) {
-    const double value = load(arg.view, 0, 0, 0, h);
-    if (value == -std::numeric_limits<double>::infinity() || std::abs(value) <= range.huge) continue;
-    call.fail("{}[{}] is {} but must be finite in {}, or -inf", arg.name, h, value, range.name);
+  p.sinks_by_query = !are_sinks_of_heads(arg.view);
+  const std::int64_t batches = arg.view.shape[0] == 1 ? 1 : p.B;
+  if (p.sinks_by_query) {
+    call.shape(arg, batches == 1 ? "(1,Hq,T,1)" : "(B,Hq,T,1)", {batches, p.Hq, p.T, 1});
+  } else {
+    call.shape(arg, "(1,1,1,Hq)", {1, 1, 1, p.Hq});
+    std::swap(p.inputs.sinks.shape[1], p.inputs.sinks.shape[3]);
+    std::swap(p.inputs.sinks.strides[1], p.inputs.sinks.strides[3]);
   }
+  for (std::int64_t row = 0, T = p.inputs.sinks.shape[2]; row < batches * p.Hq * T; ++row) {
+    const std::int64_t b = row / T / p.Hq, h = row / T % p.Hq, i = row % T;
+    const double value = load(p.inputs.sinks, b, h, i, 0);
+    if (value == -std::numeric_limits<double>::infinity() || std::abs(value) <= range.huge) continue;
+    const std::string place = p.sinks_by_query ? formatted("{},{},{}", b, h, i) : formatted("{}", h);
+    call.fail("{}[{}] is {} but must be finite in {}, or -inf", arg.name, place, value, range.name);
+  }
+  p.inputs.sinks = broadcast_to(p.inputs.sinks, {p.B, p.Hq, p.T, 1});
 }
 
 Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptions& options) {
@@ -383,7 +395,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_query_offsets(call, in, p);
   check_key_indices(call, in, options, p);
   check_alibi_slopes(call, {"alibi_slopes", in.alibi_slopes}, range, p);
-  check_sinks(call, {"sinks", in.sinks}, range, p);
+  check_sinks(call, in, range, p);
   return p;
 }
 

@@ -46,9 +46,10 @@ struct Problem {
   std::int64_t page = 0;            ///< tokens per page of k and v, if a block table orders pages; 0: not paged
   ExecutionContext context;         ///< the context with its defaults resolved
   CallReport* report = nullptr;     ///< receives the backend's report, unless null
-  /// The inputs as given, with two changes. bias, key_bias and mask are broadcast to (B,Hq,T,S) by stride 0, and
-  /// key_indices to (B,Hkv,T,K). gate is absent if gate_fn is none.
+  /// The inputs as given, with two changes. By stride 0, bias, key_bias and mask are broadcast to (B,Hq,T,S), sinks
+  /// to (B,Hq,T,1) and key_indices to (B,Hkv,T,K). gate is absent if gate_fn is none.
   AttentionInputs inputs;
+  bool sinks_by_query = false;  ///< true if sinks are given for each query, false if for each head
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }
   /// Returns true if the keys of a packed batch are packed like its queries. Otherwise each sequence has its own pages.
@@ -78,7 +79,10 @@ struct Problem {
   double alibi_slope(std::int64_t n, std::int64_t h) const {
     return load(inputs.alibi_slopes, 0, 0, inputs.alibi_slopes.shape[2] == 1 ? 0 : n, h);
   }
-  double sink(std::int64_t h) const { return load(inputs.sinks, 0, 0, 0, h); }
+  /// Returns the sink logit of query i of a sequence in head h.
+  double sink(const Sequence& s, std::int64_t h, std::int64_t i) const {
+    return load(inputs.sinks, s.b, h, s.q0 + i, 0);
+  }
 };
 
 /// Checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns and gate is absent.

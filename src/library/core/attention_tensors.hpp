@@ -50,8 +50,9 @@ inline constexpr auto kAttentionInputs = [] {
                      "keys of sequence b from key_lengths[b] on are hidden and not read", {"--key-lengths", "N.npy"}),
       AttentionInput("alibi_slopes", &I::alibi_slopes, &C::alibi_slopes, head_numbers, f32_or_f64, "(Hq) or (B,Hq)",
                      "slope * |at_i - j| is taken off the scores; of a packed batch (N,Hq)", {"--alibi", "A.npy"}),
-      AttentionInput("sinks", &I::sinks, &C::sinks, vector, f32_or_f64, "(Hq)",
-                     "logits that join the softmax denominator without a value", {"--sinks", "S.npy"}),
+      AttentionInput("sinks", &I::sinks, &C::sinks, query_numbers, f32_or_f64, "(Hq) or (B|1,Hq,T)",
+                     "logits that join the softmax denominator without a value, of each head or each query",
+                     {"--sinks", "S.npy"}),
       AttentionInput("query_offsets", &I::query_offsets, &C::query_offsets, vector, integers, "(B)",
                      "query i of sequence b stands at key position at_i = query_offsets[b] + i; i + S - T without it",
                      {"--query-offsets", "A.npy"}, {.older_c_ends_here = true}),
@@ -152,6 +153,11 @@ static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 /// Returns the row of the input that the gradient belongs to.
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
+}
+
+/// Returns whether a view holds one sink logit for each head, (1,1,1,Hq). Otherwise each query has its own.
+inline bool are_sinks_of_heads(const ConstTensorView& sinks) {
+  return sinks.shape[0] == 1 && sinks.shape[1] == 1 && sinks.shape[2] == 1;
 }
 
 /// Returns the number of keys S. With a block table this is M · page, or 0 if the product overflows; calls then refuse

@@ -21,6 +21,7 @@ enum class TensorKind {
   rows_or_heads,  ///< (B,H,T), or (N,H) viewed as (N,H,1,1): a number for each query, or for each head of a sequence
   scores,         ///< (B,H,T,S); inputs may omit leading dimensions
   vector,         ///< (N)
+  query_numbers,  ///< (H), viewed as (1,1,1,H), or (1|B,H,T), viewed as (1|B,H,T,1): a number for each head or query
   head_numbers,   ///< (H) or (N,H), viewed as (1,1,1|N,H): a number for each head, or for each head of a sequence
   table,          ///< (B,M)
   state,          ///< (N,H,D,Dv): a matrix for each head of a sequence

@@ -71,6 +71,7 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
     case TensorKind::state: return require_rank(path, array, 4, 4, std::string(shape));
     case TensorKind::channels:
     case TensorKind::channel_state: return require_rank(path, array, 3, 3, std::string(shape));
+    case TensorKind::query_numbers: return require_rank(path, array, 1, 3, "(H), (H,T) or (B|1,H,T)");
     case TensorKind::head_numbers:
     case TensorKind::head_features: return require_rank(path, array, 1, 2, std::string(shape));
   }

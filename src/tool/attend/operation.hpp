@@ -170,7 +170,9 @@ auto head_view(Array& array) {
 template <class Row, typename Array>
 auto view_of(const Row& row, Array& array) {
   if (row.kind == TensorKind::rows_or_heads) return head_view(array);
-  return row.kind == TensorKind::rows ? row_view(array) : view4(array);
+  const bool by_query =
+      row.kind == TensorKind::rows || (row.kind == TensorKind::query_numbers && array.shape.size() > 1);
+  return by_query ? row_view(array) : view4(array);
 }
 
 /// Returns the views of all arrays of a table.

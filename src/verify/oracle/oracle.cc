@@ -10,6 +10,7 @@
 #include "verify/oracle/dropout.hpp"
 #include "verify/oracle/gates.hpp"
 #include "verify/oracle/packed.hpp"
+#include "verify/oracle/sinks.hpp"
 #include "verify/oracle/sums.hpp"
 
 namespace headgate::reference {
@@ -226,7 +227,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
                 std::int64_t b, std::int64_t h, std::int64_t i) {
   Row row;
   score_row(row, in, options, n, kv, b, h, i);
-  const double sink = in.sinks.present() ? load(in.sinks, 0, 0, 0, h) : -kInfinity;
+  const double sink = sink_of(in, b, h, i);
   if (std::isfinite(sink)) row.logits += std::abs(sink);
   bool empty = sink == -kInfinity;
   for (std::int64_t j = 0; j < n.S; ++j) {
@@ -475,7 +476,7 @@ class BackwardPass {
       add_dq_and_dk(kv, row, ds, score_rounding(row, dp, ds, j), at, j);
       if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, in_.bias.shape[2] == 1 ? head : 0);
     }
-    if (in_.sinks.present()) add_dsink(row, g, dlse, h, at.tile);
+    if (in_.sinks.present()) add_dsink(row, g, dlse, index_of_sink(in_, b, h, i), at.tile);
   }
 
   /// Returns the error bound of a number that native16 may flush to 0; 0 without native16.
@@ -536,11 +537,11 @@ class BackwardPass {
     }
   }
 
-  /// Adds −p_sink (Δ − dlse) to the gradient of the sink of head h.
-  void add_dsink(const Row& row, const RowGradient& g, double dlse, std::int64_t h, std::int64_t tile) {
+  /// Adds −p_sink (Δ − dlse) to element n of dsinks.
+  void add_dsink(const Row& row, const RowGradient& g, double dlse, std::int64_t n, std::int64_t tile) {
     const double term = -row.sink_p * (g.delta - dlse);
     const double magnitude = (row.sink_p + n_.floor) * row.logits * (g.delta_abs + std::abs(dlse) + n_.tiny);
-    dsinks_.add(h, {term, magnitude, row.sink_p * g.delta_inherited}, tile);
+    dsinks_.add(n, {term, magnitude, row.sink_p * g.delta_inherited}, tile);
   }
 
   /// Backpropagates through the gate, y = o ∘ g(z) or y = o + g(z). Adds the row's dgate and returns the gradient of o.

@@ -42,7 +42,7 @@ struct BackwardArrays {
   std::vector<double> dv;      // (B,Hkv,S,Dv)
   std::vector<double> dgate;   // (B,Hq,T,1|Dv)
   std::vector<double> dbias;   // same shape as bias
-  std::vector<double> dsinks;  // (Hq)
+  std::vector<double> dsinks;  // same shape as sinks
 };
 
 /// Gradients and their error bounds. `magnitude` is as in Forward.

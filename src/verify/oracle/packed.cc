@@ -7,6 +7,7 @@
 #include "headgate/merge.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
+#include "verify/oracle/sinks.hpp"
 
 namespace headgate::reference {
 namespace {
@@ -54,6 +55,7 @@ struct OneSequence {
     in.mask = part_of_map(all.mask, at, has_one_row(all.mask, all));
     in.key_lengths = part(all.key_lengths, 3, n, 1);
     in.query_offsets = part(all.query_offsets, 3, n, 1);
+    if (has_query_sinks(all)) in.sinks = part(all.sinks, 2, at.q0, at.T);
     if (all.alibi_slopes.shape[2] > 1) in.alibi_slopes = part(all.alibi_slopes, 2, n, 1);
     if (all.block_table.present()) {
       in.block_table = part(all.block_table, 2, n, 1);
@@ -126,6 +128,7 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
     put(to.dbias, from.dbias,
         {in.bias.shape[1], one_row ? 1 : at.T, at.S, in.bias.shape[2], S, one_row ? 0 : at.q0, at.k0});
   }
+  if (in.sinks.present() && has_query_sinks(in)) return put(to.dsinks, from.dsinks, queries(1));
   to.dsinks.resize(from.dsinks.size());
   for (std::size_t h = 0; h < from.dsinks.size(); ++h) to.dsinks[h] += from.dsinks[h];
 }

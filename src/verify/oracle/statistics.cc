@@ -9,6 +9,7 @@
 #include "library/core/element.hpp"
 #include "library/core/sum_blocks.hpp"
 #include "verify/oracle/packed.hpp"
+#include "verify/oracle/sinks.hpp"
 #include "verify/oracle/sums.hpp"
 
 namespace headgate::reference {
@@ -162,7 +163,7 @@ class Pass {
     }
     const auto row = static_cast<std::size_t>(head_ * T_ + i);
     if (in_.sinks.present() && std::isfinite(f_.lse[row])) {
-      const double x = f_.lse[row] - load(in_.sinks, 0, 0, 0, h_);
+      const double x = f_.lse[row] - sink_of(in_, b_, h_, i);
       if (std::isfinite(x)) {
         const double p = std::exp(-x);
         sum.add({p * x, (p + floor_) * (1.0 + std::abs(x)) * f_.magnitude.lse[row], 0.0});

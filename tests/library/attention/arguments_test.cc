@@ -186,7 +186,13 @@ std::vector<BadCall> bad_shapes() {
        [](SampleCall& c) {
          c.in.sinks.shape = {1, kHq, 1, 1};
        },
-       {"sinks has shape (1,4,1,1) but (1,1,1,Hq) is (1,1,1,4)"}},
+       {"sinks has shape (1,4,1,1) but (1,Hq,T,1) is (1,4,3,1)"}},
+      {"sinks_count", [](SampleCall& c) { c.in.sinks.shape[3] = 3; }, {"sinks has shape (1,1,1,3) but (1,1,1,Hq) is"}},
+      {"sinks_of_queries_of_another_batch",
+       [](SampleCall& c) {
+         c.in.sinks.shape = {kB + 1, kHq, kT, 1};
+       },
+       {"sinks has shape (3,4,3,1) but (B,Hq,T,1) is (2,4,3,1)"}},
   };
 }
 
@@ -379,6 +385,13 @@ std::vector<BadCall> bad_values() {
          c.in.sinks = c.vector<double>({0, 0, 0, kInf});
        },
        {"sinks[3] is inf"}},
+      {"sink_of_a_query_nan",
+       [](SampleCall& c) {
+         const TensorView sinks = c.tensor(DType::f64, {kB, kHq, kT, 1});
+         static_cast<double*>(sinks.data)[(kHq + 2) * kT] = kNan;
+         c.in.sinks = sinks;
+       },
+       {"sinks[1,2,0] is nan"}},
       {"scale_nan", [](SampleCall& c) { c.options.scale = kNan; }, {"scale is nan"}},
       {"scale_inf", [](SampleCall& c) { c.options.scale = -kInf; }, {"scale is -inf"}},
       {"scale_huge", [](SampleCall& c) { c.options.scale = 3e38; }, {"scale is 3e+38", "in f32, times log2(e)"}},
@@ -704,6 +717,11 @@ std::vector<BadCall> bad_gradients() {
        },
        {"dbias has shape (2,4,3,5) but bias has shape (1,4,1,5)"}},
       {"dsinks_without_sinks", [](SampleCall& c) { c.in.sinks = {}; }, {"dsinks is asked for but sinks is absent"}},
+      {"dsinks_of_heads",
+       [](SampleCall& c) {
+         c.in.sinks = c.tensor(DType::f64, {kB, kHq, kT, 1});
+       },
+       {"dsinks has shape (1,1,1,4) but sinks has shape (2,4,3,1)"}},
       {"dsinks_dtype",
        [](SampleCall& c) { c.grad.dsinks.dtype = DType::f32; },
        {"dsinks has dtype f32 but must be f64"}},

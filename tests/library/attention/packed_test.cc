@@ -46,11 +46,14 @@ void expect_sequences_as_alone(verify::Case& problem) {
     own.mask = part(in.mask.present() && in.mask.shape[2] == 1 ? in.mask : rows(in.mask), 3, k0, k1);
     own.key_lengths = part(in.key_lengths, 3, n, n + 1);
     own.query_offsets = part(in.query_offsets, 3, n, n + 1);
+    const Owned dsinks(spec.sinks_by_query ? rows(in.sinks) : TensorView{});
+    if (spec.sinks_by_query) own.sinks = rows(in.sinks);
     const Owned y(rows(out.y)), lse(rows(out.lse)), attn(rows(out.attn));
     const Owned dq(own.q), dk(own.k), dv(own.v), dgate(own.gate), dbias(own.bias);
     attention_forward({y.view, lse.view, attn.view}, own, problem.options());
-    attention_backward({dq.view, dk.view, dv.view, dgate.view, dbias.view}, own, {y.view, lse.view, attn.view},
-                       {rows(problem.incoming().dy), rows(problem.incoming().dlse)}, problem.options());
+    attention_backward({dq.view, dk.view, dv.view, dgate.view, dbias.view, dsinks.view}, own,
+                       {y.view, lse.view, attn.view}, {rows(problem.incoming().dy), rows(problem.incoming().dlse)},
+                       problem.options());
     const std::string which = "sequence " + std::to_string(n) + " of " + describe(spec) + ": ";
     expect_equal(y.view, rows(out.y), which + "y");
     expect_equal(lse.view, rows(out.lse), which + "lse");
@@ -60,6 +63,7 @@ void expect_sequences_as_alone(verify::Case& problem) {
     expect_equal(dv.view, keys(gradients.dv), which + "dv");
     expect_equal(dgate.view, rows(gradients.dgate), which + "dgate");
     expect_equal(dbias.view, part(rows(gradients.dbias), 3, k0, k1), which + "dbias");
+    if (spec.sinks_by_query) expect_equal(dsinks.view, rows(gradients.dsinks), which + "dsinks");
     const Owned entropy(rows(statistics.entropy)), mass(part(statistics.key_mass, 3, k0, k1));
     const Owned top(rows(statistics.topk_weight)), mean(part(statistics.mean_row_max, 0, n, n + 1));
     AttentionStatistics own_statistics;
@@ -119,6 +123,7 @@ TEST(Packed, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCalls) {
     spec.key_lengths = DType::i64;
     spec.query_offsets = DType::i32;
     spec.alibi_slopes = DType::f32;
+    spec.sinks_by_query = true;
     expect_sequences_as_alone_on_every_target(spec);
   }
 }
@@ -149,6 +154,8 @@ TEST(Packed, PackedBatch_BiasOrMaskOfKeys_IsBitwiseIdenticalToSeparateCalls) {
 TEST(Packed, PackedBatch_Native16SequencesOfAllKernels_IsBitwiseIdenticalToSeparateCalls) {
   CaseSpec spec = mixed(DType::bf16);
   spec.precision = Precision::native16;
+  expect_sequences_as_alone_on_every_target(spec);
+  spec.sinks_by_query = true;
   expect_sequences_as_alone_on_every_target(spec);
   spec.softcap = 20.0;  // small heads decline it
   expect_sequences_as_alone_on_every_target(spec);

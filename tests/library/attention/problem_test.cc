@@ -47,7 +47,8 @@ TEST(Problem, Problem_BothPasses_HoldsTheirSizes) {
     EXPECT_EQ((std::vector{p.sequence(0).keys, p.sequence(1).keys}), (std::vector<std::int64_t>{5, 4}));
     EXPECT_EQ((std::vector{p.alibi_slope(0, 0), p.alibi_slope(1, 1), p.alibi_slope(0, 2), p.alibi_slope(1, 3)}),
               (std::vector{0.5, 0.25, 0.125, 0.0625}));
-    EXPECT_EQ(p.sink(kHq - 1), -std::numeric_limits<double>::infinity());
+    EXPECT_EQ(p.sink(p.sequence(1), kHq - 1, 2), -std::numeric_limits<double>::infinity());
+    EXPECT_FALSE(p.sinks_by_query);
   }
 }
 

@@ -72,7 +72,8 @@ def attention(
         scores = scores + key_bias
     scores = scores.masked_fill(~visible, -math.inf)
     if sinks is not None:
-        scores = torch.cat((scores, sinks.view(1, Hq, 1, 1).expand(B, -1, T, 1)), dim=-1)
+        sinks = sinks.view(1, Hq, 1) if sinks.dim() == 1 else sinks
+        scores = torch.cat((scores, sinks.unsqueeze(-1).expand(B, -1, T, 1)), dim=-1)
     lse = torch.logsumexp(scores, dim=-1)
     weights = torch.exp(scores - lse.unsqueeze(-1))[..., : k.shape[2]]
     return gated(weights @ v, gate, gate_fn, gate_op), lse

@@ -43,6 +43,8 @@ CASES = {
     "both sides": ("headwise", {"window_left": 1, "window_right": 3}),
     "softcap and scale": ("headwise", {"softcap": 1.5, "scale": 0.7}),
     "sinks": ("headwise", {"sinks": lambda: normal(HQ), "causality": "causal"}),
+    "sinks of each query": ("elementwise", {"sinks": lambda: normal(B, HQ, T), "causality": "causal"}),
+    "sinks of each query of all": ("headwise", {"sinks": lambda: normal(1, HQ, T)}),
     "bias": ("elementwise", {"bias": lambda: normal(B, HQ, T, S)}),
     "one bias for all": ("headwise", {"bias": lambda: normal(1, HQ, 1, S)}),
     "two biases": ("headwise", {"bias": lambda: normal(1, HQ, T, S), "key_bias": lambda: normal(B, 1, 1, S)}),
@@ -279,7 +281,9 @@ def test_autocast(dtype):
         assert call(doubles, {}).dtype == torch.float64
 
 
-@pytest.mark.parametrize("name", ["causal", "sinks", "bias", "silu mul", "sigmoid add", "lengths"])
+@pytest.mark.parametrize(
+    "name", ["causal", "sinks", "sinks of each query", "bias", "silu mul", "sigmoid add", "lengths"]
+)
 def test_opcheck(name):
     tensors, options = case(name)
     differentiable(tensors, options)
@@ -308,6 +312,22 @@ def test_compiles_without_graph_breaks(dynamic, backend):
     w = normal(6, HQ * D + 2 * HKV * D + HQ).requires_grad_()
     for length in (5, 9):
         x = normal(B, length, 6).requires_grad_()
+        ours, expected = compiled(x, w), block(x, w)
+        assert_near(ours, expected)
+        for mine, other in zip(torch.autograd.grad(ours, (x, w)), torch.autograd.grad(expected, (x, w))):
+            assert_near(mine, other)
+
+
+def test_sinks_of_each_query_compile_and_have_a_gradient():
+    def block(x, w):
+        q = x[..., :-1].unflatten(-1, (HQ, D)).transpose(1, 2)
+        return gated_attention(q, q, q, sinks=(x @ w).transpose(1, 2), causality="causal").square().sum()
+
+    torch._dynamo.reset()
+    compiled = torch.compile(block, fullgraph=True, dynamic=True, backend="aot_eager")
+    w = normal(HQ * D + 1, HQ).requires_grad_()
+    for length in (5, 9):
+        x = normal(B, length, HQ * D + 1).requires_grad_()
         ours, expected = compiled(x, w), block(x, w)
         assert_near(ours, expected)
         for mine, other in zip(torch.autograd.grad(ours, (x, w)), torch.autograd.grad(expected, (x, w))):

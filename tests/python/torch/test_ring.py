@@ -324,6 +324,7 @@ def refused():
         ({name: x[:, :, :0] for name, x in own.items()}, "ring_attention: q has no tokens"),
         ({**odd, "causality": "causal"}, "ring_attention: a balanced shard of 11 tokens cannot be cut into 2"),
         ({"sinks": torch.zeros(3)}, "sinks has shape"),
+        ({"sinks": torch.zeros(1, HQ, 12)}, "^ring_attention: sinks is float32 .* but must be of one dimension"),
         ({"key_lengths": torch.tensor([1.0, 2.0])}, r"key_lengths is float32 \(2\) but must be integers \(2\)"),
         ({"key_lengths": torch.tensor([1, T + 1])}, f"key_lengths must lie within 0 and {T}"),
         ({"alibi_slopes": torch.ones(HQ).requires_grad_()}, "ring_attention: alibi_slopes requires a gradient"),

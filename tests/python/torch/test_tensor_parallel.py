@@ -34,6 +34,8 @@ CASES = {
     "bias": (4, {"bias": (B, HQ, T, T)}),
     "bias of all": (4, {"bias": (1, 1, T, T)}),
     "sinks": (4, {"sinks": (HQ,)}),
+    "sinks of each query": (4, {"sinks": (B, HQ, T)}),
+    "sinks of each query of all": (4, {"sinks": (1, HQ, T)}),
     "no batch": (3, {"causality": "causal"}),
 }
 
@@ -55,8 +57,11 @@ def with_dtensors(shared):
             continue
         at = 0 if shared == "batch" else dims - 3 + rows
         dims_of = {key: at for key in tensors} | {"sinks": None if shared == "batch" else 0, "bias": None}
-        if "bias" in learned and learned["bias"].shape[0] != 1:
-            dims_of["bias"] = 0 if shared == "batch" else 1
+        for key in learned:
+            if learned[key].dim() > 1:
+                dims_of[key] = int(shared != "batch") if learned[key].shape[0] != 1 else None
+        if "sinks" in learned and learned["sinks"].dim() > 1 and shared != "batch":
+            dims_of["sinks"] = 1
         placed = {
             key: distribute_tensor(x.detach(), mesh(), [Replicate() if dims_of[key] is None else Shard(dims_of[key])])
             for key, x in leaves.items()

@@ -33,6 +33,7 @@ CASES = {
     "silu gate": {"gate_fn": "silu"},
     "bias": {"bias": normal(1, H, T, S)},
     "sinks": {"sinks": normal(H)},
+    "sinks of each query": {"sinks": normal(B, H, T)},
     "mask": {"mask": torch.rand(B, 1, T, S) > 0.3},
 }
 

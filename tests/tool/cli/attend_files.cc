@@ -59,6 +59,7 @@ std::size_t rank_of(TensorKind kind, const ConstTensorView& view, std::size_t ra
     case TensorKind::rows: return rank - 1;
     case TensorKind::scores: return map_rank(view);
     case TensorKind::vector: return 1;
+    case TensorKind::query_numbers: return view.shape[0] != 1 ? 3 : are_sinks_of_heads(view) ? 1 : 2;
     case TensorKind::head_numbers: return view.shape[2] == 1 ? 1 : 2;
     case TensorKind::state: return 4;
     case TensorKind::channels:
@@ -103,8 +104,13 @@ std::vector<std::string> command_of(const AttentionInputs& in, const AttentionOp
   };
   const std::size_t rank = rank_of(in);
   for (const AttentionInput& row : kAttentionInputs) {
-    const ConstTensorView& view = in.*row.member;
-    file(std::string(row.file.option), view, rank_of(row.kind, view, rank));
+    ConstTensorView view = in.*row.member;
+    const std::size_t own_rank = rank_of(row.kind, view, rank);
+    if (row.kind == TensorKind::query_numbers && own_rank > 1) {  // (B|1,Hq,T,1): the file has no last dimension
+      std::rotate(view.shape.begin(), view.shape.begin() + 3, view.shape.end());
+      std::rotate(view.strides.begin(), view.strides.begin() + 3, view.strides.end());
+    }
+    file(std::string(row.file.option), view, own_rank);
   }
   say("--out", directory + "/y.npy");
   if (in.q.dtype == DType::bf16) say("--dtype", "bf16");

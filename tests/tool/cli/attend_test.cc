@@ -108,6 +108,8 @@ TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
       [](auto& s) { s.window_left = 6, s.window_right = -2; },
       [](auto& s) { s.dropout = 0.3, s.dropout_seed = -5, s.weights = true; },
       [](auto& s) { s.sinks = DType::f64; },
+      [](auto& s) { s.sinks = DType::f32, s.sinks_by_query = true; },
+      [](auto& s) { s.sinks = DType::f64, s.sinks_by_query = s.sinks_by_batch = true; },
       [](auto& s) { s.weights = true; },
       [](auto& s) { s.quantized = true; },
       [](auto& s) { s.S = 15, s.page = 3, s.key_lengths = DType::i32, s.weights = true; },
@@ -535,7 +537,8 @@ TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
   refuse({"--grad-out", in("z5"), "--grad-dir", out("g")}, "dy has shape (2,4,5,5)");
   put("bias5", {1, 1, kT, kS - 1}, DType::f32, 2);
   refuse({"--bias", in("bias5")}, "bias has shape (1,1,5,6)");
-  refuse({"--sinks", in("bias5")}, "bias5.npy: has shape (5, 6) but must be (Hq,)");
+  refuse({"--sinks", in("bias5")}, "bias5.npy: sinks has shape (1,5,6,1) but (1,Hq,T,1) is (1,4,5,1)");
+  refuse({"--sinks", in("z5")}, "z5.npy: has shape (2, 4, 5, 5) but must be (H), (H,T) or (B|1,H,T)");
   put("alibi", {1, 1, 1, kHq + 1}, DType::f32, 1);
   refuse({"--alibi", in("alibi")}, "alibi_slopes has shape (1,1,1,5)");
   put_values("lengths", std::vector<std::int64_t>{kS, kS + 1}, {1, 1, 1, kB}, 1);

@@ -132,6 +132,8 @@ TEST(OracleGradient, Gradients_EachScoreTerm_MatchDifferences) {
   with([](CaseSpec& s) { s.sinks = DType::f64; });
   with([](CaseSpec& s) { s.dlse = DType::f64; });
   with([](CaseSpec& s) { s.sinks = s.dlse = DType::f64; });
+  with([](CaseSpec& s) { s.sinks = s.dlse = DType::f64, s.sinks_by_query = true; });
+  with([](CaseSpec& s) { s.sinks = s.dlse = DType::f64, s.sinks_by_query = s.sinks_by_batch = true; });
   with([](CaseSpec& s) { s.causality = Causality::causal; });
   with([](CaseSpec& s) { s.window_left = 1, s.window_right = 1; });
   with([](CaseSpec& s) { s.mask = {true, true, true, true}; });

@@ -26,7 +26,8 @@ void small_heads_forward(const ForwardProblem& problem, const WorkList& list, Wo
 /// Packs K and V and processes them tile by tile. This kernel can compute every sequence.
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
-// The backward passes store the terms of dsinks in sink_parts (query tiles of all sequences, Hq), unless empty.
+// The backward passes store the terms of dsinks in sink_parts (query tiles of all sequences, Hq), unless empty. If each
+// query has a sink, they store them in `gradients.dsinks` instead, which is (B,Hq,T,1).
 
 void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                      WorkSlot& slot);

@@ -279,7 +279,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-/// Workspace for the terms of dsinks.
+/// Workspace for the terms of dsinks if the queries of a head share a sink.
 struct SinkParts {
   SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
   View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
@@ -291,6 +291,28 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
     double sum = 0;
     for (std::int64_t tile = 0; tile < parts.shape[0]; ++tile) sum += parts(tile, h);
     store(dsinks, 0, 0, 0, h, sum);
+  }
+}
+
+/// Workspace for the terms of dsinks if batches share the sinks of queries.
+struct QuerySinkTerms {
+  QuerySinkTerms(Workspace& ws, const Problem& p) : terms(ws.take<double>("dsinks by batch", p.B, p.Hq, p.T)) {}
+  /// Returns the terms as a tensor (B,Hq,T,1).
+  TensorView view() const {
+    const Shape shape{terms.shape[0], terms.shape[1], terms.shape[2], 1};
+    return {terms.data, DType::f64, shape, contiguous_strides(shape)};
+  }
+  View<double, 3> terms;
+};
+
+/// Computes dsinks (1,Hq,T,1) as the sum of the batches' terms, in the order of batches.
+void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& terms) {
+  for (std::int64_t h = 0; h < dsinks.shape[1]; ++h) {
+    for (std::int64_t i = 0; i < dsinks.shape[2]; ++i) {
+      double sum = 0;
+      for (std::int64_t b = 0; b < terms.shape[0]; ++b) sum += terms(b, h, i);
+      store(dsinks, 0, h, i, 0, sum);
+    }
   }
 }
 
@@ -331,12 +353,23 @@ void run_backward(const BackwardProblem& problem) {
   // tiles_backward must zero dbias even if there are no sequences.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
   const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
-  if (!problem.gradients.dsinks.present()) return run_rows(kBackwardRoutes, always, problem, View<double, 2>{});
+  const TensorView& dsinks = problem.gradients.dsinks;
+  const auto run = [&](const BackwardProblem& p, const View<double, 2>& sink_parts) {
+    run_rows(kBackwardRoutes, always, p, sink_parts);
+  };
+  if (!dsinks.present() || (problem.sinks_by_query && dsinks.shape[0] == problem.B)) return run(problem, {});
+  if (problem.sinks_by_query) {
+    const Placed<QuerySinkTerms> by_batch(problem);
+    BackwardProblem with_terms = problem;
+    with_terms.gradients.dsinks = by_batch->view();
+    run(with_terms, {});
+    return write_dsinks_of_queries(dsinks, by_batch->terms);
+  }
   std::int64_t tiles = 0;
   for (std::int64_t n = 0; n < problem.sequences(); ++n) tiles += query_tiles(problem.sequence(n).T);
   const Placed<SinkParts> sinks(tiles, problem.Hq);
-  run_rows(kBackwardRoutes, always, problem, sinks->parts);
-  write_dsinks(problem.gradients.dsinks, sinks->parts);
+  run(problem, sinks->parts);
+  write_dsinks(dsinks, sinks->parts);
 }
 
 void forward(const ForwardProblem& problem) {

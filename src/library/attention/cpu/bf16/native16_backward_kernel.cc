@@ -187,7 +187,7 @@ class Native16BackwardWorker {
       round_row(d_o.at(r), scratch_.d_o.data, plan_.Dv_padded);
       load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
     }
-    if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+    if (plan_.sink_parts.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
     transpose_halves(shared_.q_t.sub(batch), q.range(0, 0, padded));
     transpose_halves(shared_.d_o_t.sub(batch), d_o.range(0, 0, padded));
     std::fill_n(shared_.dq.at(batch), padded * plan_.D_padded, 0.0F);

@@ -114,7 +114,7 @@ class Native16ForwardWorker {
     i0_ = tile * Plan::kTile;
     count_ = std::min(Plan::kTile, sequence_.T - i0_);
     load_queries();
-    softmax_.start(whole_squares(count_), p_.inputs.sinks.present() ? in_log2_units<float>(p_.sink(h_)) : kHidden);
+    softmax_.start(whole_squares(count_), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
     head_ = &part;
     visit_blocks(*this, visibility_.rows(i0_, i0_ + count_), count_, Plan::kBandRows);

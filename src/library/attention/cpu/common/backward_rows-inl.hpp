@@ -28,8 +28,10 @@ struct QueryRows {
         gate(query_rows(p.inputs.gate, sequence, head)),
         lse(query_rows(p.saved.lse, sequence, head)),
         dlse(query_rows(p.incoming.dlse, sequence, head)),
+        sinks(query_rows(p.inputs.sinks, sequence, head)),
         dgate(query_rows(p.gradients.dgate, sequence, head)),
-        h(head) {}
+        dsinks(p.sinks_by_query ? query_rows(p.gradients.dsinks, sequence, head) : HeadRows<void>(TensorView{}, 0, 0)) {
+  }
 
   /// Returns true if all rows can be read and written in place: dense, with either an elementwise gate and dgate or
   /// neither.
@@ -40,15 +42,15 @@ struct QueryRows {
            (!gate.present() || gate.cols == y.cols);
   }
 
-  HeadRows<const void> dy, y, attn, gate, lse, dlse;
+  HeadRows<const void> dy, y, attn, gate, lse, dlse, sinks;
   HeadRows<void> dgate;
-  std::int64_t h;
+  HeadRows<void> dsinks;  ///< absent if the queries of a head share a sink
 };
 
 /// Prepares query i for the products. Writes do into d_o (Dv rounded up to vectors), the gate's gradient dz into dgate,
 /// and lse · log2(e), rounded, with the remainder of the rounding in `rest`. lse is ∞ if the query sees no key. Writes
-/// Δ − dlse into delta and adds the query's term to sink_part. `own` is scratch for one row of dy, y, attn, gate and
-/// dgate.
+/// Δ − dlse into delta. Writes the query's term of dsinks into its row of dsinks, if it has one, and adds it to
+/// sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
                  T* rest, T* delta, double* sink_part) {
@@ -78,9 +80,12 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   const SplitLse<T> split = split_lse<T>(lse_natural, from.lse.dtype);
   *lse = nothing_seen ? std::numeric_limits<T>::infinity() : split.value;
   *rest = split.rest;
-  if (p.inputs.sinks.present() && !nothing_seen) {
-    *sink_part -= std::exp(p.sink(from.h) - lse_natural) * static_cast<double>(*delta);
-  }
+  if (!from.sinks.present()) return;
+  double sink = 0;
+  load_row(&sink, from.sinks, i, 0, 1);
+  const double term = nothing_seen ? 0.0 : std::exp(sink - lse_natural) * -static_cast<double>(*delta);
+  if (from.dsinks.present()) store_row(from.dsinks, &term, i, 0, 1);
+  *sink_part += term;
 }
 
 /// Prepares queries i … i + n as prepare_row() does, but adds nothing to dsinks. QueryRows::all_dense() must be true.

@@ -22,6 +22,7 @@
 #include <limits>
 
 #include "library/attention/cpu/common/strip-inl.hpp"
+#include "library/attention/problem.hpp"
 #include "library/core/vec-inl.hpp"
 #include "library/core/view.hpp"
 
@@ -80,13 +81,19 @@ class OnlineSoftmax {
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
       : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
-  /// Initialises `rows` rows. A sink's logit is the initial maximum, and its term 1 the initial sum. kHidden means no
-  /// sink.
-  void start(std::int64_t rows, T sink) const {
+  /// Initialises `rows` rows of head h, of which the first `count` are queries. query(r) is the query of row r. A
+  /// sink's logit is the initial maximum, and its term 1 the initial sum.
+  template <class Query>
+  void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
+             const Query& query) const {
+    const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p.sink(s, h, query(r))); };
+    const T sink = p.inputs.sinks.present() ? sink_of(0) : kHidden;
     std::fill_n(maxima_.data, rows, sink);
+    for (std::int64_t r = 1; p.sinks_by_query && r < count; ++r) maxima_(r) = sink_of(r);
     if (keeps_largest()) std::fill_n(largest_.data, rows, kHidden);
     std::fill_n(sums_.data, rows * kLanes<T>, T{0});
-    for (std::int64_t r = 0; sink != kHidden && r < rows; ++r) sums_(r, 0) = T{1};
+    for (std::int64_t r = 0; p.inputs.sinks.present() && r < rows; ++r)
+      sums_(r, 0) = maxima_(r) == kHidden ? T{0} : T{1};
     std::fill_n(out_.data, rows * out_.shape[1], T{0});
   }
 

@@ -231,7 +231,7 @@ class FewQueriesWorker {
     const auto [h, i] = query_of(each, h_kv, r);
     const std::int64_t first = partial_of(each, h_kv, 0) + r;
     const auto partial = [&](std::int64_t split) { return first + split * each.rows; };
-    const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h)) : kHidden;
+    const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(each.sequence, h, i)) : kHidden;
     T largest = kHidden;
     for (std::int64_t split = 0; split < each.splits; ++split) {
       largest = std::max(largest, shared_.maxima(partial(split)));

@@ -199,7 +199,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     }
     interleave_rows<kMR>(out_strips.at(r0 / kMR), d_o, rows, p_.Dv, T{1});
   }
-  if (p_.gradients.dsinks.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
+  if (plan_.sink_parts.present()) plan_.sink_parts(part_->tiles_before + tile, h) = sink_part;
 
   const HeadRows q = query_rows(p_.inputs.q, sequence_, h);
   pack_strips(shared_.query_strips.sub(packed_tile(g, tile)), q, i0, n, plan_.rules.query_factor(), scratch_.packing);

@@ -133,8 +133,7 @@ class ForwardWorker {
     head_values_ = head_values(part, h / p_.group);
     pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), scratch_.rows, count_,
                 plan_.rules.query_factor(), scratch_.packing);
-    // A sink's logit is the initial maximum of the softmax.
-    softmax_.start(round_up(count_, kMR), p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(h_)) : kHidden);
+    softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
     // Score rules read and write the scores twice more: a band of one strip keeps the scores in L1.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,

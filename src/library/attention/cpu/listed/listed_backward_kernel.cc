@@ -438,7 +438,7 @@ void run_listed_backward(const ListedBackwardPlan<T>& plan, const ListedBackward
         const std::int64_t count = std::min(plan.chunk, sequence.T - i0);
         each(count, [&](std::int64_t c) { worker.run_query(c, i0 + c); });
         each(ranges, [&](std::int64_t range) { worker.add_queries(range, i0, count); });
-        if (p.gradients.dsinks.present()) {
+        if (plan.sink_parts.present()) {
           team.once([&] { add_sink_terms(plan, shared, listed.tiles_before, h_kv, i0, count); });
         }
       }

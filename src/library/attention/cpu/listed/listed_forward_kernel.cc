@@ -266,7 +266,7 @@ class ListedForwardWorker {
     if (open_ == 0) return;
     const Softmax total = scratch_.softmax(1);
     for (std::int64_t r = 0; r < open_; ++r) {
-      const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(head(r))) : kHidden;
+      const T sink = p_.inputs.sinks.present() ? in_log2_units<T>(p_.sink(sequence_, head(r), i_)) : kHidden;
       total.maxima[r] = sink;
       scratch_.largest(r) = kHidden;
       total.sums[r] = sink == kHidden ? T{0} : T{1};

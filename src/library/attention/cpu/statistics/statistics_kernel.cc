@@ -475,7 +475,7 @@ class StatisticsWorker {
         const auto largest = hn::MaxOfLanes(d, hn::Load(d, scratch_.maxima.at(r)));
         figures[kRowMax] = static_cast<double>(hn::GetLane(exp2_fast(d, largest)));
       }
-      if (plan_.exponentials) figures[kEntropy] = sink_entropy(lse) - kLn2 * sum_of_lanes(scratch_.entropies.at(r));
+      if (plan_.exponentials) figures[kEntropy] = sink_entropy(r, lse) - kLn2 * sum_of_lanes(scratch_.entropies.at(r));
       if (plan_.first) figures[kFirst] = scratch_.first(r);
       if (p_.inputs.gate.present()) figures[kFirstGated] = scratch_.first(r) * mean_gate(first_ + r);
       if (plan_.window) figures[kWindowShare] = sum_of_lanes(scratch_.in_window.at(r));
@@ -483,10 +483,10 @@ class StatisticsWorker {
     return figures;
   }
 
-  /// Returns −p log p for the sink's weight p.
-  double sink_entropy(double lse) const {
+  /// Returns −p log p for the sink's weight p in row r.
+  double sink_entropy(std::int64_t r, double lse) const {
     if (!p_.inputs.sinks.present()) return 0.0;
-    const double x = p_.sink(h_) - lse;
+    const double x = p_.sink(sequence_, h_, first_ + r) - lse;
     return x == -std::numeric_limits<double>::infinity() ? 0.0 : -std::exp(x) * x;
   }
 
