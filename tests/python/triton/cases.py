@@ -39,7 +39,7 @@ class Case(NamedTuple):
     window_right: int = -1
     scale: float | None = None
     softcap: float = 0.0
-    sinks: bool = False
+    sinks: str = ""  # "head", "query" or "query of any batch": what has a sink of its own
     key_lengths: tuple[int, ...] = ()
     query_offsets: tuple[int, ...] = ()
     lengths: tuple[tuple[int, int], ...] = ()
@@ -94,7 +94,10 @@ CASES = [
     Case("constant dy", dy_is_constant=True, causality="causal"),
     Case("scale", scale=-0.7, causality="causal"),
     Case("softcap", softcap=1.5, causality="causal", gate="elementwise", dlse=True),
-    Case("sinks", sinks=True, causality="causal", T=60, S=40, dlse=True),
+    Case("sinks", sinks="head", causality="causal", T=60, S=40, dlse=True),
+    Case("sinks of each query", B=2, sinks="query", causality="causal", T=60, S=40, dlse=True),
+    Case("sinks of each query, shared by batches", B=2, sinks="query of any batch", gate="elementwise", dlse=True),
+    Case("packed, sinks of each query", lengths=RAGGED, sinks="query", causality="causal", layout="bthd"),
     Case("lengths", B=2, key_lengths=(13, 50), dlse=True),
     Case("no key is there", B=2, key_lengths=(0, 37), causality="causal", gate="elementwise"),
     Case("offsets", B=2, query_offsets=(3, 1 << 40), causality="causal", gate="elementwise"),
@@ -165,7 +168,8 @@ def problem_of(case, device="cpu", tiles=True):
     dy = torch.ones(1, dtype=case.dtype, device=device).expand(*rows, case.DV)
     dy = dy if case.dy_is_constant else guarded(torch.randn(*rows, case.DV).to(case.dtype), device)
     dlse = guarded(torch.randn(B, case.Hq, T), device) if case.dlse else None
-    sinks = guarded(torch.randn(case.Hq), device) if case.sinks else None
+    of_sinks = {"head": (case.Hq,), "query": (B, case.Hq, T), "query of any batch": (1, case.Hq, T)}
+    sinks = guarded(torch.randn(of_sinks[case.sinks]), device) if case.sinks else None
     packed = [None if x is None else guarded(x, device) for x in (starts_q, starts_k)]
     lengths, offsets = vector(case.key_lengths, case.index_dtype), vector(case.query_offsets, torch.int64)
     inputs = launch.Inputs(q, k, v, gate, lengths, sinks, offsets, *packed)
@@ -205,7 +209,8 @@ def _exact_parts(case, problem):
         own = [
             None if x is None else x[b, :, rows] for x, rows in ((q, queries), (k, keys), (v, keys), (gate, queries))
         ]
-        yield b, queries, keys, own, sinks, dy[b, :, queries], None if dlse is None else dlse[b, :, queries], rule
+        row = sinks if sinks is None or sinks.dim() == 1 else sinks.expand(dy.shape[0], -1, -1)[b, :, queries]
+        yield b, queries, keys, own, row, dy[b, :, queries], None if dlse is None else dlse[b, :, queries], rule
 
 
 def _by_autograd(tensors, sinks, dy, dlse, rule, arithmetic):
@@ -237,11 +242,15 @@ def expected_of(case, problem):
             for name, value in zip(RESULTS, values):
                 if value is None:
                     continue
-                if name == "dsinks":
+                if name == "dsinks" and value.dim() == 1:
                     into[name] = into.get(name, 0) + value
                 else:
                     into.setdefault(name, []).append((b, keys if name in ("dk", "dv") else queries, value))
-    return tuple({name: _joined(value) for name, value in results.items()} for results in (exact, floor))
+    for results in (exact, floor):
+        results |= {name: _joined(value) for name, value in results.items()}
+        if case.sinks == "query of any batch":
+            results["dsinks"] = results["dsinks"].sum(0, keepdim=True)
+    return exact, floor
 
 
 def _joined(parts):

@@ -47,6 +47,11 @@ class Arithmetic(NamedTuple):
     gate_op: str = "mul"
 
 
+def _by_row(sinks):
+    """Sinks (H) or (H,T) as (H,1|T)."""
+    return sinks[:, None] if sinks.dim() == 1 else sinks
+
+
 def _weights(q, k, sinks, rule, arithmetic):
     """P and lse; k has a head for each of q's. Rows that see nothing have P = 0 and lse = -inf."""
     x = q @ k.mT * arithmetic.scale
@@ -55,7 +60,7 @@ def _weights(q, k, sinks, rule, arithmetic):
     hidden = ~rule.visible(q.shape[1], k.shape[1])
     blind = hidden.all(1, keepdim=True) & (sinks is None)
     x = x.masked_fill(hidden, -math.inf).masked_fill(blind, 0.0)
-    columns = x if sinks is None else torch.cat((x, sinks[:, None, None].expand(-1, q.shape[1], 1)), dim=-1)
+    columns = x if sinks is None else torch.cat((x, _by_row(sinks).expand(-1, q.shape[1])[..., None]), dim=-1)
     if columns.shape[-1] == 0:
         columns = torch.zeros(*columns.shape[:-1], 1, dtype=x.dtype)
     lse = torch.logsumexp(columns, dim=-1, keepdim=True)
@@ -113,5 +118,8 @@ def floor(q, k, v, gate, sinks, dy, dlse, rule, arithmetic, rounded, rounded_gat
     dq = rounded(ds @ key * arithmetic.scale)
     dk = rounded(folded(ds.mT @ q) * arithmetic.scale)
     dv = rounded(folded(rounded(p).mT @ do))
-    dsinks = None if sinks is None else -(torch.exp(sinks[:, None] - lse) * delta).sum(1)
+    dsinks = None
+    if sinks is not None:
+        dsinks = -(torch.exp(_by_row(sinks) - lse) * delta)
+        dsinks = dsinks.sum(1) if sinks.dim() == 1 else dsinks
     return y, lse, dq, dk, dv, dz, dsinks

@@ -121,7 +121,7 @@ def test_arguments_gate_functions_are_of_the_library():
         ({"v": lambda: made(2, 2, 8, 64)}, "v has shape (2,2,8,64) but must have (2,2,9,64)"),
         ({"k": lambda: made(2, 3, 9, 64), "v": lambda: made(2, 3, 9, 64)}, "q has 4 heads but must have a multiple of"),
         ({"gate": lambda: made(2, 4, 8, 5)}, "gate has shape (2,4,8,5) but must have (2,4,8,1) or"),
-        ({"sinks": lambda: made(3, dtype=torch.float32)}, "sinks has shape (3) but must have (4)"),
+        ({"sinks": lambda: made(3, dtype=torch.float32)}, "sinks has shape (3) but must have (4) or (4,8) or"),
         ({"sinks": lambda: made(4)}, "sinks is bfloat16 but must be float32 or float64"),
         ({"key_lengths": lambda: made(1, dtype=torch.int32)}, "key_lengths has shape (1) but must have (2)"),
         ({"cu_seqlens_q": lambda: made(3, dtype=torch.int32)}, "cu_seqlens_q and cu_seqlens_k must be given together"),

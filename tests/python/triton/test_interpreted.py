@@ -37,6 +37,9 @@ QUICK = (
     "constant dy",
     "softcap",
     "sinks",
+    "sinks of each query",
+    "sinks of each query, shared by batches",
+    "packed, sinks of each query",
     "no key is there",
     "cache",
     "bf16, gate f32",
@@ -100,10 +103,11 @@ FAULTS = {
     "a headwise gate is left out of dp": ("dp = dp * g[None, :]", "dp = dp * 1.0", "headwise"),
     "the cap's slope is left out": ("slope = 1.0 - c * c", "slope = 1.0 + 0.0 * c", "softcap"),
     "sinks are not in base 2": (
-        "tl.load(sinks + h).to(tl.float32) * LOG2E",
-        "tl.load(sinks + h).to(tl.float32)",
+        "top = tl.load(own, mask=queries < t, other=0.0).to(tl.float32) * LOG2E",
+        "top = tl.load(own, mask=queries < t, other=0.0).to(tl.float32)",
         "sinks",
     ),
+    "queries of a sequence take the first sink": ("+ queries * sinks_t", "+ queries * 0", "sinks of each query"),
     "a tile of another sequence": ("+ middle <= tile", "+ middle < tile", "packed"),
     "lengths move the diagonal": (
         "shift = (n * 0 + s - t).to(tl.int64)",

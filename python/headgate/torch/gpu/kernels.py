@@ -274,7 +274,7 @@ def _attend(
 def attention_forward(
     q, k, v, gate, sinks, y, lse, attn, cu_seqlens_q, cu_seqlens_k, key_lengths, query_offsets,
     q_b, q_h, q_t, q_d, k_b, k_h, k_t, k_d, v_b, v_h, v_t, v_d, gate_b, gate_h, gate_t, gate_d, y_b, y_h, y_t,
-    T, S, H, n_sequences, tiles, left, right, inner, outer,
+    sinks_b, sinks_h, sinks_t, T, S, H, n_sequences, tiles, left, right, inner, outer,
     GROUP: tl.constexpr, D: tl.constexpr, DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
@@ -310,7 +310,9 @@ def attention_forward(
         top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
     else:
         total = tl.full((BLOCK_M,), 1.0, tl.float32)
-        top = tl.zeros((BLOCK_M,), tl.float32) + tl.load(sinks + h).to(tl.float32) * LOG2E
+        queries = first + tl.arange(0, BLOCK_M)
+        own = _base(sinks, b, h, q0, sinks_b, sinks_h, sinks_t) + queries * sinks_t
+        top = tl.load(own, mask=queries < t, other=0.0).to(tl.float32) * LOG2E
     if LEFT:
         total, top, acc = _attend(
             total, top, acc, q_rows, k_base, v_base, k_t, k_d, v_t, v_d, first, begin, all_from, s, seen, low, high,

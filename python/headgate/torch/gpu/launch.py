@@ -71,6 +71,17 @@ def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
     return {f"{name}_b": batch, f"{name}_h": head, f"{name}_t": row, f"{name}_d": feature}
 
 
+def sink_strides(sinks: Tensor | None) -> dict[str, Any]:
+    """Returns the strides of sinks (H), (H,T) or (B|1,H,T), in elements; 0 where batches or queries share a sink."""
+    batch, head, row = 0, 0, 0
+    if sinks is not None and sinks.dim() == 1:
+        head = sinks.stride(0)
+    elif sinks is not None:
+        head, row = sinks.stride()[-2:]
+        batch = sinks.stride(0) if sinks.dim() == 3 and sinks.shape[0] != 1 else 0
+    return {"sinks_b": batch, "sinks_h": head, "sinks_t": row}
+
+
 def sizes(x: Tensor, layout: str) -> tuple[int, int, int, int]:
     """Returns the sizes (batch, heads, rows, features) of x."""
     batch, one, other, features = (1, *x.shape) if x.dim() == 3 else x.shape
@@ -159,6 +170,7 @@ class _Call:
             **strides("k", k, layout),
             **strides("v", v, layout),
             **strides("gate", gate, layout),
+            **sink_strides(inputs.sinks),
             "T": self.queries,
             "S": self.keys,
             "n_sequences": self.sequences or 0,
@@ -272,6 +284,10 @@ def backward(
         if "q" in found:
             call.launch(KERNELS[3], dq=found["q"], **shared, **strides("dq", found["q"], layout))
     if "sinks" in found:
-        rows = -torch.exp(inputs.sinks.float()[:, None] - lse) * delta
-        found["sinks"] = (rows.sum(dim=(0, 2)) if q.dim() == 4 else rows.sum(dim=1)).to(inputs.sinks.dtype)
+        sinks = inputs.sinks.float().squeeze(0) if inputs.sinks.dim() > q.dim() - 1 else inputs.sinks.float()
+        sinks = sinks[:, None] if sinks.dim() == 1 else sinks
+        # A row that sees neither a key nor a sink has lse = −∞, and −∞ − (−∞) is NaN.
+        weights = torch.exp(sinks - lse).masked_fill(lse == -math.inf, 0.0)
+        summed = (-weights * delta).sum_to_size(sinks.shape)
+        found["sinks"] = summed.view(inputs.sinks.shape).to(inputs.sinks.dtype)
     return Gradients(*(found.get(name) for name in Gradients._fields))

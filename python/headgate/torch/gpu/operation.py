@@ -87,7 +87,8 @@ def _check_shapes(tensors: dict[str, Tensor | None], layout: str) -> None:
     if kv_heads == 0 or heads % kv_heads != 0:
         raise ValueError(f"{NAME}: q has {heads} heads but must have a multiple of k's {kv_heads}")
     checks.require_shape(NAME, "gate", tensors["gate"], shape(heads, queries, 1), shape(heads, queries, DV))
-    checks.require_shape(NAME, "sinks", tensors["sinks"], (heads,))
+    of_queries = ((heads, queries), (1, heads, queries), (batch, heads, queries))
+    checks.require_shape(NAME, "sinks", tensors["sinks"], (heads,), *of_queries)
     starts, starts_k = tensors["cu_seqlens_q"], tensors["cu_seqlens_k"]
     if (starts is None) != (starts_k is None):
         raise ValueError(f"{NAME}: cu_seqlens_q and cu_seqlens_k must be given together on GPUs")
