@@ -21,3 +21,8 @@ def begins_of(numbers: Tensor) -> Tensor:
 def one_row(x: Tensor) -> Tensor:
     """Reshapes (B,T,…) to (1,B·T,…)."""
     return x.flatten(0, 1).unsqueeze(0)
+
+
+def numbers_in_one_row(x: Tensor, batch: int) -> Tensor:
+    """Reshapes a number for each query, (B,H,T) or (1,H,T) of `batch` sequences, to (1,H,B·T)."""
+    return x.expand(batch, -1, -1).transpose(0, 1).flatten(1).unsqueeze(0)

@@ -39,7 +39,7 @@ from .checks import shape_of
 from .errors import call_as
 from .foreign_arguments import refuse_unknown
 from .key_lists import mask_of_blocks, mask_of_keys
-from .packed_rows import begins_of, one_row
+from .packed_rows import begins_of, numbers_in_one_row, one_row
 from .sharding import described
 
 if TYPE_CHECKING:
@@ -233,7 +233,7 @@ def attention_forward(
 
     indices (B,T,K) are the keys visible to all heads, in addition to the mask's restrictions. block_indices (B,G,T,K)
     are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, negative in unused entries.
-    s_aux (Hq) holds the logits of sinks, and sinks (B,Hq,T,1) those of each query; both have gradients.
+    s_aux (Hq), or sinks of the shape (Hq) or (B|1,Hq,T,1), of each query, holds the logits of sinks. It has a gradient.
 
     A cache must be one that the model has already updated. Paged caches, which attention itself would read, are
     rejected. Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
@@ -271,17 +271,16 @@ def attention_forward(
         rules["mask"] = chosen & rules["mask"] if "mask" in rules else chosen
     if position_bias is not None:
         rules["bias"] = _with_position_bias(position_bias, rules.get("bias"), key.shape[2])
-    if s_aux is not None:
-        rules["sinks"] = s_aux.to(torch.promote_types(s_aux.dtype, torch.float32))
+    if s_aux is not None or sinks is not None:
+        rules["sinks"] = _sinks(what, s_aux, sinks, query)
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
     if sequences is not None and cu_seq_lens_q is None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
-    if not output_attentions and sinks is None:
-        return _attend(what, query, key, value, rules)[0], None
-    y, lse = _attend(what, query, key, value, {**rules, "return_lse": True})
-    if sinks is not None:
-        y, lse = _with_sinks(what, y, lse, sinks, rules)
-    return y, _weights(query, key, lse, rules) if output_attentions else None
+    names = ARGUMENTS if sinks is None else {**ARGUMENTS, "sinks": "sinks"}
+    if not output_attentions:
+        return _attend(what, names, query, key, value, rules)[0], None
+    y, lse = _attend(what, names, query, key, value, {**rules, "return_lse": True})
+    return y, _weights(query, key, lse, rules)
 
 
 def _chosen_keys(
@@ -298,16 +297,19 @@ def _chosen_keys(
     return blocks if chosen is None else blocks & chosen
 
 
-def _with_sinks(what: str, y: Tensor, lse: Tensor, sinks: Tensor, rules: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Adds sink logits (B,Hq,T,1) to the softmax sums of y (B,T,Hq,Dv) and the log-sum-exp (B,Hq,T). This multiplies y
-    by exp(lse) / (exp(lse) + exp(sink))."""
-    if sinks.shape != (*lse.shape, 1):
-        raise ValueError(f"{what}: sinks has shape {shape_of(sinks)} but must be {shape_of(lse.unsqueeze(-1))}")
-    if rules.get("gate_op", "mul") != "mul":
-        raise ValueError(f"{what}: sinks of each query cannot be given with a gate that is added")
-    logits = sinks.squeeze(-1).to(lse.dtype)
-    share = torch.sigmoid(lse - logits).transpose(1, 2).unsqueeze(-1)
-    return (y * share).to(y.dtype), torch.logaddexp(lse, logits)
+def _sinks(what: str, s_aux: Tensor | None, sinks: Tensor | None, query: Tensor) -> Tensor:
+    """Returns the logits of the sinks, (Hq) or (B|1,Hq,T), in f32 or better."""
+    if s_aux is not None and sinks is not None:
+        raise ValueError(f"{what}: s_aux and sinks are both given, but a query has one sink: {INSTEAD}")
+    found = s_aux if sinks is None else sinks
+    if found.dim() != 1 and sinks is not None:
+        B, heads, T = query.shape[:3]
+        if found.dim() != 4 or found.shape[0] not in (1, B) or found.shape[1:] != (heads, T, 1):
+            raise ValueError(
+                f"{what}: sinks has shape {shape_of(sinks)} but must be ({heads}) or ({B},{heads},{T},1), or of 1 batch"
+            )
+        found = found.squeeze(-1)
+    return found.to(torch.promote_types(found.dtype, torch.float32))
 
 
 def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -> Tensor:
@@ -317,10 +319,10 @@ def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -
 
 
 def _attend(
-    what: str, query: Tensor, key: Tensor, value: Tensor, rules: dict[str, Any]
+    what: str, names: dict[str, str], query: Tensor, key: Tensor, value: Tensor, rules: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
     """Returns y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) if `rules` has return_lse, otherwise None. Joins rows of
-    packed sequences to one row for the kernel."""
+    packed sequences to one row for the kernel. Errors call the arguments of gated_attention by `names`."""
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     B, T, heads = query.shape[:3]
     packed = "cu_seqlens_q" in rules and B > 1
@@ -328,7 +330,9 @@ def _attend(
         query, key, value = map(one_row, (query, key, value))
         if "gate" in rules:
             rules = {**rules, "gate": one_row(rules["gate"])}
-    found = call_as(what, ARGUMENTS, gated_attention, query, key, value, layout="bthd", **rules)
+        if "sinks" in rules and rules["sinks"].dim() > 1:
+            rules = {**rules, "sinks": numbers_in_one_row(rules["sinks"], B)}
+    found = call_as(what, names, gated_attention, query, key, value, layout="bthd", **rules)
     y, lse = found if "return_lse" in rules else (found, None)
     if packed:
         y = y.view(B, T, heads, -1)

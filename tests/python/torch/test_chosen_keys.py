@@ -120,17 +120,30 @@ def test_block_indices_limit_the_blocks_of_each_group_of_heads():
     assert_all_near(found, expected_of(q, k, v, visible), inputs)
 
 
+@pytest.mark.parametrize("shape", [(B, HEADS, T, 1), (1, HEADS, T, 1), (HEADS,)])
 @pytest.mark.parametrize("weights", [False, True])
-def test_sinks_of_each_query_take_part_of_the_weights(weights):
+def test_sinks_of_each_query_take_part_of_the_weights(weights, shape):
     q, k, v = tensors()
-    sinks = torch.randn(B, HEADS, T, 1, dtype=torch.float64, requires_grad=True)
+    sinks = torch.randn(shape, dtype=torch.float64, requires_grad=True)
     y, found = forward(layer(), q, k, v, CAUSAL[None, None], sinks=sinks, output_attentions=weights)
-    expected = expected_of(q, k, v, CAUSAL, sinks)
+    expected = expected_of(q, k, v, CAUSAL, sinks.view(1, HEADS, 1, 1).expand(B, -1, T, 1) if len(shape) == 1 else
+                           sinks.expand(B, -1, -1, -1))  # fmt: skip
     if weights:
         assert_all_near((y, found), expected, [q, k, v, sinks])
     else:
         assert found is None
         assert_all_near((y,), expected[:1], [q, k, v, sinks])
+
+
+@pytest.mark.parametrize("shape", [(B, HEADS, T, 1), (1, HEADS, T, 1)])
+def test_sinks_of_queries_of_packed_rows_stay_with_their_queries(shape):
+    q = torch.randn(B, HEADS, T, D, dtype=torch.float64)
+    sinks = torch.randn(shape, dtype=torch.float64)
+    begins = torch.tensor([0, T, B * T], dtype=torch.int32)
+    rules = {"is_causal": True, "sinks": sinks, "output_attentions": True}
+    found = forward(layer(), q, q, q, None, cu_seq_lens_q=begins, cu_seq_lens_k=begins, **rules)
+    for ours, theirs in zip(found, forward(layer(), q, q, q, None, **rules), strict=True):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_sink_of_a_query_that_sees_nothing_leaves_zero():
@@ -163,7 +176,10 @@ def test_indices_of_a_static_prompt_may_name_slots_that_are_not_filled():
             r"block_indices has shape \(2,3,6,1\) but must be \(2,G,6,K\)",
         ),
         ({"block_indices": torch.full((B, 2, T, 1), 3)}, "block_indices has entry 3 but must be below 3"),
-        ({"sinks": torch.zeros(HEADS)}, r"sinks has shape \(4\) but must be \(2,4,6,1\)"),
+        ({"sinks": torch.zeros(3, HEADS, T, 1)}, r"sinks has shape \(3,4,6,1\) but must be \(4\) or \(2,4,6,1\)"),
+        ({"sinks": torch.zeros(B, HEADS, T)}, r"sinks has shape \(2,4,6\) but must be \(4\) or \(2,4,6,1\)"),
+        ({"sinks": torch.zeros(HEADS), "s_aux": torch.zeros(HEADS)}, "s_aux and sinks are both given"),
+        ({"sinks": torch.full((B, HEADS, T, 1), math.nan)}, r"sinks\[0,0,0\] is nan"),
     ],
     ids=lambda given: next(iter(given)) if isinstance(given, dict) else "",
 )

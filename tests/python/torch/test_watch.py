@@ -180,6 +180,19 @@ def test_function_imported_earlier_is_seen(causal):
     reference.assert_row(seen.layers[0], expected)
 
 
+def test_sinks_of_each_query_equal_the_weights_of_the_model():
+    if not hasattr(transformers, "Inkling2ForCausalLM"):
+        pytest.skip(f"transformers {transformers.__version__} has no Inkling2ForCausalLM")
+    script, kind = reference.small_models(), transformers.Inkling2ForCausalLM
+    model = script.made(kind, script.config_of(kind), "eager").eval()
+    with watch(model, "all") as seen, torch.no_grad():
+        weights = model(models.tokens(2, 9), output_attentions=True).attentions
+    assert not seen.not_seen and all((w.sum(-1) < 0.999).all() for w in weights)
+    rows = [row for row in seen.layers if row["module"].endswith("self_attn")]
+    for row, w in zip(rows, weights, strict=True):
+        reference.assert_row(row, reference.figures(w, whole(2, 9)))
+
+
 @pytest.mark.parametrize("float_mask", [False, True])
 def test_function_with_mask_of_windows_is_null_for_first_token(float_mask):
     visible = torch.ones(9, 9, dtype=torch.bool).tril().triu(-3)
@@ -309,6 +322,8 @@ def calls():
         "padding": Call(q, k, causal=True, mask=keys),
         "encoder": Call(q, k, mask=keys, kind="bidirectional"),
         "sinks": Call(q, k, causal=True, sinks=torch.randn(Hq)),
+        "sinks of each query": Call(q, k, causal=True, sinks=torch.randn(B, Hq, T)),
+        "packed, sinks of each query": Call(q, k, causal=True, cu_seqlens=begins, sinks=torch.randn(1, Hq, T)),
         "softcap and bias": Call(q, k, causal=True, softcap=3.0, bias=torch.randn(1, Hq, T, T)),
         "packed": Call(q, k, causal=True, cu_seqlens=begins),
         "mask": Call(q, k, mask=(torch.rand(B, 1, T, T) < 0.7).tril() | torch.eye(T, dtype=torch.bool)),

@@ -26,7 +26,7 @@ class Call:
     slides: bool = False  # the layer has a window, which may hide no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
-    sinks: Tensor | None = None  # (Hq), logits
+    sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T), logits
     cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
     cross: bool = False  # the keys belong to another sequence than the queries
     kind: str = "causal"  # label: causal, bidirectional or cross
@@ -51,6 +51,11 @@ class Call:
         if self.sinks is not None:
             rules["sinks"] = self.sinks.float()
         return rules
+
+    def sink_rows(self, wide: torch.dtype) -> Tensor:
+        """Returns the logits of the sinks in `wide`, (1,Hq,1) or (B|1,Hq,T)."""
+        sinks = self.sinks.to(wide)
+        return sinks[None, :, None] if sinks.dim() == 1 else sinks
 
 
 @dataclass

@@ -43,7 +43,7 @@ def _first(s: AttentionSample) -> Tensor:
 
 
 def _sink(s: AttentionSample) -> Tensor | None:
-    return None if s.call.sinks is None else (s.call.sinks.double()[:, None] - s.lse_or_0).exp()
+    return None if s.call.sinks is None else (s.call.sink_rows(torch.float64) - s.lse_or_0).exp()
 
 
 def _entropy_of_keys(s: AttentionSample) -> Tensor:

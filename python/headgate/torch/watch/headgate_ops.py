@@ -76,7 +76,8 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
     else:
         rules |= recognised(visible, bias, T, S, None)._asdict()
     if arguments.get("sinks") is not None:
-        rules["sinks"] = arguments["sinks"].detach()
+        sinks = arguments["sinks"].detach()
+        rules["sinks"] = sinks[None] if sinks.dim() == 2 else sinks
     kind = "causal" if rules["causal"] else "bidirectional"
     z = given.get("gate")
     gate = gate_of({**arguments, "gate": z if z is None or z.dim() == 4 else z[None], "layout": layout})

@@ -156,7 +156,10 @@ def _attend(call: Call, change: Change) -> Tensor:
     for begin in range(0, T, block):
         rows = slice(begin, min(T, begin + block))
         s = scores(call, geometry, rows)
-        sinks = [] if call.sinks is None else [call.sinks.to(s.dtype).view(1, Hq, 1, 1)]
+        sinks = []
+        if call.sinks is not None:
+            own = call.sink_rows(s.dtype)
+            sinks.append((own if own.shape[-1] == 1 else own[..., rows])[..., None])
         if change.word == "no_first_token":
             hidden = (key == first[:, rows, None]) & (geometry.own != first)[:, rows, None]
             s = s.masked_fill(hidden[:, None], -torch.inf)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import headgate
 
-from ..packed_rows import one_row
+from ..packed_rows import numbers_in_one_row, one_row
 from .call import Call, Geometry, scores
 
 BLOCK_ELEMENTS = 1 << 24
@@ -30,6 +30,8 @@ def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
 
 def _packed(call: Call, rules: dict[str, Any]) -> dict[str, Any]:
     begins = call.cu_seqlens.to(torch.int32)
+    if "sinks" in rules and rules["sinks"].dim() > 1:
+        rules = {**rules, "sinks": numbers_in_one_row(rules["sinks"], call.q.shape[0])}
     return {**rules, "cu_seqlens_q": begins, "cu_seqlens_k": begins}
 
 
@@ -55,7 +57,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
         y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
         share = 1.0
         if call.sinks is not None:  # total weight of the keys: 1 minus the sink's weight
-            share = 1 - (call.sinks.double()[:, None] - found["lse"]).exp()
+            share = 1 - (call.sink_rows(torch.float64) - found["lse"]).exp()
         found["distance"] = geometry.own[:, None] - y.double() / share
     names = [name for name in ("row_max", "entropy") if name in wanted]
     if names:
@@ -81,7 +83,9 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
         of_keys = s.logsumexp(-1, keepdim=True)
         lse = of_keys
         if call.sinks is not None:
-            lse = torch.logaddexp(of_keys, call.sinks.to(s.dtype)[:, None, None])
+            sinks = call.sink_rows(s.dtype)
+            sinks = sinks if sinks.shape[-1] == 1 else sinks[..., rows]
+            lse = torch.logaddexp(of_keys, sinks[..., None])
         lse_or_0 = lse.masked_fill(lse == -math.inf, 0.0)
         difference = s - lse_or_0
         p = difference.exp()
@@ -91,8 +95,8 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
         if "entropy" in wanted:
             entropy = -torch.where(p > 0, p * difference, 0.0).sum(-1)
             if call.sinks is not None:
-                of_sink = call.sinks.to(s.dtype)[:, None] - lse_or_0[..., 0]
-                entropy = entropy - of_sink.exp() * of_sink
+                of_sink = sinks - lse_or_0[..., 0]
+                entropy = entropy - torch.where(of_sink == -math.inf, 0.0, of_sink.exp() * of_sink)
             parts["entropy"].append(entropy)
         if "distance" in wanted:
             far = (geometry.own[:, None, rows, None] - key).abs().to(p.dtype)

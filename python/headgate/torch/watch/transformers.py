@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 HEADGATE = "headgate"
 """The implementation that computes the log-sum-exp with Headgate's kernels."""
 USED = (
-    "module query key value attention_mask dropout scaling softcap s_aux position_bias is_causal sliding_window "
+    "module query key value attention_mask dropout scaling softcap s_aux sinks position_bias is_causal sliding_window "
     "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
 ).split()
 """Arguments of the interface that are read here. head_mask comes after the softmax."""
@@ -132,8 +132,10 @@ def call_of(
             more = (module.config.index_block_size,) if key == "block_indices" else ()
             listed = convert("watch", key, named[key], q, S, *more)
             call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
-    if named.get("s_aux") is not None:
-        call["sinks"] = taken(named["s_aux"])
+    for key in ("s_aux", "sinks"):
+        if named.get(key) is not None:
+            x = taken(named[key])
+            call["sinks"] = x.squeeze(-1) if x.dim() == 4 else x
     positions = named.get("position_ids")
     if window is not None and T < S and isinstance(positions, Tensor) and positions.dim() == 2:
         call["positions"] = positions[:, -T:]
