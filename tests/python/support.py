@@ -30,6 +30,14 @@ def visible(T, S, causality="none", window_left=-1, window_right=-1):
     return seen
 
 
+def listed(key_indices, key_block_size, Hq, S):
+    """Returns the keys that lists (…,T,K) have, as bools (…,Hq|1,T,S)."""
+    marks = (torch.arange(S) // key_block_size == key_indices[..., None]).any(-2)
+    if marks.dim() < 3 or marks.shape[-3] == 1:
+        return marks
+    return marks.repeat_interleave(Hq // marks.shape[-3], dim=-3)
+
+
 def plain_attention(
     q,
     k,
@@ -38,6 +46,8 @@ def plain_attention(
     *,
     bias=None,
     key_bias=None,
+    key_indices=None,
+    key_block_size=1,
     mask=None,
     key_lengths=None,
     alibi_slopes=None,
@@ -65,6 +75,8 @@ def plain_attention(
     seen = visible(T, S, **positions).expand(B, 1, T, S)
     if mask is not None:
         seen = seen & mask
+    if key_indices is not None:
+        seen = seen & listed(key_indices, key_block_size, Hq, S)
     if key_lengths is not None:
         seen = seen & (torch.arange(S) < key_lengths[:, None, None, None])
     scores = scores.masked_fill(~seen, -math.inf)

@@ -106,6 +106,9 @@ def test_y_without_values_is_refused():
         dict(mask=torch.arange(9)[None, :] % 3 != torch.arange(7)[:, None] % 3),
         dict(bias=torch.linspace(-1, 1, 63, dtype=torch.float64).reshape(7, 9)),
         dict(key_bias=torch.linspace(-1, 1, 18, dtype=torch.float64).reshape(2, 1, 1, 9)),
+        dict(key_indices=torch.arange(28).reshape(7, 4) * 5 % 9),
+        dict(key_indices=torch.arange(84).reshape(2, 2, 7, 3).int() % 6 - 1, causality="causal"),
+        dict(key_indices=torch.arange(14).reshape(1, 7, 2) % 3, key_block_size=4),
     ),
     ids=lambda options: "-".join(options),
 )

@@ -5,6 +5,8 @@ import math
 
 import torch
 
+from support import listed
+
 FUNCTIONS = {
     "sigmoid": lambda z: 1 / (1 + torch.exp(-z)),
     "sigmoid2": lambda z: 2 / (1 + torch.exp(-z)),
@@ -49,6 +51,8 @@ def attention(
     *,
     bias=None,
     key_bias=None,
+    key_indices=None,
+    key_block_size=1,
     alibi_slopes=None,
     sinks=None,
     scale=None,
@@ -70,6 +74,8 @@ def attention(
         scores = scores + bias
     if key_bias is not None:
         scores = scores + key_bias
+    if key_indices is not None:
+        visible = visible & listed(key_indices, key_block_size, Hq, k.shape[2])
     scores = scores.masked_fill(~visible, -math.inf)
     if sinks is not None:
         sinks = sinks.view(1, Hq, 1) if sinks.dim() == 1 else sinks

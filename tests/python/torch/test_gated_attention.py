@@ -49,6 +49,14 @@ CASES = {
     "one bias for all": ("headwise", {"bias": lambda: normal(1, HQ, 1, S)}),
     "two biases": ("headwise", {"bias": lambda: normal(1, HQ, T, S), "key_bias": lambda: normal(B, 1, 1, S)}),
     "mask": ("headwise", {"mask": mask}),
+    "lists of keys": (
+        "headwise",
+        {"key_indices": lambda: torch.randint(-1, S, (B, HKV, T, 4)), "sinks": lambda: normal(HQ)},
+    ),
+    "lists of blocks": (
+        "elementwise",
+        {"key_indices": lambda: torch.arange(T)[:, None].int() % 2, "key_block_size": 4},
+    ),
     "alibi": ("headwise", {"alibi_slopes": lambda: torch.rand(HQ, dtype=torch.float64), "causality": "causal"}),
     "lengths": ("headwise", {"key_lengths": lambda: torch.tensor([3, 7])}),
     "offsets": ("headwise", {"query_offsets": lambda: torch.tensor([2, 0]), "causality": "causal"}),

@@ -25,6 +25,8 @@ VALUES = {
     "bias": lambda: made(2, 4, 8, 9),
     "key_bias": lambda: made(2, 1, 1, 9),
     "mask": lambda: made(1, 1, 8, 9, dtype=torch.bool),
+    "key_indices": lambda: made(8, 3, dtype=torch.int32),
+    "key_block_size": lambda: 2,
     "alibi_slopes": lambda: made(4, dtype=torch.float32),
     "block_table": lambda: made(2, 4, dtype=torch.int32),
     "k_scale": lambda: made(2, 2, 9, 1, dtype=torch.float32),
