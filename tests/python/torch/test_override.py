@@ -7,10 +7,12 @@ import subprocess
 import numpy
 import pytest
 import torch
+import transformers
 
 import headgate.torch.transformers
 import models
 import tool_runs
+import watch_reference
 from headgate.torch import override, watch
 
 
@@ -108,6 +110,20 @@ def test_sink_logit_equals_that_of_gpt_oss():
             layer.self_attn.sinks.fill_(-1e4)
         with override(model, dict.fromkeys(range(2), ("sink_logit", 0.7))):
             ours = model(ids).logits
+    assert torch.allclose(ours, expected, atol=1e-5)
+
+
+def test_negligible_sink_logit_keeps_the_sinks_of_each_query():
+    if not hasattr(transformers, "Inkling2ForCausalLM"):
+        pytest.skip(f"transformers {transformers.__version__} has no Inkling2ForCausalLM")
+    script, kind = watch_reference.small_models(), transformers.Inkling2ForCausalLM
+    model, ids = script.made(kind, script.config_of(kind), "eager").eval(), models.tokens(2, 9)
+    with torch.no_grad():
+        expected = model(ids).logits
+        with override(model, {0: ("sink_logit", -1e4)}):
+            ours = model(ids).logits
+        with override(model, {0: ("sink_logit", 2.0)}):
+            assert not torch.allclose(model(ids).logits, expected, atol=1e-3)
     assert torch.allclose(ours, expected, atol=1e-5)
 
 
