@@ -84,8 +84,8 @@ class OnlineSoftmax {
   /// Initialises `rows` rows of head h, of which the first `count` are queries. query(r) is the query of row r. A
   /// sink's logit is the initial maximum, and its term 1 the initial sum.
   template <class Query>
-  void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
-             const Query& query) const {
+  HWY_NOINLINE void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
+                          const Query& query) const {
     const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p.sink(s, h, query(r))); };
     const T sink = p.inputs.sinks.present() ? sink_of(0) : kHidden;
     std::fill_n(maxima_.data, rows, sink);

@@ -202,7 +202,8 @@ class SmallForwardWorker {
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t)
                                           HWY_ATTR { score_tile<kRows, kVecs>(j, terms); });
     hide<kWidth>(visibility, seen, rows, n);
-    softmax<kVecs>(h, seen, rows, n);
+    start_maxima(h, rows, n);
+    softmax<kVecs>(seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
       const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
@@ -242,40 +243,34 @@ class SmallForwardWorker {
     }
   }
 
-  /// Returns the initial maximum of the softmax in the lanes of vector v of a panel: the sinks' logits in units of
+  /// Stores the initial maxima of a panel of n queries of head h, listed in `rows`: the sinks' logits in units of
   /// log2(e).
-  hn::Vec<Tag<T>> first_maxima(std::int64_t h, const std::int64_t* rows, std::int64_t n, std::int64_t v) const {
-    const Tag<T> d;
-    if (!p_.inputs.sinks.present()) return hn::Set(d, kHidden);
+  HWY_NOINLINE void start_maxima(std::int64_t h, const std::int64_t* rows, std::int64_t n) const {
     const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p_.sink(sequence_, h, rows[r])); };
-    if (!p_.sinks_by_query) return hn::Set(d, sink_of(0));
-    HWY_ALIGN T lanes[kLanes<T>];
-    for (std::int64_t x = 0; x < kLanes<T>; ++x) lanes[x] = sink_of(std::min(v * kLanes<T> + x, n - 1));
-    return hn::Load(d, lanes);
+    std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), p_.inputs.sinks.present() ? sink_of(0) : kHidden);
+    for (std::int64_t r = 1; p_.sinks_by_query && r < n; ++r) scratch_.maxima(r) = sink_of(r);
   }
 
-  /// Replaces the scores of a panel of n queries of head h, listed in `rows`, by exp2(s − maximum). Stores maxima, sums
-  /// and inverse sums.
+  /// Replaces the panel's scores by exp2(s − maximum), and stores maxima, sums and inverse sums. start_maxima() must
+  /// have stored the initial maxima.
   template <std::int64_t kVecs>
-  void softmax(std::int64_t h, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
+  void softmax(const KeyRange& seen) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     constexpr std::int64_t kWidth = kVecs * kN;
     T* HWY_RESTRICT scores = scratch_.scores.data;
-    hn::Vec<Tag<T>> sink[kVecs], max[kVecs], sum[kVecs], shift[kVecs];
-    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
-      sink[v] = first_maxima(h, rows, n, v);
-      max[v] = hn::Set(d, kHidden);
-    }
+    hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
+    HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
       // This operand order makes MAXPS drop NaN; the exponentials propagate NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
       hn::Store(max[v], d, scratch_.largest.at(v * kN));
-      max[v] = hn::Max(max[v], sink[v]);
+      const auto first = hn::Load(d, scratch_.maxima.at(v * kN));
+      max[v] = hn::Max(max[v], first);
       shift[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kHidden)), max[v]);
-      sum[v] = exp2_fast(d, hn::Sub(sink[v], shift[v]));
+      sum[v] = exp2_fast(d, hn::Sub(first, shift[v]));
     }
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
