@@ -42,7 +42,7 @@ class OutputRows {
   /// log2(e); `largest` is read only for max_logit.
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
-    write_max_logits(&i, 1, &largest, &sum);
+    if (has_max_logit()) write_max_logits(&i, 1, &largest, &sum);
     if (!lse_.present()) return;
     const double lse = (static_cast<double>(max) + std::log2(static_cast<double>(sum))) * kLn2;
     store_row(lse_, &lse, i, 0, 1);
@@ -81,10 +81,12 @@ class OutputRows {
     }
   }
 
+  /// Returns true if max_logit is asked for.
+  bool has_max_logit() const { return max_logit_.present(); }
+
   /// Writes max_logit for the n queries listed in `rows`, ascending: their largest scores, which are in units of
-  /// log2(e), or NaN if the sum of exponentials is NaN.
-  void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
-    if (!max_logit_.present()) return;
+  /// log2(e), or NaN if the sum of exponentials is NaN. Requires has_max_logit().
+  HWY_NOINLINE void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
     constexpr std::int64_t kMost = 8;
     double logits[kMost];
     for (std::int64_t r0 = 0; r0 < n; r0 += kMost) {

@@ -212,7 +212,7 @@ class SmallForwardWorker {
       outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
     });
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
-    outputs.write_max_logits(rows, n, scratch_.largest.data, scratch_.sums.data);
+    if (outputs.has_max_logit()) outputs.write_max_logits(rows, n, scratch_.largest.data, scratch_.sums.data);
   }
 
   /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the
@@ -258,6 +258,7 @@ class SmallForwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     constexpr std::int64_t kWidth = kVecs * kN;
+    const bool keeps_largest = p_.outputs.max_logit.present();
     T* HWY_RESTRICT scores = scratch_.scores.data;
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
@@ -266,7 +267,7 @@ class SmallForwardWorker {
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
-      hn::Store(max[v], d, scratch_.largest.at(v * kN));
+      if (keeps_largest) hn::Store(max[v], d, scratch_.largest.at(v * kN));
       const auto first = hn::Load(d, scratch_.maxima.at(v * kN));
       max[v] = hn::Max(max[v], first);
       shift[v] = hn::IfThenZeroElse(hn::Eq(max[v], hn::Set(d, kHidden)), max[v]);
