@@ -7,11 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .key_lists import KeyLists
 
-def _visible(rules: dict[str, Any], T: int, S: int, device: torch.device) -> Tensor | None:
+
+def _visible(rules: dict[str, Any], heads: int, T: int, S: int, device: torch.device) -> Tensor | None:
     """Returns the mask of visible keys, broadcastable to (B,H,T,S), or None if all keys are visible. `rules` are
     arguments of gated_attention."""
     found = rules.get("mask")
+    if (entries := rules.get("key_indices")) is not None:
+        listed = KeyLists(entries, rules["key_block_size"], S).mask(heads, S)
+        found = listed if found is None else found & listed
     at = torch.arange(T, device=device).unsqueeze(1)
     key = torch.arange(S, device=device)
     if (begins := rules.get("cu_seqlens_q")) is not None:
@@ -34,8 +39,8 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor, rules: dict[str, Any]) 
     """Returns the attention weights exp(s - lse) (B,Hq,T,S) in q's dtype, computed in f32 or better.
 
     q is (B,Hq,T,D), k (B,Hkv,S,D). lse (B,Hq,T) is the log-sum-exp of a call of gated_attention with the arguments
-    `rules`: scale, softcap, bias, mask, causality, window_left, cu_seqlens. q, k, bias and lse have gradients. A query
-    that sees no key has weights 0.
+    `rules`: scale, softcap, bias, mask, key_indices, key_block_size, causality, window_left, cu_seqlens. q, k, bias and
+    lse have gradients. A query that sees no key has weights 0.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     scale = rules.get("scale")
@@ -46,7 +51,7 @@ def attention_weights(q: Tensor, k: Tensor, lse: Tensor, rules: dict[str, Any]) 
     if rules.get("bias") is not None:
         scores = scores + rules["bias"]
     lse = lse.masked_fill(lse == -math.inf, 0.0).unsqueeze(-1)  # avoids -inf - (-inf), which is NaN
-    visible = _visible(rules, q.shape[2], k.shape[2], q.device)
+    visible = _visible(rules, q.shape[1], q.shape[2], k.shape[2], q.device)
     difference = scores - lse
     if visible is not None:
         difference = difference.masked_fill(~visible, -math.inf)

@@ -1,41 +1,83 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts lists of visible keys, as models with an index produce them, to boolean masks."""
+"""Checks lists of visible keys, as models with an index produce them, and converts them for gated_attention."""
+
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .checks import shape_of
 
 
-def _listed(what: str, name: str, listed: Tensor, size: int) -> Tensor:
-    """Converts lists of indices (…,K) to bools (…,size), true at each listed index. Negative entries are ignored."""
-    if listed.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"{what}: {name} is {listed.dtype} but must be int32 or int64")
-    if not torch.compiler.is_compiling() and bool((listed >= size).any()):
-        raise ValueError(f"{what}: {name} has entry {int(listed.max())} but must be below {size}")
-    found = torch.zeros(*listed.shape[:-1], size + 1, dtype=torch.bool, device=listed.device)
-    # Negative entries are written to an extra column, which is cut off.
-    return found.scatter_(-1, torch.where(listed < 0, size, listed).long(), True)[..., :size]
+class KeyLists(NamedTuple):
+    """Lists of the keys that each query sees, one list for the Hq/G query heads of each of G groups.
+
+    Entry e of a list stands for the `block` keys from e * block on, and -1 for none.
+    """
+
+    entries: Tensor  # (B,G,T,K), int32 or int64
+    block: int
+    keys: int  # number of keys S that the entries may name
+
+    def rules(self, keys: int) -> dict[str, Any]:
+        """Returns the lists as arguments of gated_attention, for the first `keys` keys."""
+        entries = self.entries
+        if keys < self.keys:
+            entries = entries.masked_fill(entries >= -(-keys // self.block), -1)
+        return {"key_indices": entries, "key_block_size": self.block}
+
+    def mask(self, heads: int, keys: int) -> Tensor:
+        """Returns the lists as a mask (B,1|heads,T,keys) of the first `keys` keys, true where visible."""
+        size = -(-keys // self.block)
+        listed = torch.where((self.entries < 0) | (self.entries >= size), size, self.entries).long()
+        # Entries that name none of these keys are written to an extra column, which is cut off.
+        found = torch.zeros(*listed.shape[:-1], size + 1, dtype=torch.bool, device=listed.device)
+        found = found.scatter_(-1, listed, True)[..., :size]
+        if self.block > 1:
+            found = found.repeat_interleave(self.block, dim=-1)[..., :keys]
+        groups = found.shape[1]
+        return found if groups == 1 else found.repeat_interleave(heads // groups, dim=1)
 
 
-def mask_of_keys(what: str, name: str, keys: Tensor, queries: Tensor, key_count: int) -> Tensor:
-    """Returns the mask (B,1,T,key_count) of the `keys` (B,T,K) visible to all heads of each query in `queries`
-    (B,Hq,T,D)."""
-    B, _, T, _ = queries.shape
-    if keys.dim() != 3 or keys.shape[:2] != (B, T):
-        raise ValueError(f"{what}: {name} has shape {shape_of(keys)} but must be ({B},{T},K)")
-    return _listed(what, name, keys, key_count).unsqueeze(1)
+def lists_of_index(
+    what: str, module: nn.Module, queries: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
+) -> list[KeyLists]:
+    """Returns the lists that an index chose among `keys` keys for `queries` (B,Hq,T,D). Raises ValueError, which begins
+    with `what`, for other shapes and types, and for entries that name no key.
 
-
-def mask_of_blocks(what: str, name: str, blocks: Tensor, queries: Tensor, key_count: int, block: int) -> Tensor:
-    """Returns the mask (B,Hq,T,key_count) of the key blocks visible to each query in `queries` (B,Hq,T,D).
-
-    `blocks` (B,G,T,K) lists blocks of `block` keys. Each of the G lists is for Hq/G consecutive heads.
+    `indices` (B,T,K) lists keys for all heads. `block_indices` (B,G,T,K) lists blocks of `module.config`'s
+    index_block_size keys. Each of its G lists is for Hq/G consecutive heads.
     """
     B, heads, T, _ = queries.shape
-    if blocks.dim() != 4 or (blocks.shape[0], blocks.shape[2]) != (B, T) or heads % max(1, blocks.shape[1]) != 0:
-        raise ValueError(
-            f"{what}: {name} has shape {shape_of(blocks)} but must be ({B},G,{T},K), G a divisor of {heads} heads"
-        )
-    seen = _listed(what, name, blocks, -(-key_count // block)).repeat_interleave(block, dim=-1)
-    return seen[..., :key_count].repeat_interleave(heads // blocks.shape[1], dim=1)
+    lists = []
+    if indices is not None:
+        if indices.dim() != 3 or indices.shape[:2] != (B, T):
+            raise ValueError(f"{what}: indices has shape {shape_of(indices)} but must be ({B},{T},K)")
+        lists.append(_checked(what, "indices", KeyLists(indices.unsqueeze(1), 1, keys)))
+    if block_indices is not None:
+        block = getattr(getattr(module, "config", None), "index_block_size", None)
+        if block is None or block < 1:
+            raise ValueError(
+                f"{what}: block_indices need the keys of a block, but config.index_block_size is {block}: set it"
+            )
+        shape = block_indices.shape
+        if len(shape) != 4 or (shape[0], shape[2]) != (B, T) or heads % max(1, shape[1]) != 0:
+            raise ValueError(
+                f"{what}: block_indices has shape {shape_of(block_indices)} but must be ({B},G,{T},K), G a divisor of "
+                f"{heads} heads"
+            )
+        lists.append(_checked(what, "block_indices", KeyLists(block_indices, block, keys)))
+    return lists
+
+
+def _checked(what: str, name: str, lists: KeyLists) -> KeyLists:
+    entries = lists.entries
+    if entries.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"{what}: {name} is {entries.dtype} but must be int32 or int64")
+    if torch.compiler.is_compiling():
+        return lists
+    most = -(-lists.keys // lists.block) - 1
+    wrong = (entries < -1) | (entries > most)
+    if bool(wrong.any()):
+        raise ValueError(f"{what}: {name} has entry {int(entries[wrong][0])} but must be -1 to {most}")
+    return lists

@@ -38,7 +38,7 @@ from .attention_weights import attention_weights
 from .checks import shape_of
 from .errors import call_as
 from .foreign_arguments import refuse_unknown
-from .key_lists import mask_of_blocks, mask_of_keys
+from .key_lists import KeyLists, lists_of_index
 from .packed_rows import begins_of, numbers_in_one_row, one_row
 from .sharding import described
 
@@ -58,6 +58,7 @@ ARGUMENTS = {
     "k": "key",
     "v": "value",
     "mask": "attention_mask",
+    "key_indices": "indices or block_indices",
     "bias": "attention_mask or position_bias",
     "scale": "scaling",
     "sinks": "s_aux",
@@ -232,7 +233,7 @@ def attention_forward(
     cu_seq_lens_k (N+1) give the first token of each sequence in a row; without them, the KeyMask may.
 
     indices (B,T,K) are the keys visible to all heads, in addition to the mask's restrictions. block_indices (B,G,T,K)
-    are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, negative in unused entries.
+    are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, -1 in unused entries.
     s_aux (Hq), or sinks of the shape (Hq) or (B|1,Hq,T,1), of each query, holds the logits of sinks. It has a gradient.
 
     A cache must be one that the model has already updated. Paged caches, which attention itself would read, are
@@ -251,7 +252,7 @@ def attention_forward(
     T = query.shape[2]
     if query.shape[0] != key.shape[0]:  # learned queries, shared by all sequences
         query = query.expand(key.shape[0], -1, -1, -1)
-    chosen = _chosen_keys(what, module, query, key.shape[2], indices, block_indices)
+    lists = lists_of_index(what, module, query, key.shape[2], indices, block_indices)
     if cu_seq_lens_q is not None:
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     if attention_mask is not None:
@@ -266,9 +267,6 @@ def attention_forward(
         raise ValueError(
             f"{what}: sliding_window is {sliding_window}, without a mask that says on which sides of a query: {INSTEAD}"
         )
-    if chosen is not None:
-        chosen = chosen[..., : key.shape[2]]
-        rules["mask"] = chosen & rules["mask"] if "mask" in rules else chosen
     if position_bias is not None:
         rules["bias"] = _with_position_bias(position_bias, rules.get("bias"), key.shape[2])
     if s_aux is not None or sinks is not None:
@@ -276,6 +274,7 @@ def attention_forward(
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
     if sequences is not None and cu_seq_lens_q is None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
+    _add_lists(rules, lists, query.shape[1], key)
     names = ARGUMENTS if sinks is None else {**ARGUMENTS, "sinks": "sinks"}
     if not output_attentions:
         return _attend(what, names, query, key, value, rules)[0], None
@@ -283,18 +282,19 @@ def attention_forward(
     return y, _weights(query, key, lse, rules)
 
 
-def _chosen_keys(
-    what: str, module: nn.Module, query: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
-) -> Tensor | None:
-    """Converts the keys chosen by an index to a mask (B,1|Hq,T,keys)."""
-    chosen = None if indices is None else mask_of_keys(what, "indices", indices, query, keys)
-    if block_indices is None:
-        return chosen
-    block = getattr(getattr(module, "config", None), "index_block_size", None)
-    if block is None:
-        raise ValueError(f"{what}: block_indices need the keys of a block, but there is no config.index_block_size")
-    blocks = mask_of_blocks(what, "block_indices", block_indices, query, keys, block)
-    return blocks if chosen is None else blocks & chosen
+def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor) -> None:
+    """Adds lists of keys to the arguments `rules` of gated_attention, for `heads` query heads and key (B,Hkv,S,D).
+
+    gated_attention takes one KeyLists, for all heads or for each key/value head. In packed sequences it numbers the keys
+    of each sequence, but models number the keys of a row. All other lists are added as a mask (B,1|Hq,T,S).
+    """
+    kv_heads, keys = key.shape[1:3]
+    for each in lists:
+        if each.entries.shape[1] in (1, kv_heads) and not {"key_indices", "cu_seqlens_q"} & rules.keys():
+            rules.update(each.rules(keys))
+        else:
+            mask = each.mask(heads, keys)
+            rules["mask"] = mask & rules["mask"] if "mask" in rules else mask
 
 
 def _sinks(what: str, s_aux: Tensor | None, sinks: Tensor | None, query: Tensor) -> Tensor:

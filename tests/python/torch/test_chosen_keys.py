@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import headgate.torch.transformers
 import models
@@ -105,19 +106,95 @@ def test_indices_limit_the_keys_that_the_mask_leaves(dtype):
         assert_all_near(found, expected_of(q, k, v, chosen[:, None] & CAUSAL), inputs)
 
 
-def test_block_indices_limit_the_blocks_of_each_group_of_heads():
-    q, k, v = inputs = tensors()
-    blocks = torch.tensor([[[[0, 2]] * T, [[0, -1]] + [[1, -1]] * (T - 1)]] * B)
-    chosen = torch.zeros(B, 2, T, 12, dtype=torch.bool)
-    for b, g, t in torch.cartesian_prod(*map(torch.arange, (B, 2, T))).tolist():
+def blocks_of(groups, size=4):
+    """Returns the first block and another one or none for each query, and the mask (B,HEADS,T,S) of their keys."""
+    blocks = torch.randint(-1, -(-S // size), (B, groups, T, 2))
+    blocks[..., 0] = 0
+    chosen = torch.zeros(B, groups, T, size * -(-S // size), dtype=torch.bool)
+    for b, g, t in torch.cartesian_prod(*map(torch.arange, (B, groups, T))).tolist():
         for block in blocks[b, g, t].tolist():
             if block >= 0:
-                chosen[b, g, t, 4 * block : 4 * block + 4] = True
-    visible = chosen[..., :S].repeat_interleave(2, dim=1) & CAUSAL
-    found = forward(
-        layer(index_block_size=4), q, k, v, CAUSAL[None, None], block_indices=blocks, output_attentions=True
-    )
+                chosen[b, g, t, size * block : size * block + size] = True
+    return blocks, chosen[..., :S].repeat_interleave(HEADS // groups, dim=1)
+
+
+@pytest.mark.parametrize("groups", [1, 2, HEADS])
+def test_block_indices_limit_the_blocks_of_each_group_of_heads(groups):
+    q, k, v = inputs = tensors()
+    blocks, chosen = blocks_of(groups)
+    for mask in (CAUSAL[None, None], headgate.torch.transformers.KeyMask(None, None)):
+        found = forward(layer(index_block_size=4), q, k, v, mask, block_indices=blocks, output_attentions=True)
+        assert_all_near(found, expected_of(q, k, v, chosen & CAUSAL), inputs)
+
+
+@pytest.mark.parametrize("groups", [1, 2, HEADS])
+def test_indices_and_block_indices_limit_the_keys_together(groups):
+    q, k, v = inputs = tensors()
+    blocks, chosen = blocks_of(groups)
+    mask = headgate.torch.transformers.KeyMask(None, None)
+    indices = torch.tensor([0, 2, 5, -1]).expand(B, T, -1)
+    visible = chosen & CAUSAL & torch.zeros(S, dtype=torch.bool).index_fill(0, torch.tensor([0, 2, 5]), True)
+    given = {"indices": indices, "block_indices": blocks}
+    found = forward(layer(index_block_size=4), q, k, v, mask, **given, output_attentions=True)
     assert_all_near(found, expected_of(q, k, v, visible), inputs)
+
+
+def test_indices_of_a_padded_text_number_the_padding_too():
+    q, k, v = inputs = tensors()
+    real = torch.arange(S) >= torch.tensor([[0], [3]])
+    mask = headgate.torch.transformers.KeyMask(real[:, None, None], None)
+    indices = torch.tensor([0, 1, 3, 6]).expand(B, T, -1)
+    visible = torch.zeros(S, dtype=torch.bool).index_fill(0, torch.tensor([0, 1, 3, 6]), True)
+    found = forward(layer(), q, k, v, mask, indices=indices, output_attentions=True)
+    assert_all_near(found, expected_of(q, k, v, visible & real[:, None, None] & CAUSAL), inputs)
+
+
+def test_indices_of_packed_sequences_number_the_keys_of_the_row():
+    q, k, v = inputs = [torch.randn(1, HEADS, T, D, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    begins = torch.tensor([0, 2, T])
+    mask = headgate.torch.transformers.KeyMask(None, None, begins)
+    indices = torch.tensor([[[0], [0], [2], [2], [3], [4]]])
+    indices = torch.cat((indices, torch.zeros_like(indices)), dim=-1)  # key 0 is of the first sequence alone
+    visible = torch.zeros(1, 1, T, T, dtype=torch.bool).scatter_(-1, indices[:, None], True)
+    visible[:, :, 2:, 0] = False
+    found = forward(layer(), q, k, v, mask, indices=indices, output_attentions=True)
+    assert_all_near(found, expected_of(q, k, v, visible), inputs)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the number of elements of the largest tensor that an operator returns."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        out = function(*args, **(kwargs or {}))
+        for x in out if isinstance(out, (tuple, list)) else (out,):
+            if isinstance(x, torch.Tensor):
+                self.elements = max(self.elements, x.numel())
+        return out
+
+
+@pytest.mark.parametrize("name, groups", [("indices", None), ("block_indices", 1), ("block_indices", 2)])
+def test_lists_make_no_mask_of_all_keys(monkeypatch, name, groups):
+    """No tensor has T·S elements, forward and backward."""
+    queries, keys = 40, 2000  # T·S is more than any input has
+    q, k, v = (torch.randn(1, heads, n, D, requires_grad=True) for heads, n in ((4, queries), (2, keys), (2, keys)))
+    shape = (1, queries, 8) if groups is None else (1, groups, queries, 8)
+    lists = torch.randint(0, keys // 4, shape, dtype=torch.int32)
+    calls = []
+
+    def recorded(*args, **kwargs):
+        calls.append(kwargs)
+        return headgate.torch.gated_attention(*args, **kwargs)
+
+    monkeypatch.setattr(headgate.torch.transformers, "gated_attention", recorded)
+    mask = headgate.torch.transformers.KeyMask(None, None)
+    with LargestTensor() as largest:
+        y, _ = forward(layer(index_block_size=4), q, k, v, mask, **{name: lists})
+        y.sum().backward()
+    assert largest.elements == k.numel() < queries * keys
+    (call,) = calls
+    assert "mask" not in call and call["key_indices"].data_ptr() == lists.data_ptr()
 
 
 @pytest.mark.parametrize("shape", [(B, HEADS, T, 1), (1, HEADS, T, 1), (HEADS,)])
@@ -157,12 +234,19 @@ def test_sink_of_a_query_that_sees_nothing_leaves_zero():
     assert not sinks.grad[:, :, 2].any() and all(x.grad.isfinite().all() for x in (q, k, v, sinks))
 
 
-def test_indices_of_a_static_prompt_may_name_slots_that_are_not_filled():
-    q, k, v = torch.randn(1, 2, 3, D), torch.randn(1, 2, 5, D), torch.randn(1, 2, 5, D)
-    indices = torch.tensor([[[0, 4], [1, 3], [2, 0]]])
-    y, _ = forward(layer(), q, k, v, None, indices=indices)
-    visible = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool()
+@pytest.mark.parametrize("name", ["indices", "block_indices"])
+def test_lists_of_a_static_prompt_may_name_slots_that_are_not_filled(name):
+    q, k, v = torch.randn(1, 2, 3, D), torch.randn(1, 2, 7, D), torch.randn(1, 2, 7, D)
+    if name == "indices":
+        lists = torch.tensor([[[0, 6], [1, 3], [2, 0]]])
+        visible = torch.tensor([[1, 0, 0], [0, 1, 0], [1, 0, 1]]).bool()
+    else:
+        lists = torch.tensor([[[[0, 3], [2, 0], [1, -1]]]])
+        visible = torch.tensor([[1, 0, 0], [1, 1, 0], [0, 0, 1]]).bool()
+    y, _ = forward(layer(index_block_size=2), q, k, v, None, **{name: lists})
     torch.testing.assert_close(y, forward(layer(), q, k[:, :, :3], v[:, :, :3], visible[None, None])[0])
+    with pytest.raises(ValueError, match=f"{name} has entry 7 but must be -1 to {6 if name == 'indices' else 3}"):
+        forward(layer(index_block_size=2), q, k, v, None, **{name: torch.full_like(lists, 7)})
 
 
 @pytest.mark.parametrize(
@@ -170,12 +254,13 @@ def test_indices_of_a_static_prompt_may_name_slots_that_are_not_filled():
     [
         ({"indices": torch.zeros(1, T, 2).long()}, r"indices has shape \(1,6,2\) but must be \(2,6,K\)"),
         ({"indices": torch.zeros(B, T, 2)}, "indices is torch.float32 but must be int32 or int64"),
-        ({"indices": torch.full((B, T, 1), S)}, "indices has entry 9 but must be below 9"),
+        ({"indices": torch.full((B, T, 1), -2)}, "indices has entry -2 but must be -1 to 8"),
+        ({"indices": torch.full((B, T, 1), S)}, "indices has entry 9 but must be -1 to 8"),
         (
             {"block_indices": torch.zeros(B, 3, T, 1).long()},
             r"block_indices has shape \(2,3,6,1\) but must be \(2,G,6,K\)",
         ),
-        ({"block_indices": torch.full((B, 2, T, 1), 3)}, "block_indices has entry 3 but must be below 3"),
+        ({"block_indices": torch.full((B, 2, T, 1), 3)}, "block_indices has entry 3 but must be -1 to 2"),
         ({"sinks": torch.zeros(3, HEADS, T, 1)}, r"sinks has shape \(3,4,6,1\) but must be \(4\) or \(2,4,6,1\)"),
         ({"sinks": torch.zeros(B, HEADS, T)}, r"sinks has shape \(2,4,6\) but must be \(4\) or \(2,4,6,1\)"),
         ({"sinks": torch.zeros(HEADS), "s_aux": torch.zeros(HEADS)}, "s_aux and sinks are both given"),
@@ -189,7 +274,7 @@ def test_argument_of_another_shape_is_refused(given, message):
 
 
 def test_block_indices_without_a_size_of_blocks_are_refused():
-    with pytest.raises(ValueError, match="^headgate: LlamaAttention: block_indices need the keys of a block"):
+    with pytest.raises(ValueError, match="^headgate: LlamaAttention: block_indices need the keys of a block.* None"):
         forward(layer(), *tensors(), CAUSAL[None, None], block_indices=torch.zeros(B, 2, T, 1).long())
 
 

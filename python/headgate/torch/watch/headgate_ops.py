@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import observers
+from ..key_lists import KeyLists
 from .call import Call
 from .masks import recognised, split_bias
 from .transformers import gate_of
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     from .handle import Watch
 
 WITHOUT_EFFECT = (
-    "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths dropout "
-    "dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale"
+    "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths "
+    "key_indices key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale"
 ).split()
 """Arguments that are read here, or that do not change the weights."""
 
@@ -69,6 +70,13 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
         lengths = arguments["key_lengths"]
         short = (torch.arange(S, device=q.device) < lengths[:, None])[:, None, None]
         visible = short if visible is None else visible & short
+    if arguments.get("key_indices") is not None:
+        if begins is not None:
+            raise ValueError("key_indices of packed sequences are not read")
+        entries = arguments["key_indices"]
+        entries = entries.reshape((1,) * (4 - entries.dim()) + entries.shape)
+        listed = KeyLists(entries, arguments.get("key_block_size", 1), S).mask(q.shape[1], S)
+        visible = listed if visible is None else visible & listed
     if visible is not None:
         visible = visible.reshape((1,) * (4 - visible.dim()) + visible.shape)
     if rules["causal"] or begins is not None:

@@ -13,7 +13,7 @@ from .. import observers
 from ..added_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
-from ..key_lists import mask_of_blocks, mask_of_keys
+from ..key_lists import lists_of_index
 from .call import Call
 from .wrapping import Wrapped
 
@@ -127,11 +127,10 @@ def call_of(
     if named.get("position_bias") is not None:
         bias = taken(named["position_bias"])[..., :S]
         call["bias"] = bias if call.get("bias") is None else bias + call["bias"]
-    for key, convert in (("indices", mask_of_keys), ("block_indices", mask_of_blocks)):
-        if named.get(key) is not None:
-            more = (module.config.index_block_size,) if key == "block_indices" else ()
-            listed = convert("watch", key, named[key], q, S, *more)
-            call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
+    keys = named["key"].shape[2]
+    for lists in lists_of_index("watch", module, q, keys, named.get("indices"), named.get("block_indices")):
+        listed = lists.mask(q.shape[1], S)
+        call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
     for key in ("s_aux", "sinks"):
         if named.get(key) is not None:
             x = taken(named[key])
