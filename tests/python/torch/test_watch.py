@@ -221,6 +221,26 @@ def test_function_of_headgate_is_seen_with_its_gate():
     assert row["first_token_attention_gated"] == pytest.approx(passed, rel=1e-5)
 
 
+@pytest.mark.parametrize("block", [1, 2])
+@pytest.mark.parametrize("first", ["all", "even"])
+def test_function_of_headgate_with_lists_of_keys_equals_its_weights(first, block):
+    """Lists that skip the token before a query, and with "even" those of odd queries the first token too."""
+    lists = torch.tensor([[-(i % 2) if first == "even" else 0, i // block, i // (2 * block)] for i in range(9)])
+
+    def attend(q, k, v):
+        return gated_attention(q, k, v, causality="causal", key_indices=lists, key_block_size=block)
+
+    model, x = nn.ModuleDict({"a": Attention(attend)}), torch.randn(2, 9, 32)
+    with watch(model, "all") as seen:
+        model["a"](x)
+    weights = model["a"].weights(x, (torch.arange(9) // block == lists[..., None]).any(1).tril())
+    row, expected = seen.layers[0], reference.figures(weights, whole(2, 9))
+    if first == "even":  # a first token that is not listed has a weight of 0, unlike one that a window hides
+        assert row["first_token_attention"] == pytest.approx(weights[:, :, 1:, 0].mean().item(), rel=1e-5)
+        expected = {name: expected[name] for name in ("attention_entropy", "mean_distance")}
+    reference.assert_row(row, expected)
+
+
 @pytest.mark.parametrize("batch_first", [False, True])
 def test_multihead_attention_cross_with_padding_equals_its_weights(batch_first):
     model = nn.ModuleDict({"mha": nn.MultiheadAttention(32, 4, kdim=24, vdim=24, batch_first=batch_first)})

@@ -25,6 +25,7 @@ class Call:
     window: int | None = None  # with `causal`: keys that a query sees, up to its own
     slides: bool = False  # the layer has a window, which may hide no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
+    listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an index chose; says nothing about sequences
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
     sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T), logits
     cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
@@ -45,9 +46,10 @@ class Call:
             rules["causality"] = "causal"
             if self.window is not None:
                 rules["window_left"] = self.window - 1
-        for name in ("mask", "bias"):
-            if (given := getattr(self, name)) is not None:
-                rules[name] = given
+        if self.bias is not None:
+            rules["bias"] = self.bias
+        if (visible := both(self.mask, self.listed)) is not None:
+            rules["mask"] = visible
         if self.sinks is not None:
             rules["sinks"] = self.sinks.float()
         return rules
@@ -56,6 +58,11 @@ class Call:
         """Returns the logits of the sinks in `wide`, (1,Hq,1) or (B|1,Hq,T)."""
         sinks = self.sinks.to(wide)
         return sinks[None, :, None] if sinks.dim() == 1 else sinks
+
+
+def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    """Returns where two masks are both true. A mask that is None is true everywhere."""
+    return b if a is None else a if b is None else a & b
 
 
 @dataclass
@@ -81,6 +88,8 @@ def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
 def geometry_of(call: Call) -> Geometry:
     """Derives the geometry of a call from its mask, its rules and the positions of its queries."""
     found = _geometry_of(call)
+    if call.listed is not None:
+        found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
     if call.positions is not None:  # a query sees the first key only if it sees all keys up to its position
         found.sees_first = found.sees_first & (call.positions < found.keys)
         found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
@@ -145,6 +154,26 @@ def _geometry_of(call: Call) -> Geometry:
     return Geometry(at, first.clamp_max(S - 1), real, counted, sees, keys, sequence)
 
 
+def _visible(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor | None:
+    """Returns which keys some queries see, (B|1,Hq|1,R|1,S), or None if they see all."""
+    S, device = call.k.shape[2], call.q.device
+    rows = torch.arange(call.q.shape[2], device=device)[queries]
+    visible = call.mask if call.mask is None or call.mask.shape[-2] == 1 else call.mask[..., rows, :]
+    if call.listed is not None:
+        visible = both(visible, call.listed[..., rows, :])
+    if call.causal:
+        key = torch.arange(S, device=device)
+        at = (rows + (S - call.q.shape[2]))[:, None]
+        near = key <= at
+        if call.window is not None:
+            near = near & (key > at - call.window)
+        visible = both(visible, near)
+    if geometry.sequence is not None:
+        number = geometry.sequence
+        visible = both(visible, (number[:, rows, None] == number[:, None])[:, None])
+    return visible
+
+
 def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
     """Returns the scores (B,Hq,R,S) of some queries in f32 or better, -inf where a key is hidden."""
     q, k = call.q[:, :, queries], call.k
@@ -158,25 +187,13 @@ def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
     rows = torch.arange(call.q.shape[2], device=q.device)[queries]
     if call.bias is not None:
         found = found + (call.bias if call.bias.shape[-2] == 1 else call.bias[..., rows, :])
-    visible = None
-    if call.mask is not None:
-        visible = call.mask if call.mask.shape[-2] == 1 else call.mask[..., rows, :]
-    if call.causal:
-        key = torch.arange(S, device=q.device)
-        at = (rows + (S - call.q.shape[2]))[:, None]
-        near = key <= at
-        if call.window is not None:
-            near = near & (key > at - call.window)
-        visible = near if visible is None else visible & near
-    if geometry.sequence is not None:
-        number = geometry.sequence
-        same = (number[:, rows, None] == number[:, None])[:, None]
-        visible = same if visible is None else visible & same
+    visible = _visible(call, geometry, rows)
     return found if visible is None else found.masked_fill(~visible, -math.inf)
 
 
 def scores_of_first(call: Call, geometry: Geometry) -> Tensor:
-    """Returns the score (B,Hq,T) of each query on the first key of its sequence, whether it sees the key or not."""
+    """Returns the score (B,Hq,T) of each query on the first key of its sequence, also if a window hides the key. The
+    score is -inf if the query's list lacks the key."""
     q, k, first = call.q, call.k, geometry.first
     B, Hq, T, D = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)
@@ -194,4 +211,8 @@ def scores_of_first(call: Call, geometry: Geometry) -> Tensor:
         bias = call.bias.expand(B, -1, T, -1)
         at = first.expand(B, T)[:, None, :, None].expand(-1, bias.shape[1], -1, 1)
         found = found + bias.gather(-1, at)[..., 0]
+    if call.listed is not None:
+        listed = call.listed.expand(B, -1, -1, -1)
+        at = first.expand(B, T)[:, None, :, None].expand(-1, listed.shape[1], -1, 1)
+        found = found.masked_fill(~listed.gather(-1, at)[..., 0], -math.inf)
     return found

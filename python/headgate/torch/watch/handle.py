@@ -255,7 +255,7 @@ class Watch:
 
     def _geometry(self, call: Call) -> Geometry:
         T, S = call.q.shape[2], call.k.shape[2]
-        parts = (call.mask, call.cu_seqlens, call.positions)
+        parts = (call.mask, call.listed, call.cu_seqlens, call.positions)
         key = (*map(id, parts), call.q.shape[0], T, S, call.causal, call.window, call.cross)
         if key not in self._geometries:
             self._geometries[key] = parts, geometry_of(call)

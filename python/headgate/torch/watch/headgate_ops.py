@@ -75,8 +75,7 @@ def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tu
             raise ValueError("key_indices of packed sequences are not read")
         entries = arguments["key_indices"]
         entries = entries.reshape((1,) * (4 - entries.dim()) + entries.shape)
-        listed = KeyLists(entries, arguments.get("key_block_size", 1), S).mask(q.shape[1], S)
-        visible = listed if visible is None else visible & listed
+        rules["listed"] = KeyLists(entries, arguments.get("key_block_size", 1), S).mask(q.shape[1], S)
     if visible is not None:
         visible = visible.reshape((1,) * (4 - visible.dim()) + visible.shape)
     if rules["causal"] or begins is not None:

@@ -108,7 +108,7 @@ def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Ten
     """Returns {"lse": …} and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is
     the call's log-sum-exp, if it is known."""
     q = call.q
-    packed_rules = call.cu_seqlens is not None and (call.mask is not None or call.bias is not None)
+    packed_rules = call.cu_seqlens is not None and any(x is not None for x in (call.mask, call.listed, call.bias))
     kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 576
     if not kernels or packed_rules or ("distance" in wanted and not call.causal):
         return by_blocks(call, geometry, wanted)

@@ -14,7 +14,7 @@ from ..added_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import lists_of_index
-from .call import Call
+from .call import Call, both
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
@@ -129,8 +129,7 @@ def call_of(
         call["bias"] = bias if call.get("bias") is None else bias + call["bias"]
     keys = named["key"].shape[2]
     for lists in lists_of_index("watch", module, q, keys, named.get("indices"), named.get("block_indices")):
-        listed = lists.mask(q.shape[1], S)
-        call["mask"] = listed if call.get("mask") is None else listed & call["mask"]
+        call["listed"] = both(call.get("listed"), lists.mask(q.shape[1], S))
     for key in ("s_aux", "sinks"):
         if named.get(key) is not None:
             x = taken(named[key])
