@@ -8,8 +8,8 @@
 namespace headgate::python {
 namespace {
 
-/// Declares DLPackExchangeAPI, a table of C functions that export tensors (dlpack.h, DLPack 1.3 and later). Only the
-/// function that is called here has its real type.
+/// Declares DLPackExchangeAPI, a table of C functions that export tensors (dlpack.h, DLPack 1.3 and later). Only
+/// dltensor_from_py_object_no_sync, the one function called here, has its real type.
 struct ExchangeApi {
   std::uint32_t major, minor;
   ExchangeApi* previous;  ///< API table of an older major version
@@ -48,7 +48,8 @@ DType dtype_of_dlpack(const nb::dlpack::dtype& dtype) {
   }
 }
 
-/// Converts a one-letter format of the buffer protocol (native byte order) and its item size to a dtype.
+/// Converts a one-letter format of the buffer protocol, such as "f", and the bytes of an item to a dtype. Returns
+/// DType::none for other formats.
 DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   if (format == nullptr || format[0] == '\0' || format[1] != '\0') return DType::none;
   switch (format[0]) {

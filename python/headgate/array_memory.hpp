@@ -32,10 +32,10 @@ struct ArrayMemory {
   nb::ndarray<nb::ro> described;  ///< nanobind's handle of the array, if read_directly() has not read it
 };
 
-/// Reads a NumPy array by the buffer protocol, or a PyTorch tensor by the C functions of DLPack's exchange API. Both
-/// take a tenth of the time of the general path, which calls `__dlpack__`. Returns nothing for subclasses, other
-/// devices, other dtypes, more than four dimensions, and tensors with a lazy negation. The general path then reads the
-/// array or reports why it cannot.
+/// Reads a NumPy array by the buffer protocol, or a PyTorch tensor by the C functions of DLPack's exchange API. Either
+/// way takes a tenth of the time of the general path, which calls `__dlpack__`. Returns nothing for subclasses, devices
+/// other than the CPU, unsupported dtypes, more than four dimensions, and tensors with a lazy negation. The caller then
+/// takes the general path, which reads the array or reports why it cannot.
 std::optional<ArrayMemory> read_directly(nb::handle object);
 
 }  // namespace headgate::python

@@ -37,7 +37,7 @@ constexpr std::array<DTypeRow, 8> kDTypes{{
     {DType::i8, Code::Int, 8, "int8"},
 }};
 
-/// Range of the number of dimensions that an array of a kind may have, both ends included.
+/// Minimum and maximum number of dimensions of an array.
 struct Ranks {
   std::size_t low, high;
 };
@@ -79,7 +79,7 @@ bool is_numpy_bfloat16(nb::handle object) {
   return nb::hasattr(object, "__array_interface__") && own_dtype(object) == "bfloat16";
 }
 
-/// Returns why `object` cannot be read as an array: the error of its own `__dlpack__`, if it raises one.
+/// Returns why `object` cannot be read as an array. Includes the error that its `__dlpack__` raises, if any.
 std::string refusal_of(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) {
     return formatted("is a {} but must be an array (NumPy's, PyTorch's or another with DLPack)", class_name_of(object));
@@ -269,8 +269,8 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle obj
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Creates arrays with NumPy or PyTorch. Caches the library's `empty` and dtypes, which stay referenced for the life of
-/// the process.
+/// Creates arrays with NumPy or PyTorch. Caches the `empty` function and the dtypes of that library, and never releases
+/// them.
 class Program {
  public:
   explicit Program(const char* name) : name_(name) {}
@@ -351,8 +351,8 @@ nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const 
 }
 
 nb::object Maker::empty_like(const Input& of) const {
-  // torch.empty_like is faster than torch.empty. It keeps the strides of a dense tensor, so the tensor must be
-  // contiguous.
+  // torch.empty_like is faster than torch.empty. It copies the strides of its argument, so only a contiguous one yields
+  // a contiguous output.
   if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
     static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
     const std::array<PyObject*, 1> arguments{of.array.owner.ptr()};

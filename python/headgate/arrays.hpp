@@ -27,7 +27,8 @@ namespace nb = nanobind;
 /// Order of the dimensions of q, k, v, gate and arrays of the same shapes.
 enum class Layout { bhtd, bthd };
 
-/// Determines the dimensions of a Python array and how they map to the four dimensions of a view.
+/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Below, X is any
+/// number of features, N the number of sequences, M and P any sizes.
 enum class ArrayKind {
   heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
   rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
@@ -38,9 +39,9 @@ enum class ArrayKind {
   head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
   pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
-  states,          ///< (N,H,D,Dv) in every layout, even if q has no batch dimension
+  states,          ///< states of linear attention: (N,H,D,Dv) in every layout, even if q has no batch dimension
   channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
-  channel_states,  ///< (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
+  channel_states,  ///< states of a convolution: (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
   head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
   any,             ///< up to four dimensions, unchanged; the view has dimensions of size 1 prepended
 };
@@ -65,17 +66,18 @@ struct Output {
 };
 
 /// Returns a view of the memory of `object`; the view is absent if `object` is None. Throws Error, "FUNCTION: NAME …",
-/// if `object` is no CPU array, or its dtype is unsupported, or its rank does not fit `kind`.
+/// if `object` is not a CPU array, its dtype is unsupported, or its rank does not match `kind`.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns a view of an array that the caller passed for writing, like input_of(). Records the array in `keywords`, so
-/// that autograd learns of the write. Rejects read-only arrays, and tensors with a lazy negation or conjugation.
+/// Returns a view of an array that the caller passed for writing, like input_of(). Records the array in `keywords`,
+/// which reports the write to autograd after the call. Rejects read-only arrays, and tensors with a lazy negation or
+/// conjugation.
 Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// Returns a view of an array that `function` itself created, like output_of(). Records nothing for autograd.
 Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns the output for `array`. If `array` is None, sets it to the result of make() first.
+/// Returns `array` as an output. If `array` is None, first sets it to the result of make().
 template <class Make>
 Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
                     const Make& make) {
@@ -84,7 +86,8 @@ Output place_output(const Keywords& keywords, const char* name, nb::object& arra
   return made_output_of(keywords.function(), name, array, kind, layout);
 }
 
-/// Converts the shape of a view to the shape of a Python array of `kind`, with or without the batch dimension.
+/// Converts the shape of a view to the shape of a Python array of `kind`. Omits the batch dimension unless `has_batch`
+/// is true.
 std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
 
 /// Parses the name of a dtype, in Headgate's spelling ("f32") or NumPy's ("float32"). Throws Error, "FUNCTION: NAME:

@@ -49,7 +49,7 @@ constexpr std::size_t kY = row_number(kAttentionOutputs, &AttentionOutputs::y),
                       kLse = row_number(kAttentionOutputs, &AttentionOutputs::lse),
                       kAttn = row_number(kAttentionOutputs, &AttentionOutputs::attn);
 
-/// Number of inputs that a forward pass without y requires: q and k.
+/// Number of inputs that a forward pass requires if it computes no y: q and k, which suffice for lse.
 constexpr std::size_t kInputsOfLse = 2;
 
 nb::object attention(const Keywords& keywords) {

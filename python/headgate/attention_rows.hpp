@@ -30,14 +30,14 @@ Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInp
 /// Reads every option from the arguments.
 AttentionOptions take_options(const Keywords& keywords);
 
-/// Return the signature and help texts of the inputs and the layout, of the layout alone, and of the options. The first
-/// `required` inputs have no default.
+/// Signature and help texts of arguments: input_texts() covers the inputs and the layout, layout_text() the layout
+/// alone, option_texts() the options. The first `required` inputs have no default.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// Returns torch_rows() of attention and adds the gate functions: tuples of the name and whether the function is 0 at
-/// some logit.
+/// Returns torch_rows() of attention, with an additional entry "gate_functions". It lists tuples (name, whether the
+/// function is 0 at some logit).
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

@@ -20,13 +20,13 @@
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 
-// Binding of headgate/cache.hpp: KvCache.
+// Binds headgate/cache.hpp: KvCache.
 
 namespace headgate::python {
 namespace {
 
-/// Allocates memory for a cache and returns its owner. Arrays of the cache's pages keep this memory alive, even after
-/// the cache has grown into new memory.
+/// Allocates memory for a cache and returns a capsule that owns it. Python arrays of the pages reference the capsule,
+/// so they stay valid after the cache has moved to larger memory.
 nb::capsule take_memory(std::size_t bytes) {
   auto memory = std::make_unique<std::uint64_t[]>((bytes + 7) / 8);
   return {memory.release(), [](void* data) noexcept { delete[] static_cast<std::uint64_t*>(data); }};
@@ -94,7 +94,7 @@ void append(Cache& self, const Keywords& keywords) {
   self.with([&](KvCache& cache) { cache.append(sequences, keys.view, values.view); });
 }
 
-/// Returns a binding that calls kMethod of the cache with the integer arguments `names`.
+/// Returns a binding that calls kMethod of the cache with its integer arguments, called `names` in Python.
 template <auto kMethod, class... Names>
 auto method(const Names*... names) {
   return [=](Cache& self, const Keywords& keywords) {

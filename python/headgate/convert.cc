@@ -11,7 +11,7 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Bindings of headgate/convert.hpp: rounding to 16 and 8 bits.
+// Binds headgate/convert.hpp: rounding to 16 and 8 bits.
 
 namespace headgate::python {
 namespace {

@@ -19,7 +19,8 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// Number of inputs that may be positional arguments (all), and of required ones (x). y and dy have the kind of x.
+/// kPositional counts the inputs that may be given by position: all of them. kRequired counts the required ones: x. kX
+/// describes x; y and dy are arrays of the same kind.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 
@@ -37,8 +38,8 @@ nb::object gated_norm(const Keywords& keywords) {
   return y;
 }
 
-/// Returns which gradients a call computes by default: those of all present inputs, except a gate that gate_fn none
-/// ignores.
+/// Returns which gradients a call computes by default: those of all present inputs. Omits the gate if gate_fn is none,
+/// which ignores it.
 std::vector<bool> default_gradients(const GatedNormInputs& in, const GatedNormOptions& options) {
   std::vector<bool> defaults;
   for (const NormGradient& row : kNormGradients) {

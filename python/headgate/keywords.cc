@@ -30,7 +30,8 @@ std::string_view text_of(nb::handle name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// Maps an argument name of another library or an older release to Headgate's argument and the text of the suggestion.
+/// Suggestion for a wrong argument name: a name in another library or an older release, Headgate's argument, and the
+/// text of the suggestion.
 struct OtherName {
   std::string_view other, argument, given;
 };
@@ -53,14 +54,14 @@ constexpr OtherName kOtherNames[] = {
     {"value", "v", "v"},
     {"gate_logits", "gate", "gate"},
     {"z", "gate", "gate"},
-    // Names for drop-in replacements of PyTorch functions.
+    // Suggestions in drop-in replacements of PyTorch functions.
     {"is_causal", "window_size", "window_size=(-1, 0)"},
     {"causality", "window_size", "window_size=(-1, 0)"},
     {"causality", "is_causal", "is_causal=True"},
     {"dropout", "dropout_p", "dropout_p"},
     {"mask", "attn_mask", "attn_mask"},
     {"bias", "attn_mask", "attn_mask"},
-    // Names for constructors of layers.
+    // Suggestions in constructors of layers.
     {"embed_dim", "hidden_size", "hidden_size"},
     {"num_heads", "num_attention_heads", "num_attention_heads"},
     {"num_kv_heads", "num_key_value_heads", "num_key_value_heads"},

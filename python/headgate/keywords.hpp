@@ -50,11 +50,11 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
-/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?": an entry of `known` that has the
-/// same meaning in other libraries, or is spelled alike. Returns an empty string if there is none.
+/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?", or an empty string. Suggests the
+/// entry of `known` that `name` stands for in another library, or that is spelled alike.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
-/// Returns the type annotation of an argument that takes the words "a, b": "Literal['a', 'b']".
+/// Returns the type annotation of an argument that accepts a list of words. "a, b" gives "Literal['a', 'b']".
 std::string literal_of(std::string_view words);
 
 /// Holds the arguments of one call.
@@ -69,8 +69,8 @@ class Keywords {
   /// Returns the argument `name`, or None if it is absent.
   nb::object take(const char* name) const;
 
-  /// Returns the argument `name` as a T, or `fallback` if it is absent or None. Throws TypeError if it does not
-  /// convert, and Error if it requires a gradient.
+  /// Returns the argument `name` as a T, or `fallback` if it is absent or None. Throws TypeError if the argument does
+  /// not convert to T, and Error if it requires a gradient.
   template <typename T>
   T take(const char* name, const char* what, T fallback) const {
     const nb::object object = take(name);
@@ -121,7 +121,7 @@ class Keywords {
   mutable std::vector<nb::object> written_;
 };
 
-/// Returns call(keywords), then calls count_written().
+/// Runs call(keywords) and then keywords.count_written(). Returns the result of the call.
 template <class Call>
 auto counting_written(const Keywords& keywords, const Call& call) {
   if constexpr (std::is_void_v<decltype(call(keywords))>) {
@@ -164,8 +164,8 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Adds function(self, keywords) to a class. Error messages call the function `title`. For "__init__", `self` is a
-/// pointer to uninitialized memory, where the function constructs the object.
+/// Adds function(self, keywords) to a class. Error messages call the function `title`. For "__init__", `self` points to
+/// uninitialized memory, and the function constructs the object in it.
 template <class Self, class Class, class Function>
 void define_method(Class& bound, const char* name, const char* title, Function function,
                    std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {
@@ -187,7 +187,7 @@ template <class Result, class... Arguments>
 auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
   return [function, names = std::move(names)](const Keywords& keywords) -> Result {
     [[maybe_unused]] std::size_t next = 0;
-    // A braced list evaluates its elements in order.
+    // A braced list evaluates its elements from left to right, so the names match the arguments.
     const std::tuple<std::remove_cvref_t<Arguments>...> taken{
         keywords.require<std::remove_cvref_t<Arguments>>(names[next++])...};
     return std::apply(function, taken);

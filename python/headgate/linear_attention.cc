@@ -31,8 +31,8 @@ struct LinearAttention {
   static constexpr std::size_t kPositional = 5;  // inputs that may be positional: q, k, v, decay and beta
   static constexpr const char* kLayoutArrays = "q, k, v, decay, beta, y";
 
-  /// Returns the shape of an output. Clamps D and Dv of the state, so that a call with invalid sizes allocates little
-  /// memory before it is rejected.
+  /// Returns the shape of an output. Limits D and Dv of the state to kMaxStateDim, so that a call with invalid sizes
+  /// allocates little memory before it is rejected.
   static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) {
     const auto& [B, Hq, T, D] = in.q.shape;
     const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];

@@ -21,7 +21,8 @@ namespace {
 
 using LinearInputs = OperationInputs<kLinearInputs>;
 
-/// Number of inputs that may be positional arguments (q, k, v, decay and beta), and of required ones (q, k and v).
+/// kPositional counts the inputs that may be given by position: q, k, v, decay and beta. kRequired counts the required
+/// ones: q, k and v.
 constexpr std::size_t kPositional = 5, kRequired = 3;
 
 template <const auto& kRows>
@@ -39,8 +40,8 @@ LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
   return {B, N, Hv, std::max(Hq, Hv), T, D, R};
 }
 
-/// Returns an output's array as a view of `shape`. Sets `object` to a new array if it is None. The array has no batch
-/// dimension if `has_batch` is false.
+/// Returns a view with shape `shape` of the array `object`, an output. If `object` is None, first sets it to a new
+/// array. The array has no batch dimension if `has_batch` is false.
 template <class Row>
 TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
                           const Shape& shape, bool has_batch, const Maker& maker, DType real) {
@@ -110,8 +111,8 @@ ArgumentText text_of_figure(const Row& row) {
   return {row.name, {}, {}, formatted("{}: {}", array_letters(row.of), row.help)};
 }
 
-/// Returns the outputs of a table as a list for headgate.torch: tuples as those of attention_statistics. Every call
-/// computes all outputs unless it names some.
+/// Returns the outputs of a table as a list for headgate.torch. Each is a tuple (name, dimensions as letters, false,
+/// ""). false: the output holds no indices. "": calls that name no outputs compute this one.
 template <class Rows>
 nb::list figure_rows(const Rows& rows) {
   nb::list out;

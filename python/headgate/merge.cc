@@ -14,7 +14,7 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/results.hpp"
 
-// Bindings of headgate/merge.hpp: merges attention over disjoint ranges of keys.
+// Binds headgate/merge.hpp, which merges attention results over disjoint ranges of keys.
 
 namespace headgate::python {
 namespace {
@@ -25,7 +25,7 @@ using MergeResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
 struct Parts {
   std::vector<Input> attn, lse;
   std::vector<MergePart> views;
-  nb::object first;  ///< attn of the first part; new outputs are arrays of the same library
+  nb::object first;  ///< attn of the first part; new outputs are NumPy or PyTorch arrays like this one
 
   bool has_batch() const { return attn.front().array.ndim() == 4; }
 };
@@ -116,7 +116,7 @@ nb::tuple merge_backward(const Keywords& keywords) {
   return nb::make_tuple(pairs, dgate.object);
 }
 
-/// Returns array[..., begin:end, ...], a slice of dimension `dimension`, which counts from the last.
+/// Returns the slice begin:end of `array` along dimension `dimension`, where 0 is the last dimension.
 nb::object sliced(const nb::object& array, std::size_t dimension, std::int64_t begin, std::int64_t end) {
   nb::list index;
   index.append(nb::ellipsis());

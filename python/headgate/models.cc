@@ -29,8 +29,8 @@
 #include "tool/reports/xray/report.hpp"
 #include "tool/reports/xray/saved_reports.hpp"
 
-// Bindings of the command line's model functions, for headgate/models.py. They form a separate module, since they need
-// more libraries. Reports are returned as the JSON texts of the command line.
+// Binds the model functions of the command line for headgate/models.py. They form a separate extension module, since
+// they need more libraries. Each report is the JSON text that the command line prints.
 
 namespace headgate::python {
 namespace {
@@ -41,7 +41,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// A loaded model, in the list of one that the functions of train/ take.
+/// Holds one loaded model. The functions of train/ take lists of models, so it is stored as a list of one.
 struct Model {
   std::vector<train::LoadedModel> list;
 
@@ -77,7 +77,7 @@ std::optional<std::int64_t> take_number(const Keywords& keywords, const char* na
   return keywords.require<std::int64_t>(name);
 }
 
-/// Returns the argument `tokens`: a number, kAllTokens for "all", or nothing for None.
+/// Returns the argument `tokens`: a number, kAllTokens for "all", or nullopt for None.
 std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
   std::string word;
   if (nb::try_cast(keywords.take("tokens"), word) && word == "all") return train::kAllTokens;
@@ -137,7 +137,8 @@ std::string page_of(const Keywords& keywords) {
   return xray::report_page(xray::joined_reports(reports));
 }
 
-/// Returns the report of `headgate explain --json` for a problem file, with 17 digits, which identify a double.
+/// Returns the report of `headgate explain --json` for a problem file. Prints 17 digits, so that each double can be
+/// read back exactly.
 std::string explain_file(const Keywords& keywords) {
   const auto path = keywords.require<std::string>("path");
   constexpr int kDigits = 17;
@@ -180,7 +181,7 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  // models.py declares the signatures and defaults. Error messages use the names of functions and arguments given here.
+  // models.py declares the signatures and defaults. The names below appear in error messages.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
     texts.reserve(arguments.size());

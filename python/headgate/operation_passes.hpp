@@ -26,7 +26,7 @@
 
 namespace headgate::python {
 
-/// Docstrings of the classes and functions of an operation.
+/// Holds the docstrings of the classes and functions of an operation.
 struct PassesText {
   const char* outputs;
   const char* gradients;

@@ -50,7 +50,7 @@ ArgumentText layout_text(std::string_view arrays);
 
 // --- tensors --------------------------------------------------------------------------------------------------------
 
-/// The struct of tensor views that a table describes: each row describes one of its members.
+/// The struct of tensor views that a table describes. Each row of the table describes one member.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
@@ -59,7 +59,7 @@ template <const auto& kRows>
 struct OperationInputs {
   ViewsOf<kRows> views;
   PerTensor<Input, kRows> arrays;
-  nb::object first;  ///< the first input; new outputs are arrays of the same library
+  nb::object first;  ///< the first input; new outputs are NumPy or PyTorch arrays like this one
   Layout layout = Layout::bhtd;
 
   /// Returns whether the first input has a batch dimension. Outputs then have one, too.
@@ -135,7 +135,7 @@ using ResultsOf = Results<ViewsOf<kRows>, kRows.size()>;
 template <const auto& kRows>
 using HeldResults = std::array<Output, kRows.size()>;
 
-/// Sets `views` to the arrays of the chosen rows. Calls make(row) for arrays that `results` lacks.
+/// Sets `views` to the arrays of the chosen rows in `results`. Fills a missing array with make(row).
 template <const auto& kRows, class Make>
 HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {
@@ -150,8 +150,8 @@ HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const 
   return held;
 }
 
-/// Creates the array of an output with the view shape `shape`. Uses empty_like() if the first input has the same kind,
-/// shape and dtype.
+/// Creates the array of an output whose view has shape `shape`. Uses the faster empty_like() if the first input has the
+/// same kind, shape and dtype.
 template <class Row, const auto& kInputs>
 nb::object make_output(const Maker& maker, const Row& row, const OperationInputs<kInputs>& in, const Shape& shape,
                        DType dtype) {
@@ -198,7 +198,7 @@ ArgumentText text_of_gradient(const Row& row) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-/// Returns find(). Prefixes its errors with the names of the function and the argument.
+/// Returns find(). If find() throws, prefixes the message with the names of the function and the argument.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
@@ -218,7 +218,7 @@ Value find_name(const std::string& name) {
   }
 }
 
-/// Sets an option from its argument unless that is absent or None.
+/// Sets an option from its argument. Leaves the option unchanged if the argument is absent or None.
 template <class Row, class Options>
 void take_option(const Keywords& keywords, const Row& row, Options& options) {
   using Value = typename Row::Value;
@@ -251,7 +251,7 @@ Options take_options_of(const Keywords& keywords) {
 /// Formats a number as Python writes a float, for example 1.0.
 std::string float_text(double value);
 
-/// Type annotation of an option, and its default as a Python literal.
+/// Holds the type annotation of an option and its default, as Python source text.
 struct TypeAndDefault {
   std::string type, value;
 };
@@ -298,7 +298,8 @@ std::vector<ArgumentText> option_texts_of() {
 
 // --- PyTorch --------------------------------------------------------------------------------------------------------
 
-/// Returns the type and default of an option in a PyTorch operator schema, where 0 threads stand for None.
+/// Returns the type and default of an option in a PyTorch operator schema. In the schema, `threads` is 0 where callers
+/// pass None.
 template <class Row, class Options>
 nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
@@ -320,7 +321,8 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 ///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
 ///   layout     type annotation of the argument `layout`, or None if the operation has none
 ///
-/// "Schema" means a PyTorch operator schema. The part is the one that the option changes.
+/// "Schema" means a PyTorch operator schema. "Part of the operation" is what the option changes, such as "scores" or
+/// "gate".
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;

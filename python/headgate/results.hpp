@@ -18,13 +18,13 @@
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Binds results that consist of several arrays. Each is a Python class with an attribute for each row of a table, which
-// is None if there is no array.
+// Binds results that consist of several arrays. A result is a Python class with one attribute for each row of a table.
+// Attributes without an array are None.
 
 namespace headgate::python {
 
-/// Holds the arrays of a result. `Struct` is the C++ struct of views with the members that the rows point to; it makes
-/// the classes distinct.
+/// Holds the arrays of a result. `Struct` is the C++ struct of the views, whose members the rows point to. It makes
+/// results with equally many rows different types.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;

@@ -8,7 +8,7 @@
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Bindings of headgate/runtime.hpp: vector targets, backends and threads.
+// Binds headgate/runtime.hpp: vector targets, backends and threads.
 
 namespace headgate::python {
 

@@ -30,8 +30,8 @@ struct ShortConvolution {
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
   static constexpr std::size_t kPositional = 3;  // inputs that may be positional: x, weight and bias
 
-  /// Returns the shape of an output. Clamps the taps of the state, so that a call with an invalid weight allocates
-  /// little memory before it is rejected.
+  /// Returns the shape of an output. Limits the number of taps to 1 … kMaxTaps, so that a call with an invalid weight
+  /// allocates little memory before it is rejected.
   static Shape shape_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     if (row.kind != TensorKind::channel_state) return in.x.shape;
     const std::int64_t taps = std::clamp<std::int64_t>(in.weight.shape[3], 1, kMaxTaps);

@@ -11,16 +11,15 @@
 #include "headgate/runtime.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Handles signals such as Ctrl-C during a call. Python's main thread runs the handlers between parts of the call's
-// work.
+// Handles signals such as Ctrl-C during a call. Python's main thread pauses the computation to run the handlers.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Polls for signals on behalf of ExecutionContext::cancelled, in a call that runs without the interpreter's lock. Ten
-/// times a second it takes the lock and runs the handlers of pending signals; shorter calls never take it. If a handler
-/// raises, the exception stays set and the call is cancelled.
+/// Polls for signals while a call runs without the interpreter's lock. ExecutionContext::cancelled calls it. Ten times
+/// a second, it takes the lock and runs the handlers of pending signals, so calls of less than 0.1 s never take the
+/// lock. If a handler raises, its exception stays set and the call is cancelled.
 class SignalPoll {
  public:
   SignalPoll() = default;

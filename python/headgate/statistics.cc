@@ -25,12 +25,13 @@ using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()
 /// Arguments of attention_statistics that select outputs, in addition to the list of names.
 struct Selection {
   Input keys, queries;
-  std::int64_t window = -1;  ///< W of window_share; negative: window_share is not computed by default
+  std::int64_t window = -1;  ///< window of window_share; if negative, window_share is not computed by default
   std::int64_t top_keys = 0;
 };
 
-/// Returns the argument of a call that asks for an output if the call lists no names. Returns "" if every call computes
-/// the output, and null if only its name asks for it.
+/// Returns which argument of a call requests `output` when the call lists no output names. For example, "queries"
+/// requests the outputs of chosen queries. Returns "" if such calls always compute the output, and null if they never
+/// do.
 const char* asked_by(const StatisticsOutput& output) {
   using S = AttentionStatistics;
   if (output.fourth == StatisticsDim::top_keys) return "top_keys";
@@ -43,7 +44,7 @@ const char* asked_by(const StatisticsOutput& output) {
   return always ? "" : nullptr;
 }
 
-/// Returns whether an output is computed by default, if the call lists no names.
+/// Returns whether a call that lists no output names computes `output`.
 bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
   const char* const argument = asked_by(output);
   if (argument == nullptr) return false;
@@ -56,7 +57,7 @@ bool is_default(const StatisticsOutput& output, const Selection& selection, bool
 }
 
 /// Returns the outputs as a list for headgate.torch: tuples of the name, the dimensions of the array as letters,
-/// whether it holds indices, and asked_by. M is the first dimension of key_mass.
+/// whether it holds indices, and the result of asked_by(). The letter M stands for the first dimension of key_mass.
 nb::list statistics_rows() {
   nb::list rows;
   for (const StatisticsOutput& output : kStatisticsOutputs) {
@@ -67,14 +68,14 @@ nb::list statistics_rows() {
   return rows;
 }
 
-/// Returns which of the four view dimensions a Python array of `output` has. It lacks dimensions that are always 1 for
-/// this output, and the batch dimension if `has_batch` is false.
+/// Returns which of the four dimensions of a view the Python array of `output` has. The array omits dimensions that are
+/// always 1, and the batch dimension if `has_batch` is false.
 std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }
 
-/// Returns an output's array as a view of `shape`. Sets `object` to a new array if it is None. The array has the
-/// dimensions that `has` marks.
+/// Returns a view with shape `shape` of the array `object`, an output. If `object` is None, first sets it to a new
+/// array with the dimensions that are true in `has`.
 TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
                    const Shape& shape, const std::array<bool, 4>& has, const Maker& maker, DType real) {
   std::vector<std::int64_t> sizes;
@@ -133,7 +134,7 @@ StatisticsResults statistics(const Keywords& keywords) {
     if (!chosen[n]) continue;
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const Shape shape = sizes.shape(output);
-    // key_mass has no sequence dimension with cu_seqlens_k: its columns are then the packed keys of all sequences.
+    // With cu_seqlens_k, key_mass has no dimension for sequences: its columns are the packed keys of all sequences.
     const bool shares_columns = output.fourth == StatisticsDim::keys && in.views.cu_seqlens_k.present();
     const bool by_sequence = in.views.cu_seqlens_q.present() && output.of_sequence() && !shares_columns;
     const bool has_batch = in.has_batch() || by_sequence;

@@ -44,7 +44,7 @@ bool is_tensor(nb::handle object) {
 
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   static const nb::handle requires_grad = interned("requires_grad");
-  static nb::handle is_grad_enabled;  // looked up for the first tensor that requires a gradient
+  static nb::handle is_grad_enabled;  // initialized at the first tensor that requires a gradient
   if (!is_tensor(object) || !nb::cast<bool>(nb::getattr(object, requires_grad))) return;
   if (!is_grad_enabled.is_valid()) {
     is_grad_enabled = nb::object(loaded_module("torch").attr("is_grad_enabled")).release();
@@ -74,8 +74,8 @@ bool is_lazy(nb::handle object) {
 }
 
 nb::object resolved(nb::handle object) {
-  // DLPack cannot export a tensor that requires a gradient. refuse_recorded() has ensured that autograd does not record
-  // it.
+  // DLPack cannot export a tensor that requires a gradient, so detach it. No gradient is lost: refuse_recorded() has
+  // rejected tensors that autograd would record.
   if (is_tensor(object) && nb::cast<bool>(object.attr("requires_grad"))) return resolved(object.attr("detach")());
   return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
 }

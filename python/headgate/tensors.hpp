@@ -23,12 +23,12 @@ const LoadedTypes& loaded_types();
 /// Returns whether `object` is a PyTorch tensor.
 bool is_tensor(nb::handle object);
 
-/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`. Autograd does not see this call, so the
-/// gradient would be lost silently.
+/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`. Autograd does not record the call of a binding,
+/// so the gradient would be lost silently.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
 
-/// Increments autograd's version counters of the PyTorch tensors that a call has written. A backward pass that saved
-/// such a tensor, or a view of its memory, then raises an error, like after any in-place operation.
+/// Increments autograd's version counters of the PyTorch tensors that a call has written. A backward pass that needs
+/// the overwritten values then raises an error, as after any in-place operation.
 void count_versions(const std::vector<nb::object>& tensors);
 
 /// Returns whether a tensor has a lazy negation, which its memory does not reflect.

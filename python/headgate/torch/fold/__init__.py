@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as models that fold proteins call it: any leading dimensions, a list of biases, the signatures of the fused
-kernels that these models call on GPUs, and a switch for packages that fold."""
+"""Computes attention for models that fold proteins. The functions take any leading dimensions and a list of biases, and
+have the signatures of the fused GPU kernels that these models call. use_in() switches a protein-folding package to
+Headgate."""
 
 from .functions import attention, evoformer_attention, triangle_attention
 from .use_in import use_in
