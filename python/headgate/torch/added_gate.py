@@ -9,29 +9,31 @@ from torch import Tensor, nn
 
 from .variant import GateVariant
 
-# Name of the projection that the gate of each site follows. The attention kernel applies a gate at g1.
+# Maps the site of a gate to the projection whose output it gates. A gate at g1 has no entry: the attention kernel
+# applies it.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
-# Attribute names of the gate's matrix (unique in a model, for LoRA's choice by name) and of an input-independent gate.
+# Attribute names of the gate's matrix, and of a gate that does not depend on the input. LoRA selects matrices by name,
+# so no other matrix of a model has the name attention_gate.
 MATRIX, PARAMETER = "attention_gate", "gate"
-# Name of the gate's matrix in older files. The MLP has a matrix of the same name.
+# Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
 # Attribute of an attention module that holds the kernel's gate arguments during a call.
 _PENDING = "_headgate_gate"
 
 
 def pending_gate(module: nn.Module) -> dict[str, Any] | None:
-    """Returns the gate arguments that a retrofitted attention module holds for its kernel, or None."""
+    """Returns the gate arguments stored in a retrofitted attention module, or None."""
     return getattr(module, _PENDING, None)
 
 
 def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
-    """Makes a retrofitted attention module hold these gate arguments for its kernel."""
+    """Stores the gate arguments for the kernel in a retrofitted attention module."""
     setattr(module, _PENDING, arguments)
 
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
-    """Returns and clears the gate arguments that a retrofitted attention module holds for its kernel. Returns {} for
-    other modules."""
+    """Returns the gate arguments stored in a retrofitted attention module, and clears them. Returns {} if nothing is
+    stored."""
     found = pending_gate(module)
     if found is None:
         return {}
@@ -40,8 +42,8 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
 
 
 def require_gate(attention: nn.Module) -> None:
-    """Raises ValueError if the config names a gate but the attention module has none. from_pretrained loads a
-    retrofitted model without its gates."""
+    """Raises ValueError if the config names a gate but the attention module has none. That happens when from_pretrained
+    loads a retrofitted model, since it drops the gates."""
     site = getattr(getattr(attention, "config", None), "gate_site", "none")
     if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
         raise ValueError(
@@ -51,14 +53,14 @@ def require_gate(attention: nn.Module) -> None:
 
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    """Renames the gate's tensors of an older file in `state`, before an attention module loads them."""
+    """Renames the gate's tensors in `state`, a state dict of an older release, before an attention module loads it."""
     for part in ("weight", "bias"):
         if f"{prefix}{OLD_MATRIX}.{part}" in state:
             state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
 
 
 def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
-    """Shards the gate by heads, like `weight`, if the heads of `weight` are sharded over processes."""
+    """Shards the gate over processes by heads, in the same way as `weight`. Does nothing if `weight` is not sharded."""
     loaded = sys.modules.get("torch.distributed.tensor")
     if loaded is not None and isinstance(weight, loaded.DTensor) and weight.placements[0].is_shard(0):
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -67,10 +69,10 @@ def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
 
 
 class AddedGate:
-    """Computes the gate's logits before an attention module runs, and ensures that the gate is applied.
+    """Adds hooks to an attention module that compute the gate's logits before it runs, and apply the gate.
 
-    The attention module owns the parameters, `attention_gate` or `gate`. This object's methods are hooks of the module.
-    Copies of the model have copies of this object.
+    The attention module owns the parameters, `attention_gate` or `gate`. The methods of this object are hooks of the
+    module. Copying the model also copies this object.
     """
 
     def __init__(self, attention: nn.Module, variant: GateVariant):
@@ -101,7 +103,9 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            z = module.attention_gate(h).unflatten(-1, (-1, self.features))  # `heads` counts only this process's heads
+            z = module.attention_gate(h).unflatten(
+                -1, (-1, self.features)
+            )  # -1, not self.heads: a process may have only some heads
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))
         else:

@@ -2,8 +2,8 @@
 """Lists the arguments of the operations, read from the tables of libheadgate's core: attention_tensors.hpp,
 attention_options.hpp, linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp.
 
-Functions take arguments as keywords and sort them by these lists. A new argument is a new row in those tables, and
-needs no change here.
+Functions take arguments as keywords and use these lists to tell tensors from options. A new argument is a new row in a
+table, and needs no change here.
 """
 
 import inspect
@@ -18,8 +18,8 @@ from headgate import _headgate
 
 
 class Option(NamedTuple):
-    """An option of an operation: type and default in the operator schema, the part of the operation that the option
-    changes, whether it is for forward passes only, and the annotation for type checkers."""
+    """Describes an option of an operation: `type` and `default` in the operator schema, the `part` of the operation
+    that it changes, such as "scores", whether it is for forward passes only, and the `annotation` for type checkers."""
 
     type: str
     default: Any
@@ -29,7 +29,7 @@ class Option(NamedTuple):
 
 
 class Operation:
-    """The arguments of an operation: names of tensors, and options by name."""
+    """Describes the arguments of an operation: the names of its tensors, and its options by name."""
 
     def __init__(self, rows: dict[str, Any]):
         inputs = rows["inputs"]
@@ -54,7 +54,7 @@ class Operation:
         return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
 
     def changed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns the options that differ from their defaults."""
+        """Returns those of the given options that differ from their defaults."""
         return {name: value for name, value in options.items() if value != self.options[name].default}
 
     def defaults(self) -> dict[str, Any]:
@@ -100,9 +100,9 @@ def unexpected(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: Any) -> Any:
-    """Removes the argument `old` from the keywords `given`, with a DeprecationWarning, and returns its value. The
-    function `what` now calls the argument `new`. Raises TypeError if the call also has `new`, with the value
-    `value`."""
+    """Returns the value of the argument `old`, the deprecated name of `new` in the function `what`. Removes `old` from
+    the keywords `given`, and issues a DeprecationWarning. `value` is the value of `new` in the same call; raises
+    TypeError unless it is None."""
     if value is not None:
         raise TypeError(f"{what}() got both {new} and {old}, its old name")
     warnings.warn(f"{what}: {old} is an old name of {new}", DeprecationWarning, stacklevel=3)
@@ -117,7 +117,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     if name in operation.tensors:
         return inspect.Parameter(name, kind, default=None, annotation=Tensor | None)
-    if name == "threads":  # None for callers stands for 0 in the schema
+    if name == "threads":  # callers pass None where the schema has 0
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
     return inspect.Parameter(name, kind, default=option.default, annotation=TYPES[option.type])
@@ -127,7 +127,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(*names: str, operation: Operation = ATTENTION) -> Callable[[Function], Function]:
-    """Decorates a function with a last parameter **arguments. help() then shows the arguments `names` instead."""
+    """Decorates a function whose last parameter is **arguments. help() then shows the parameters `names` in place of
+    **arguments."""
 
     def decorate(function: Function) -> Function:
         parameters = list(inspect.signature(function).parameters.values())[:-1]

@@ -19,17 +19,17 @@ def register_autograd(
     save: Callable[..., None],
     read: Callable[..., tuple[Sequence[Tensor | None], Sequence[Tensor | None]]],
 ) -> None:
-    """Registers the backward pass headgate::NAME_backward as autograd's formula of headgate::NAME. Double backward
-    raises an error.
+    """Registers the operator headgate::NAME_backward as the backward pass of headgate::NAME. Double backward raises an
+    error.
 
     `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
-    `read(ctx, *gradients of the results)` returns the arguments that the backward pass has before the inputs, and the
-    inputs.
+    `read(ctx, *gradients of the results)` returns two lists for the backward operator: its leading arguments, such as
+    dy, and the inputs that follow them.
     """
 
     def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         leading, inputs = read(ctx, *incoming)
-        # PyTorch omits trailing inputs that have the default None.
+        # PyTorch omits trailing inputs that are None by default, so needs_input_grad may be shorter than `tensors`.
         needed = dict(zip(tensors, ctx.needs_input_grad))
         wanted = [needed.get(tensor, False) for tensor in differentiable]
         found = backward(*leading, *inputs, wanted=wanted, **ctx.options)

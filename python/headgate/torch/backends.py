@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of backends that compute operations on other devices than the CPU.
+"""Holds a table of backends, which compute operations on devices other than the CPU.
 
-A backend has a function for each operation, with the operation's name. Operators know the table alone, and a backend
-registers itself by register().
+A backend has a function for each operation, with the operation's name. Operators look up a backend in the table and
+import none. A backend adds itself with register().
 """
 
 from typing import Any
@@ -18,5 +18,6 @@ def register(device_type: str, backend: Any) -> None:
 
 
 def backend_of(x: Any) -> Any:
-    """Returns the backend of the tensor's device. None if the device has none, as the CPU, or if x is no tensor."""
+    """Returns the backend for the device of x. Returns None if the device has no backend, like the CPU, or if x is not
+    a tensor."""
     return _BACKENDS.get(x.device.type) if isinstance(x, Tensor) else None

@@ -22,7 +22,7 @@ KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
 def _has_tangent(tensor: Tensor) -> bool:
     try:
         return forward_ad.unpack_dual(tensor).tangent is not None
-    except RuntimeError:  # raised for a tensor batched by torch.func.vmap, within forward mode
+    except RuntimeError:  # raised if vmap inside forward mode has batched the tensor
         return True
 
 
@@ -37,9 +37,9 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Raises RuntimeError for forward-mode derivatives, which PyTorch would silently lose, and for arguments that
-    torch.func differentiates, except those in `differentiable`. The message names the argument; PyTorch's own error
-    would not."""
+    """Raises RuntimeError if an argument has a forward-mode derivative, which PyTorch would silently lose. Also raises
+    it if torch.func differentiates an argument that is not in `differentiable`. The message names the argument, unlike
+    PyTorch's own error."""
     if torch.compiler.is_compiling():
         return
     for name, tensor in arguments.items():
@@ -54,8 +54,8 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """Checks what the kernels cannot see: types, devices, and gradients that would be lost. Rejects nested tensors
-    unless `nested` is true. Errors name the function `what`."""
+    """Checks what the kernels cannot check: that arguments are tensors, their devices, and that no gradient would be
+    lost. Rejects nested tensors unless `nested` is true. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:
             continue
@@ -86,8 +86,8 @@ def _number(kind: str, value: Any) -> int | float:
 
 
 def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
-    """Converts options to the schema's types, and rejects those that require a gradient. A value that should be a str
-    but is not becomes its repr, so that the kernels reject it with a list of valid words."""
+    """Converts options to the schema's types, and rejects those that require a gradient. Replaces a value that should
+    be a str by its repr. The kernels then reject it, and their message lists the valid words."""
     refuse_learned(what, options)
     checked: dict[str, Any] = {}
     for name, value in options.items():
@@ -97,9 +97,10 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
-            checked[name] = 0  # 0 means headgate.default_threads() in the schema
+            checked[name] = 0  # the operator schema has 0 for headgate.default_threads()
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # Without fullgraph=True, this TypeError causes a graph break, and the eager call reads the tensor.
+            # Without fullgraph=True, torch.compile handles this TypeError by a graph break. The call then runs eagerly
+            # and reads the tensor.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )
@@ -129,7 +130,7 @@ def autocast(
     cast: tuple[str, ...] = ("q", "k", "v"),
     device: str = "cpu",
 ) -> None:
-    """Casts tensors to the autocast dtype, if autocast is on: those in `cast`, and those in `others` that are not f32.
+    """Casts tensors to the autocast dtype if autocast is on: all in `cast`, and those in `others` that are not f32.
     Does nothing if the first tensor is f64."""
     if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
         return
@@ -148,8 +149,8 @@ def sort_arguments(
     keywords: tuple[str, ...] = KEYWORDS,
     operation: Operation = ATTENTION,
 ) -> dict[str, Any]:
-    """Moves inputs with a name in `keywords` from `arguments` to `tensors`, and returns the options. Raises TypeError
-    for unknown arguments."""
+    """Moves each argument with a name in `keywords` from `arguments` to `tensors`, and returns the remaining ones, the
+    options. Raises TypeError for unknown arguments."""
     require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
     options: dict[str, Any] = {}
     for name, value in arguments.items():

@@ -23,8 +23,8 @@ def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
 
 
 def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -> None:
-    """Calls require_tensor for the tensors `needed` and for the `others` that are not None. Requires one device for
-    all."""
+    """Calls require_tensor for the tensors `needed` and for the `others` that are not None. Requires that all are on
+    the same device."""
     there = needed | {name: x for name, x in others.items() if x is not None}
     for name, x in there.items():
         require_tensor(what, name, x)
@@ -55,8 +55,8 @@ def require_sequences(what: str, h: Tensor, cu_seqlens: Tensor) -> None:
 
 
 def require_number(name: str, value: Any, least: float, excluded: bool = False) -> None:
-    """Raises ValueError unless `value` is finite and at least `least`, or greater than `least` if `excluded` is
-    true."""
+    """Raises ValueError unless `value` is finite and at least `least`. If `excluded` is true, `value` must be greater
+    than `least`."""
     try:
         fits = math.isfinite(value) and (value > least or (value == least and not excluded))
     except (TypeError, OverflowError):

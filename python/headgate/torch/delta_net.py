@@ -59,7 +59,8 @@ class Projected(NamedTuple):
 
 class _Layout:
     """Names and order of the parameters in a model's files: `output` projection, `norm`, the output gate's function
-    `gate_fn`, whether each feature has a decay, and the transformers module that contains some of the parameters."""
+    `gate_fn`, whether each feature has its own decay, and the name prefix `inner_module` that transformers gives to
+    some parameters."""
 
     output: str
     norm: str
@@ -79,8 +80,8 @@ class _Layout:
 
 
 class _Qwen35(_Layout):
-    """Layout of Qwen3.5: in_proj_qkv holds the rows of q, k and v. in_proj_z, in_proj_b and in_proj_a hold those of the
-    gates."""
+    """Layout of Qwen3.5: in_proj_qkv holds the rows of q, k and v. in_proj_z holds the rows of the output gate,
+    in_proj_b those of β, and in_proj_a those of the decay."""
 
     output, norm, gate_fn = "out_proj", "norm", "silu"
 
@@ -144,7 +145,7 @@ class _KimiLinear(_Layout):
 
     output, norm, gate_fn = "o_proj", "o_norm", "sigmoid"
     decay_of_feature = True
-    inner_module = "forget_gate."  # prefix of parameter names in transformers, absent in files
+    inner_module = "forget_gate."  # transformers adds this prefix to parameter names; files do not have it
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -273,8 +274,8 @@ class GatedDeltaNet(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initializes the parameters. Matrices are normal, A is uniform in (0.01, 16), and the norm's weight is 1.
-        dt_bias is such that softplus(dt_bias) is log-uniform in (0.001, 0.1). Initial half-lives of the heads thus
-        range from less than a token to tens of thousands of tokens."""
+        dt_bias is chosen such that softplus(dt_bias) is log-uniform in (0.001, 0.1). Initial half-lives of the heads
+        thus range from less than a token to tens of thousands of tokens."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=self.keys["initializer_range"])
@@ -289,7 +290,7 @@ class GatedDeltaNet(nn.Module):
     @classmethod
     def from_config(cls, config: "Mapping[str, Any] | Any") -> "GatedDeltaNet":
         """Creates a layer from a model's config: the dict of a config.json, or a config object of transformers. The key
-        weight_layout selects the layout; without it, model_type does."""
+        weight_layout selects the layout of the parameters. If it is missing, model_type does."""
         keys = dict(config) if isinstance(config, Mapping) else config.to_dict()
         if isinstance(keys.get("text_config"), Mapping):
             keys = {**keys, **keys["text_config"]}
@@ -297,7 +298,7 @@ class GatedDeltaNet(nn.Module):
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
         given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None}
         if layout == "olmo_hybrid":
-            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # 1e-5 whatever the config says
+            given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # OLMo-Hybrid ignores the eps of its config
         if layout == "kimi_linear":
             given |= _kimi_sizes(keys)
         missing = [name for name in ("hidden_size", "linear_num_key_heads") if name not in given]
@@ -351,8 +352,8 @@ class GatedDeltaNet(nn.Module):
 
         `cache` holds the state of earlier tokens and is updated; it requires calls without gradients. `mask` (B,T) is
         false at padding, where the input counts as 0. With a cache, padding must come before the tokens, since the
-        state decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a packed batch (1,T,C).
-        Each sequence has its own state.
+        state also decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a packed batch
+        (1,T,C). Each sequence has its own state.
         """
         read, z, convolution = self._inputs(h, mask, cu_seqlens, cache)
         given = {"l2_norm": L2_NORM_EPS, "cu_seqlens": cu_seqlens, "layout": "bthd"}
@@ -377,9 +378,9 @@ class GatedDeltaNet(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> headgate.LinearAttentionStatistics:
-        """Returns statistics of the layer's implicit attention for the same arguments, without its T×T weights.
-        `outputs` names fields of headgate.LinearAttentionStatistics, returned as tensors for each query (B,Hv,T) or
-        each head (N,Hv). Has no gradients."""
+        """Returns statistics of the layer's implicit attention weights for the arguments of forward(). Does not store
+        the T×T weights. `outputs` names fields of headgate.LinearAttentionStatistics, returned as tensors for each
+        query (B,Hv,T) or each head (N,Hv). Has no gradients."""
         read, _, _ = self._inputs(h, mask, cu_seqlens, None)
         given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
         return headgate.linear_attention_statistics(
@@ -401,13 +402,13 @@ class GatedDeltaNet(nn.Module):
         if mask is not None:
             if mask.shape != h.shape[:-1]:
                 raise ValueError(f"GatedDeltaNet: mask is {list(mask.shape)} but must be {list(h.shape[:-1])}")
-            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # a multiplication would keep NaN and inf of padding
+            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would keep NaN, and turn inf into NaN
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states
 
     def _refuse_transforms(self, h: Tensor) -> None:
-        """Rejects transforms of torch.func. The errors name the layer's input and parameters, rather than those of
+        """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer, not the arguments of
         inner functions."""
         given = {"h": h}
         if transforms_are_active():
@@ -436,7 +437,7 @@ def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str,
 
 
 def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sizes in OLMo-Hybrid's config, with that model's defaults for missing keys."""
+    """Returns the layer's sizes from a config of OLMo-Hybrid. Missing keys have the defaults of that model."""
     heads = keys.get("linear_num_key_heads") or keys.get("num_attention_heads")
     if not heads or not keys.get("hidden_size"):
         return {}
@@ -451,8 +452,8 @@ def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kimi_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the sizes in Kimi-Linear's config, from the names of transformers or the file's key
-    linear_attn_config."""
+    """Returns the layer's sizes from a config of Kimi-Linear. Reads the keys that transformers uses, or those in
+    linear_attn_config of a config.json."""
     of_file = keys.get("linear_attn_config") or {}
     found = {
         "linear_num_key_heads": of_file.get("num_heads", keys.get("linear_num_heads")),

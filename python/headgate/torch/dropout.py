@@ -7,8 +7,8 @@ from .transforms import transforms_are_active
 
 
 def computes_dropout(probability: float) -> bool:
-    """Returns whether gated_attention supports dropout with this probability and no explicit seed. A compiled program
-    cannot draw a seed."""
+    """Returns whether gated_attention supports this dropout probability in a call without a seed. A compiled program
+    cannot draw a seed, so it supports only 0."""
     return probability == 0 or (0 <= probability < 1 and not torch.compiler.is_compiling())
 
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fast path for eager calls: bypasses PyTorch's dispatcher and calls the functions of `headgate` directly.
 
-Dispatching a custom operator takes longer than small problems take to compute. The fast path is for calls that nothing
-but autograd observes. A torch.autograd.Function records such a call if a gradient is needed. Every other call takes the
-general path, torch.ops.headgate: under torch.compile, export, tracing, torch.func, forward mode, autocast, the profiler
-and modes, with tensor subclasses, and with arguments of other types. A call that fails on the fast path is repeated on
-the general path, which then raises its own error.
+For small problems, dispatching a custom operator takes longer than the computation. The fast path handles calls that
+nothing except autograd observes. If a gradient is needed, a torch.autograd.Function records the call. Every other call
+takes the general path, torch.ops.headgate. These are calls under torch.compile, export, tracing, torch.func, forward
+mode, autocast, the profiler or a PyTorch mode, and calls with tensor subclasses or unexpected argument types. A call
+that fails on the fast path is repeated on the general path, which then raises its own error.
 """
 
 import functools
@@ -54,7 +54,7 @@ def is_eager() -> bool:
 
 
 def are_plain(tensors: Iterable[Any]) -> bool:
-    """Returns whether all are plain tensors or parameters, not instances of other subclasses."""
+    """Returns whether the type of each tensor is exactly Tensor or Parameter, not another subclass."""
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TENSORS:
             return False
@@ -66,7 +66,7 @@ Named = dict[str, Tensor]
 
 
 class RecordedCall(NamedTuple):
-    """A recorded call, as passed to the backward pass."""
+    """A call that autograd has recorded: what its backward pass receives."""
 
     named: Named
     options: dict[str, Any]
@@ -92,12 +92,13 @@ class EagerOperation:
         return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
-        """Computes the gradients `names` ("dNAME" for an input NAME) and returns them as attributes of a result. Raises
-        an error if it cannot."""
+        """Computes the gradients `names` ("dq" is that of the input q). Returns an object with an attribute for each.
+        Raises an error if it does not support the call."""
         raise NotImplementedError
 
     def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
-        """Computes the gradients of the inputs `wanted` with torch.ops.headgate. Returns them by the inputs' names."""
+        """Computes the gradients of the inputs `wanted` with torch.ops.headgate. Returns a dict from input name to
+        gradient."""
         raise NotImplementedError
 
     def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: Any) -> Any:
@@ -122,7 +123,7 @@ class EagerOperation:
         try:
             if not (recorded and _is_grad_enabled()):
                 return self.forward(named, options, keep, False)[0]
-            # All positional inputs are differentiable, so only `arguments` need the check.
+            # The inputs in `given` are all differentiable, so only a call with `arguments` needs the check.
             if not arguments or self._has_gradients(named, options):
                 return _record((self, named, options, keep), *named.values())
         except _ERRORS:
@@ -130,8 +131,8 @@ class EagerOperation:
         return None
 
     def _take_options(self, named: Named, given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Moves the tensors in `arguments` to `named`, and returns the options. Returns None if the general path must
-        handle an argument."""
+        """Copies the tensors in `arguments` to `named`, and returns the other arguments, the options. Returns None if
+        the general path must handle an argument."""
         options = {}
         for name, value in arguments.items():
             option = self.arguments.options.get(name)
@@ -149,8 +150,7 @@ class EagerOperation:
         return options
 
     def _has_gradients(self, named: Named, options: dict[str, Any]) -> bool:
-        """Returns whether a recorded call can compute every requested gradient. The general path rejects the other
-        calls."""
+        """Returns whether every requested gradient can be computed. If not, the general path raises the error."""
         operation = self.arguments
         for name in options:
             if operation.options[name].forward_only:
@@ -161,7 +161,7 @@ class EagerOperation:
         return True
 
     def all_arguments(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the inputs and the options of the backward operator in torch.ops.headgate."""
+        """Returns the inputs and the options to pass to the backward operator in torch.ops.headgate."""
         operation = self.arguments
         given = {name: value for name, value in recorded.options.items() if value is not None}
         settings = {**operation.defaults(), **given, "wanted": [name in wanted for name in operation.differentiable]}
@@ -195,7 +195,8 @@ class HeadgateCall(torch.autograd.Function):
         saved = ctx.saved_tensors
         recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
         wanted, attributes = _wanted(names, ctx.needs_input_grad[1:])
-        # A recorded backward pass (create_graph) takes the general path, which rejects double backward.
+        # With create_graph=True, the backward pass is itself recorded. It takes the general path, which rejects double
+        # backward.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
                 found = operation.backward(recorded, attributes)
@@ -206,5 +207,6 @@ class HeadgateCall(torch.autograd.Function):
         return (None, *[general[name] if name in wanted else None for name in names])
 
 
-# Function.apply calls this method when no torch.func transform is active. is_eager() has checked that.
+# Function.apply does the same if no torch.func transform is active. Calling its base method directly is safe, since
+# is_eager() has checked that.
 _record = super(torch.autograd.Function, HeadgateCall).apply

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes error messages name the public function that was called, and the caller's arguments.
 
-Kernels name their own functions and arguments in errors. Each public function of headgate.torch declares the caller's
-names once, and every error that passes through it is rewritten.
+Errors of the kernels name the kernels' own functions and arguments. Each public function of headgate.torch declares the
+names that its callers use, and rewrites every error that passes through it.
 """
 
 import functools
@@ -15,7 +15,7 @@ import torch
 
 from .arguments import unexpected
 
-# Names of inner functions. Their messages begin with one of these names.
+# Names of the inner functions. An error message of an inner function begins with its name.
 _INNER = (
     "attention_forward",
     "attention_backward",
@@ -48,8 +48,8 @@ def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
 
 
 def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `function` and rewrites its errors to name `what`. Under torch.compile, does not rewrite: the operators in
-    the compiled program rewrite their own errors."""
+    """Calls `function` and rewrites its errors to name `what`. Does not rewrite errors under torch.compile, where the
+    operators in the compiled program do so."""
     if torch.compiler.is_compiling():
         return function(*args, **kwargs)
     try:

@@ -13,16 +13,17 @@ from torch.nn import functional
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
 
-# PyTorch's function, and whether the fast path of transformer layers was enabled. None if the switch is off.
+# What to restore: PyTorch's function, and whether the fast path of transformer layers was enabled. None if the switch
+# is off.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
-# Fallback of the replacement for calls that Headgate does not support.
+# The function that computes calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
 
 def _decline(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> str | None:
-    """Returns why a call goes to PyTorch's function, or None. Does not check sizes."""
+    """Returns the reason why PyTorch must compute a call, or None if Headgate can. Does not check sizes."""
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     reason = unsupported(tensors)
     if reason is not None:
@@ -47,7 +48,8 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor | None, str | None]:
-    """Returns (result, None), or (None, reason) if Headgate does not support the call. Has PyTorch's arguments."""
+    """Computes a call with the arguments of PyTorch's function. Returns (result, None), or (None, reason) if Headgate
+    does not support the call."""
     reason = _decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is not None:
         return None, reason
@@ -77,8 +79,8 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """Restores PyTorch's function and its fast path. Leaves a function that other code has installed meanwhile. If that
-    calls _served, then _served forwards the calls to PyTorch."""
+    """Restores PyTorch's function and its fast path. Leaves torch.nn.functional unchanged if other code has replaced
+    the function since. If the newer replacement calls _served, _served forwards the call to PyTorch."""
     global _replaced
     if _replaced is None:
         return
@@ -96,9 +98,10 @@ def use_everywhere(on: bool = True) -> Handle | None:
     """Makes Headgate compute torch.nn.functional.scaled_dot_product_attention for all models and threads of the
     process.
 
-    It is on until the end of `with use_everywhere():`, or until off() of the returned object. Calls may nest; the last
-    one that ends restores PyTorch's function. use_everywhere(False) ends all of them, and returns None. The returned
-    object counts `calls`, those that Headgate computed, and `declined`, those that PyTorch computed, by reason.
+    It is on until the end of `with use_everywhere():`, or until off() of the returned object. Uses may nest; PyTorch's
+    function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None. The returned
+    object counts attention calls: `calls` those that Headgate computed, and `declined`, by reason, those that PyTorch
+    computed.
 
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch

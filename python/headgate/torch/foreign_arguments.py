@@ -9,7 +9,7 @@ silently give a wrong result.
 from collections.abc import Mapping
 from typing import Any
 
-# Arguments that models of transformers pass on to every inner function, and that no such function reads.
+# Arguments that models of transformers pass on to every inner function, but that only the model itself reads.
 OF_MODELS = {
     "num_items_in_batch": "divides the loss",
     "output_hidden_states": "says what the model returns",

@@ -33,7 +33,7 @@ def gated_norm(
     float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
     for invalid arguments.
     """
-    # Drops a gate that gate_fn "none" ignores: it has no gradient.
+    # gate_fn "none" ignores the gate. Drop it, since it has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
     given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
     backend = backend_of(x)

@@ -13,7 +13,7 @@ from . import layer
 
 class GateFunction(NamedTuple):
     compute: Callable[[torch.Tensor], torch.Tensor]
-    has_zero: bool  # g(z) = 0 for some finite z; the ungated output cannot be recovered from the gated one
+    has_zero: bool  # g(z) = 0 for some finite z, where the gated output does not determine the ungated one
 
 
 GATE_FUNCTIONS = {
@@ -22,6 +22,6 @@ GATE_FUNCTIONS = {
 
 
 def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Returns whether the backward pass should get the output before the gate: it needs that output, or is inaccurate
-    without it."""
+    """Returns whether to save the output before the gate for the backward pass. Without it, gradients of these gates
+    cannot be computed, or are inaccurate."""
     return gate_fn in GATE_FUNCTIONS and (gate_op == "add" or GATE_FUNCTIONS[gate_fn].has_zero)

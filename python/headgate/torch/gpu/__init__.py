@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operations of headgate.torch on GPUs, in Triton. Experimental, see docs/reference/pytorch.md, "On GPUs".
 
-Each operation has a file of kernels, a file of host code (…launch.py), and a file with the PyTorch operator
-(…operation.py). docs/design/gpu.md lists them. Kernels, host code and tiles.py import nothing but PyTorch and Triton.
+Each operation has three files: …kernels.py, the host code …launch.py, and the PyTorch operator …operation.py.
+docs/design/gpu.md lists them. Kernels, host code and tiles.py import nothing but PyTorch and Triton.
 """
 
 from typing import Any
 
-# The functions import Triton on first use: CPUs do not need it. torch.compile can trace only imports written out.
+# Each function imports Triton at its first call, since CPUs do not need Triton. The import statements are repeated
+# because torch.compile can trace no other form of import.
 
 
 def gated_attention(*arguments: Any) -> Any:

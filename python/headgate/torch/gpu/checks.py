@@ -15,7 +15,7 @@ INDICES = (torch.int32, torch.int64)
 def refuse_declined(
     what: str, declined: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
 ) -> None:
-    """Raises ValueError if an argument in `declined` differs from its default. support.py defines these lists."""
+    """Raises ValueError if an argument in `declined`, a list from support.py, differs from its default."""
     for name in declined:
         value = tensors.get(name) if name in operation.tensors else options.get(name)
         if value is not None and not (name in options and value == operation.options[name].default):
@@ -25,8 +25,8 @@ def refuse_declined(
 def check_tensors(
     what: str, tensors: dict[str, Any], first: Tensor, differentiable: tuple[str, ...], recorded: bool
 ) -> None:
-    """Requires all tensors on the device of `first`, the first of them. Rejects tensors with a gradient that would be
-    lost."""
+    """Raises ValueError unless all tensors are on the device of `first`, the first tensor. Also rejects a tensor that
+    requires a gradient but would get none."""
     leading = next(iter(tensors))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -61,7 +61,7 @@ def require_shape(what: str, name: str, tensor: Tensor | None, *shapes: tuple[An
 
 
 def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
-    """Requires equally many dimensions in all tensors, 3 or 4, and 1 to `most` features."""
+    """Raises ValueError unless all tensors have 3 dimensions, or all have 4, and each has 1 to `most` features."""
     first = next(iter(tensors.values()))
     for name, tensor in tensors.items():
         if tensor.dim() != first.dim() or first.dim() not in (3, 4):
@@ -74,7 +74,7 @@ def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
 
 def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, leading: str) -> int:
     """Returns the number of sequences of a call: those of the packed batch if `starts` is given, otherwise `batch`.
-    Errors call `starts` by the argument's name, `name`."""
+    Errors call the argument `starts` by the string `name`."""
     if starts is None:
         return batch
     if batch != 1 or starts.dim() != 1 or starts.shape[0] < 2:
@@ -83,7 +83,7 @@ def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, lea
 
 
 def shape_like(x: Tensor, layout: str, batch: int, heads: int, rows: int, features: int) -> tuple[int, ...]:
-    """Returns the shape of a tensor with these sizes in `layout`. Omits the batch if x has 3 dimensions."""
+    """Returns the shape of a tensor with these sizes in `layout`. Omits the batch dimension if x has 3 dimensions."""
     whole = (batch, heads, rows, features) if layout == "bhtd" else (batch, rows, heads, features)
     return whole if x.dim() == 4 else whole[1:]
 

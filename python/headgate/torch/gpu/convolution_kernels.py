@@ -5,7 +5,8 @@
 
 x is (B,T,C), weight (C,K), bias (C), states (N,K−1,C), with any strides. Row −i of x, before the first token, is row
 K−1−i of the state, or 0. A program computes BLOCK_T tokens of a sequence by BLOCK_C channels. Sums are f32. There are
-no atomics: each tile of tokens writes its part of the parameters' gradients, and the host sums the parts.
+no atomics: the program of each tile of tokens writes a partial sum of the gradients of weight and bias, and the host
+adds these sums.
 
 This file imports nothing but Triton and kernels.py.
 """
@@ -15,14 +16,14 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _gate, _gate_slope, _place, _sequence
 
-# Power of two that is at least the number of rows of a state, at most 7.
+# Upper bound for the number of rows of a state, which is at most 7. Triton requires a power of two.
 STATE_ROWS: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
 def _place_of_program(cu, T, n_sequences, tiles, C, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Returns a program's batch, sequence, tile number over all batches, and first token; its sequence's first row and
-    length; and its channels."""
+    """Returns where a program works: batch, sequence, number of the tile counted over all batches, first token within
+    the sequence, the sequence's first row and length, and the channels."""
     blocks = (C + BLOCK_C - 1) // BLOCK_C
     tile = tl.program_id(0) // blocks % tiles
     b = tl.program_id(0) // blocks // tiles
@@ -34,7 +35,8 @@ def _place_of_program(cu, T, n_sequences, tiles, C, BLOCK_T: tl.constexpr, BLOCK
 
 @triton.jit
 def _load_tile(base, rows, channels, stride_t, stride_c, n_rows, C):
-    """Loads rows and channels of a tensor (n_rows, C) as f32. Elements outside, or of an absent tensor, are 0."""
+    """Loads rows and channels of a tensor (n_rows, C) as f32. Elements outside the tensor are 0, and so are all
+    elements of an absent tensor."""
     if base is None:
         x = tl.zeros((rows.shape[0], channels.shape[0]), tl.float32)
     else:
@@ -46,7 +48,7 @@ def _load_tile(base, rows, channels, stride_t, stride_c, n_rows, C):
 
 @triton.jit
 def _store_tile(base, rows, channels, stride_t, stride_c, n_rows, C, x):
-    """Rounds x to the type of `base` once, and stores the elements within (n_rows, C)."""
+    """Rounds x to the type of `base` and stores it. Skips elements outside (n_rows, C)."""
     at = base + rows.to(tl.int64)[:, None] * stride_t + channels.to(tl.int64)[None, :] * stride_c
     there = ((rows >= 0) & (rows < n_rows))[:, None] & (channels < C)[None, :]
     tl.store(at, x.to(base.dtype.element_ty), mask=there)
@@ -129,7 +131,7 @@ def convolution_backward_sums(
             x_base, before, weight, bias, rows, channels, x_t, x_c, state_k, state_c, weight_c, weight_k, bias_c, t, C,
             K,
         )  # fmt: skip
-        # Rows after the last token must add 0, whatever their sums s are.
+        # Rows after the last token must contribute 0 to the gradients, even if their s is NaN or inf.
         ds = tl.where((rows < t)[:, None], ds * _gate_slope(total, "silu"), 0.0)
     if dsums is not None:
         _store_tile(dsums + (b.to(tl.int64) * T + begin) * C, rows, channels, C, 1, t, C, ds)
@@ -138,7 +140,7 @@ def convolution_backward_sums(
         tl.store(dbias + own, tl.sum(ds, 0), mask=channels < C)
     if dweight is not None:
         for j in tl.static_range(K):
-            # Rows after the last token have ds = 0; their x is 0 or another valid row.
+            # Masks the product in rows after the last token, too: ds is 0 there, but x may be NaN or inf.
             x_rows = _load_inputs(x_base, before, rows + (j - K + 1), channels, x_t, x_c, state_k, state_c, t, C, K)
             at = dweight + (part.to(tl.int64) * K + j) * C + channels
             tl.store(at, tl.sum(tl.where((rows < t)[:, None], ds * x_rows, 0.0), 0), mask=channels < C)
@@ -148,8 +150,8 @@ def convolution_backward_sums(
 def _row_gradients(
     ds_base, weight, dnew_base, rows, channels, ds_t, ds_c, weight_c, weight_k, dnew_k, dnew_c, t, C, K: tl.constexpr
 ):  # fmt: skip
-    """Returns the gradients of rows of x, where rows −K+1 … −1 are the old state: Σ_j weight_j ds_{t+K−1−j}. Rows that
-    are part of the new state also get its gradient."""
+    """Returns the gradients of rows of x, where rows −K+1 … −1 are the old state: Σ_j weight_j ds_{t+K−1−j}. Adds the
+    gradient of the new state to the rows that it consists of."""
     total = _load_tile(dnew_base, rows + (K - 1) - t, channels, dnew_k, dnew_c, K - 1, C)
     for j in tl.static_range(K):
         ds = _load_tile(ds_base, rows + (K - 1 - j), channels, ds_t, ds_c, t, C)

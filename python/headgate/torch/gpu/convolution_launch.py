@@ -9,7 +9,8 @@ from torch import Tensor
 from . import convolution_kernels, launch
 from .launch import Launcher, launch_kernel, on_device_of
 
-# Tokens and channels of a program's tile, and its number of warps. Calls with few tokens, as in decoding, use _FEW.
+# Tokens and channels in the tile of a program, and its number of warps. Calls with few tokens, as in decoding, use
+# _FEW.
 _TILE, _FEW, _WARPS = (64, 64), (16, 64), 4
 
 
@@ -31,8 +32,8 @@ class Options(NamedTuple):
 
 
 def _strides(name: str, x: Tensor | None, letters: str) -> dict[str, int]:
-    """Returns the strides as arguments NAME_x for each letter x, in elements. They are 0 for an absent tensor or
-    batch."""
+    """Returns the strides of a tensor, in elements, as kernel arguments NAME_x for each letter x. A stride is 0 if the
+    tensor or its batch dimension is absent."""
     found = [0] * len(letters) if x is None else [0] * (len(letters) - x.dim()) + list(x.stride())
     return {f"{name}_{letter}": stride for letter, stride in zip(letters, found)}
 
@@ -48,7 +49,7 @@ class _Call:
         self.taps = weight.shape[1]
         self.sequences = self.batch if cu_seqlens is None else cu_seqlens.shape[0] - 1
         block_t, self.block_c = options.tile or (_FEW if self.tokens <= _FEW[0] else _TILE)
-        # A sequence without tokens needs a tile, too, which writes its state.
+        # A sequence without tokens also needs a tile, whose program writes the sequence's state.
         tiles = max(1, -(-self.tokens // block_t)) if cu_seqlens is None else self.tokens // block_t + self.sequences
         self.tiles = tiles
         self.arguments = {
@@ -109,7 +110,8 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted` of Σ dy∘y + Σ dstate∘(new state). Recomputes the sums before the activation."""
+    """Returns the gradients `wanted`, given the gradients dy of y and dstate of the new state. Recomputes the sums
+    before the activation."""
     x = inputs.x
     f32 = torch.float32
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)

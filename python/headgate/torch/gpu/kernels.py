@@ -19,7 +19,7 @@ import triton.language as tl
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-# Bound for `low` and `high`. Diagonals beyond it hide or show all keys of any sequence that fits into memory.
+# Limit for |low| and |high|. Larger values have the same effect, since no sequence in memory has more keys.
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
@@ -32,7 +32,7 @@ def _sigmoid(z):
 @triton.jit
 def _softplus(z):
     e = tl.exp(-tl.abs(z))
-    # Below 2^-12, two terms of the series of log(1 + e) are exact in f32, whereas 1 + e loses digits.
+    # For e below 2^-12, log(1 + e) equals e - e²/2 in f32. Computing 1 + e would lose digits.
     return tl.maximum(z, 0.0) + tl.where(e < 0.000244140625, e - 0.5 * e * e, tl.log(1.0 + e))
 
 
@@ -77,7 +77,8 @@ def _gate_slope(z, FN: tl.constexpr):
 
 @triton.jit
 def _gate_log_slope(z, FN: tl.constexpr):
-    """Computes g′(z) / g(z) for a function without a zero: dz = dy ∘ y ∘ g′/g then needs no o."""
+    """Computes g′(z) / g(z) for a gate function without a zero. Then dz = dy ∘ y ∘ g′/g can be computed from y, without
+    o."""
     if FN == "sigmoid" or FN == "sigmoid2":
         slope = _sigmoid(-z)
     elif FN == "ns_sigmoid":
@@ -85,7 +86,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
         slope = s * _sigmoid(-z) / (1.0 + s)
     else:
         tl.static_assert(FN == "softplus")
-        # Far below 0, both g′ and g are about e^z, which may underflow; their ratio is 1 − e^z / 2.
+        # For z far below 0, g′ and g are both about e^z and may underflow. Their ratio tends to 1 − e^z / 2.
         slope = tl.where(z < -9.0, 1.0 - 0.5 * tl.exp(tl.minimum(z, 0.0)), _sigmoid(z) / _softplus(tl.maximum(z, -9.0)))
     return slope
 
@@ -94,7 +95,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
 def _tanh(x):
     e = tl.exp(-2.0 * tl.abs(x))
     t = (1.0 - e) / (1.0 + e)
-    # Near 0, 1 − e loses digits, whereas the series of tanh has f32 precision.
+    # For x near 0, 1 − e loses digits, so use the Taylor series of tanh, which has f32 precision.
     x2 = x * x
     series = x * (1.0 + x2 * (-0.3333333333333333 + x2 * (0.13333333333333333 - x2 * 0.05396825396825397)))
     return tl.where(x2 < 0.0078125, series, tl.where(x >= 0, t, -t))
@@ -104,8 +105,9 @@ def _tanh(x):
 def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
     """Returns the sequence of a tile of BLOCK rows, and the tile's first row within it.
 
-    In a packed batch, the tiles of sequence n start at index cu[n] // BLOCK + n. A sequence has at least as many tiles
-    as it needs; surplus tiles start after its last row. The host therefore does not need the lengths.
+    In a packed batch, the tiles of sequence n start at index cu[n] // BLOCK + n. Each sequence gets at least as many
+    tiles as it needs. Surplus tiles start after its last row and do nothing. The host can therefore launch the kernel
+    without reading the lengths.
     """
     if cu is None:
         n = b
@@ -124,7 +126,7 @@ def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
 
 @triton.jit
 def _sequence(n, cu, length):
-    """Returns the first row of sequence n in the tensor (64 bits), and its length."""
+    """Returns the first row of sequence n in the tensor, as a 64-bit integer, and the length of the sequence."""
     if cu is None:
         begin = n.to(tl.int64) * 0
         rows = length
@@ -136,8 +138,8 @@ def _sequence(n, cu, length):
 
 @triton.jit
 def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
-    """Returns a program's batch, head, sequence, and first row within the sequence; and the sequence's first row and
-    length."""
+    """Returns where a program works: batch, head, sequence, first row within the sequence, and the sequence's first row
+    and length."""
     tile = tl.program_id(0) % tiles
     h = tl.program_id(0) // tiles % H
     b = tl.program_id(0) // tiles // H
@@ -148,7 +150,8 @@ def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def _visibility(n, t, s, key_lengths, query_offsets, left, right):
-    """Returns seen, low and high: query i of sequence n sees keys i + low to i + high, of the first `seen`."""
+    """Returns seen, low and high. Query i of sequence n sees keys i + low to i + high, as far as these are among the
+    first `seen` keys."""
     if query_offsets is None:
         shift = (n * 0 + s - t).to(tl.int64)
     else:
@@ -167,8 +170,8 @@ def _load_rows(
     base, first, stride_t, stride_d, n_rows, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Loads rows first … first + ROWS − 1 of a tensor (n_rows, N_COLUMNS), with 0 outside. WHOLE means that all rows
-    exist."""
+    """Loads rows first … first + ROWS − 1 of a tensor (n_rows, N_COLUMNS). Elements outside are 0. WHOLE asserts that
+    all these rows exist."""
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     at = base + (first + rows).to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
@@ -187,7 +190,7 @@ def _load_rows(
 def _store_rows(
     base, first, stride_t, stride_d, n_rows, x, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):  # fmt: skip
-    """Rounds x to the type of `base` once, and stores the elements within (n_rows, N_COLUMNS)."""
+    """Rounds x to the type of `base` and stores it. Skips elements outside (n_rows, N_COLUMNS)."""
     rows = first + tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     at = base + rows.to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
@@ -212,7 +215,8 @@ def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
 
 @triton.jit
 def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Returns the mask of which keys `columns` the queries `rows` see. The two are broadcast."""
+    """Returns a mask that is true where a query of `rows` sees a key of `columns`. `rows` and `columns` are
+    broadcast."""
     visible = (columns < seen) & (rows >= 0)
     if RIGHT:
         visible = visible & (columns <= rows + high)
@@ -249,8 +253,8 @@ def _attend(
     MASKED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Runs the online softmax over keys begin … end − 1 in blocks. Updates the sums `total` and `acc`, relative to the
-    running maxima `top`."""
+    """Runs the online softmax over keys begin … end − 1 in blocks. Updates the running maxima `top` of the scores, and
+    the sums `total` of weights and `acc` of weighted values, scaled by 2^−top."""
     rows = first + tl.arange(0, BLOCK_M)
     for n in tl.range(begin, end, BLOCK_N):
         k = _load_rows(k_base, n, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, not MASKED)
@@ -259,7 +263,7 @@ def _attend(
             columns = n + tl.arange(0, BLOCK_N)
             x = tl.where(_visible(rows[:, None], columns[None, :], seen, low, high, LEFT, RIGHT), x, float("-inf"))
         new_top = tl.maximum(top, tl.max(x, 1))
-        # A row without a visible key so far has the maximum −∞, and −∞ − (−∞) is NaN.
+        # A row that has seen no key yet has the maximum −∞. Subtract 0 instead, since −∞ − (−∞) is NaN.
         anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
         p = tl.exp2(x - anchor[:, None])
         shrink = tl.exp2(top - anchor)
@@ -290,7 +294,7 @@ def attention_forward(
     k_base = _base(k, b, h // GROUP, k0, k_b, k_h, k_t)
     v_base = _base(v, b, h // GROUP, k0, v_b, v_h, v_t)
 
-    # All rows see keys [all_from, all_to), which need no mask. Only keys [begin, end) are visible to any row.
+    # Every row sees all keys [all_from, all_to), so these need no mask. No row sees a key outside [begin, end).
     begin = first * 0
     end = seen
     all_from = begin
@@ -353,11 +357,11 @@ def attention_backward_rows(
     DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Computes each row's inputs of the other two backward kernels: delta = Σ do ∘ o − dlse, and do = dy ∘ g for an
+    """Computes what the other two backward kernels read for each row: delta = Σ do ∘ o − dlse, and do = dy ∘ g for an
     elementwise gate. Also computes dgate.
 
-    With a multiplied gate, Σ do ∘ o = Σ dy ∘ y. dgate is dy ∘ o ∘ g′ with attn, or dy ∘ y ∘ g′/g without it. dgate and
-    do are None if not wanted. do has the strides of y.
+    With a multiplied gate, Σ do ∘ o = Σ dy ∘ y. If attn is present, it is o, and dgate = dy ∘ o ∘ g′. Otherwise dgate =
+    dy ∘ y ∘ g′/g. dgate and do are None if not wanted. do has the strides of y.
     """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:
@@ -377,7 +381,7 @@ def attention_backward_rows(
     d = row_sum
     if dlse is not None:
         d -= tl.load(dlse + at, mask=rows < t, other=0.0)
-    # A row that sees no key passes no gradient, whatever dlse is.
+    # A row that sees no key has no gradient: its delta must be 0 even if dlse is not.
     natural = tl.load(lse + at, mask=rows < t, other=0.0)
     tl.store(delta + at, tl.where(natural == float("-inf"), 0.0, d), mask=rows < t)
 
@@ -413,7 +417,7 @@ def attention_backward_rows(
 
 @triton.jit
 def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Returns g of a headwise gate, which scales the rows of do, or 1 for other gates."""
+    """Returns the factor of each row of do: g for a headwise gate, 1 for other gates."""
     rows = first + tl.arange(0, BLOCK_M)
     if GATE == "headwise":
         z = tl.load(gate_base + rows.to(tl.int64) * stride_t, mask=rows < t, other=0.0)
@@ -425,7 +429,7 @@ def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.const
 
 @triton.jit
 def _saved_rows(lse_base, delta_base, first, t, BLOCK_M: tl.constexpr):
-    """Returns delta, and lse in base 2. lse is 0 in rows that see no key, since their weights are masked."""
+    """Returns lse in base 2, and delta. lse is 0, not −∞, in rows that see no key; their weights are masked anyway."""
     rows = first + tl.arange(0, BLOCK_M)
     natural = tl.load(lse_base + rows, mask=rows < t, other=0.0)
     lse2 = tl.where(natural == float("-inf"), 0.0, natural * LOG2E)
@@ -455,7 +459,7 @@ def attention_backward_keys(
     v_rows = _load_rows(_base(v, b, h, k0, v_b, v_h, v_t), first, v_t, v_d, seen, DV, BLOCK_N, BLOCK_DV, False)
     columns = first + tl.arange(0, BLOCK_N)
 
-    # Only queries [begin, end) can see any of these keys.
+    # No query outside [begin, end) sees any of these keys.
     begin = first * 0
     end = begin + t
     if RIGHT:
@@ -510,8 +514,8 @@ def attention_backward_queries(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dq = scale · Σ ds k for BLOCK_M queries of a head. GATE has the meaning that attention_backward_keys
-    describes."""
+    """Writes dq = scale · Σ ds k for BLOCK_M queries of a head. With GATE "headwise", do is dy without the gate's
+    factor, as in attention_backward_keys."""
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:

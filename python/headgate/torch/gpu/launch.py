@@ -20,7 +20,8 @@ from . import kernels
 from .tiles import KERNELS, Tile, architecture, tile_for
 
 LOG2E = 1.4426950408889634
-# Maximum of a window. Larger windows hide nothing; up to here, sums with query offsets fit in 64 bits.
+# Limit for windows. Larger windows would hide no more keys. Up to this limit, a window plus a query offset fits in 64
+# bits.
 _WIDEST = 1 << 61
 
 
@@ -39,7 +40,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a call. `tiles` overrides the table's tiles, by the names of kernels."""
+    """Options of a call. `tiles` maps names of kernels to tiles, which override those in tiles.py."""
 
     layout: str = "bhtd"
     scale: float | None = None
@@ -62,8 +63,8 @@ def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) 
 
 
 def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
-    """Returns the strides as arguments NAME_b, NAME_h, NAME_t and NAME_d, in elements. They are 0 for an absent
-    tensor."""
+    """Returns the strides of a tensor, in elements, as kernel arguments NAME_b, NAME_h, NAME_t and NAME_d. All are 0 if
+    the tensor is absent."""
     if x is None:
         return {f"{name}_{letter}": 0 for letter in "bhtd"}
     batch, one, other, feature = (0, *x.stride()) if x.dim() == 3 else x.stride()
@@ -95,8 +96,8 @@ def lse_shape(q: Tensor, layout: str) -> tuple[int, ...]:
 
 
 def gate_shape(gate: Tensor | None, features: int) -> str:
-    """Returns the kernels' name for the kind of gate: "headwise" (one feature per head), "elementwise" (a feature for
-    each of v's), or "none"."""
+    """Returns the kind of gate by the name that the kernels use: "headwise" (one logit for each head), "elementwise"
+    (one logit for each feature of v), or "none"."""
     if gate is None:
         return "none"
     return "headwise" if gate.shape[-1] == 1 and features != 1 else "elementwise"
@@ -133,15 +134,16 @@ def _column() -> str:
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Makes x's device the current one, where Triton launches kernels."""
+    """Returns a context in which the device of x is the current device. Triton launches kernels on the current
+    device."""
     return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
 
 
 def launch_kernel(
     launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
 ) -> None:
-    """Launches `kernel` with the arguments in `given` that it has as parameters. Does nothing if there are no
-    programs."""
+    """Launches `kernel`. Passes only those arguments in `given` that are parameters of the kernel. Does nothing if
+    `programs` is 0."""
     if programs == 0:
         return
     arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
@@ -160,7 +162,7 @@ class _Call:
         self.features = max(D, DV)
         scale = 1 / math.sqrt(D) if options.scale is None else options.scale
         causal = options.causality == "causal"
-        right = 0 if causal else options.window_right  # a causal mask is a right window of 0
+        right = 0 if causal else options.window_right  # causal: no query sees a later key, so the right window is 0
         capped = options.softcap > 0
         self.sequences = None if inputs.cu_seqlens_q is None else inputs.cu_seqlens_q.shape[0] - 1
         self.gate = gate_shape(gate, DV)
@@ -245,8 +247,8 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted` of Σ dy∘y + Σ dlse·lse. attn is the output before the gate; it is required if the
-    gate is added or its function has a zero."""
+    """Returns the gradients `wanted`, given the gradients dy of y and dlse of lse. attn is the output before the gate.
+    It is required if the gate is added or its function has a zero."""
     q, layout, gate = inputs.q, options.layout, inputs.gate
     dlse = None if dlse is None else dlse.contiguous()
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
@@ -271,7 +273,8 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The other kernels apply a headwise gate to dy. do includes an elementwise gate. An added gate has no factor.
+        # The next two kernels multiply dy by a headwise gate themselves. do already includes the factor of an
+        # elementwise gate. An added gate has no factor.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}
