@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces the functions that linear-attention models of transformers take from the kernels hub.
 
-A model looks up its functions in its code's module at every call. register() puts Headgate's functions there, which
-also affects models built earlier; unregister() restores transformers' own. Calls that Headgate does not support go to
-the previous function.
+At every call, a model looks up these functions in the Python module of its code. register() replaces them there, so
+models built earlier use Headgate's, too. unregister() restores those of transformers. Calls that Headgate does not
+support go to the previous function.
 
 Letters: B batch, T tokens, C channels, K taps, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and
 of v, N sequences.
@@ -30,11 +30,12 @@ MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 """The model folders of transformers whose functions are replaced."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """float64 stays with transformers, whose rule computes it in float32."""
-L2_NORM_EPS = 1e-6  # eps of the L2 norm with use_qk_l2norm_in_kernel
+L2_NORM_EPS = 1e-6  # transformers uses this eps if use_qk_l2norm_in_kernel is true
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
-# Callers' names for the arguments of linear_attention and short_convolution.
+# Maps arguments of linear_attention and short_convolution to the names that transformers uses. Error messages show
+# these names.
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
@@ -47,7 +48,8 @@ def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) 
 
 
 def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
-    """Returns cu_seqlens (N+1) of all rows as one, from the arguments that a model passes on; None without them."""
+    """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Reads the arguments SEQUENCES of the
+    model's call. Returns None if none is given."""
     *begins, numbers = (given.get(name) for name in SEQUENCES)
     for each in begins:
         if each is not None:
@@ -61,8 +63,8 @@ def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Ten
 
 
 def _are_known(*tensors: Any) -> bool:
-    """Returns whether all are dense floating-point CPU tensors with supported derivatives, and the first has a dtype in
-    DTYPES."""
+    """Returns whether all arguments are dense floating-point CPU tensors with supported derivatives, and the dtype of
+    the first is in DTYPES."""
     if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return False
     try:
@@ -73,13 +75,14 @@ def _are_known(*tensors: Any) -> bool:
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32 unless its dtype is float32 or `dtype`: the kernels take either of them beside tensors of
-    `dtype`."""
+    """Converts `x` to float32 unless its dtype is float32 or `dtype`. The kernels accept both in a call whose other
+    tensors have `dtype`."""
     return x if x.dtype in (dtype, torch.float32) else x.float()
 
 
 def _without_autocast() -> Any:
-    """Disables torch.autocast. Results must have the dtype of the input under autocast, too."""
+    """Returns a context without torch.autocast. transformers requires results in the dtype of the input even under
+    autocast."""
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
 
 
@@ -122,9 +125,10 @@ def recurrent_rule(
     Computes in float32.
 
     Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32, or None without output_final_state. Both are
-    differentiable. cu_seqlens or cu_seq_lens_q (N+1), over all B·T tokens, or seq_idx (B,T) define the sequences in the
-    rows. Each sequence has a state. Without these arguments, N = B. Other arguments are ignored if they are harmless
-    (foreign_arguments.py), and rejected otherwise. Returns NotImplemented for calls that transformers must compute.
+    differentiable. A row may hold several sequences, each with its own state. Either cu_seqlens or cu_seq_lens_q (N+1),
+    over all B·T tokens, or seq_idx (B,T) defines them. Without these arguments, each row is one sequence and N = B.
+    Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise. Returns
+    NotImplemented for calls that transformers must compute.
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
@@ -229,8 +233,9 @@ def convolution_step(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Any:
-    """Computes causal_conv1d_update of transformers: the convolution of hidden_states (B,C,T), preceded by the columns
-    of conv_state (B,C,S), S ≥ K−1. Overwrites conv_state with the last S columns of both."""
+    """Computes causal_conv1d_update of transformers: the convolution of hidden_states (B,C,T), where the columns of
+    conv_state (B,C,S), S ≥ K−1, precede the first token. Overwrites conv_state with the last S columns of conv_state
+    and hidden_states together."""
     if not _takes_convolution(hidden_states, weight, bias, activation, conv_state):
         return NotImplemented
     S, before = conv_state.shape[-1], weight.shape[1] - 1
@@ -266,8 +271,8 @@ _replaced: list[_Replaced] = []
 
 
 def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `ours`. It calls `theirs` if `ours` returns NotImplemented, or during
-    torch.export."""
+    """Returns a function that calls `ours`, and falls back to `theirs` if `ours` returns NotImplemented. During
+    torch.export, calls only `theirs`."""
 
     @functools.wraps(theirs, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

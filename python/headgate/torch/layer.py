@@ -2,9 +2,9 @@
 """Gated attention layer in plain PyTorch, except for attention itself.
 
 headgate.torch.GatedAttention combines this layer with libheadgate's kernels. The file modeling_headgate.py of a
-checkpoint combines it with PyTorch's softmax: CMake copies everything after the imports into that file. This module
-therefore imports nothing from headgate, and `config` is any object with the keys of config.json as attributes. Letters:
-B batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+checkpoint combines it with PyTorch's softmax, since CMake copies all code after the imports into that file. This module
+therefore imports nothing from headgate. `config` is any object with the keys of config.json as attributes. Letters: B
+batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
 """
 
 import math
@@ -33,8 +33,8 @@ def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim
 
 
 def gate_values(config, z: Tensor) -> Tensor:
-    """Computes g of the logits (B,T,heads,features). If heads share a gate, returns the mean over them,
-    (B,T,1,features)."""
+    """Computes g(z) for the logits z (B,T,heads,features). If all heads share one gate, returns the mean of g(z) over
+    the heads, (B,T,1,features)."""
     g = GATE_FUNCTIONS[config.gate_fn](z)
     return g.mean(dim=-2, keepdim=True) if config.gate_grain == "head_shared" else g
 
@@ -45,14 +45,14 @@ def apply_gate(config, y: Tensor, z: Tensor) -> Tensor:
 
 
 def blocks_of_layout(layout: str, heads: int, kv_heads: int) -> int:
-    """Returns the number of blocks in q_proj. Each block holds the rows of some query heads, followed by those of their
-    gates."""
+    """Returns the number of blocks in a q_proj that also holds the gate. Each block holds the rows of some query heads,
+    followed by the rows of their gates."""
     return {"per_query_head": heads, "per_group": kv_heads, "trailing": 1}[layout]
 
 
 def split_heads(x: Tensor, lead: int, features: int) -> Tensor:
-    """Reshapes x (…,·) to (…,heads,features), and keeps the first `lead` dimensions. If processes share a projection,
-    `heads` counts only this process's heads."""
+    """Reshapes x to (…,heads,features), and keeps its first `lead` dimensions. Infers `heads` from x, since a process
+    may hold only some heads of a projection."""
     return x.reshape(*x.shape[:lead], math.prod(x.shape[lead:]) // features, features)
 
 
@@ -91,7 +91,8 @@ def rope_frequencies(config, device: torch.device | str) -> Tensor:
 
 
 def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
-    """Returns YaRN's blend weights (R/2) in f64: 1 keeps a frequency, 0 divides it by rope_scaling_factor."""
+    """Returns YaRN's interpolation weights (R/2) in f64. Weight 1 keeps a frequency, and weight 0 divides it by
+    rope_scaling_factor."""
 
     def index_of(turns: float) -> float:
         return half * math.log(config.rope_original_seq_len / (turns * 2 * math.pi)) / math.log(config.rope_theta)
@@ -106,7 +107,7 @@ def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
 
 
 def rope_attention_factor(config) -> float:
-    """Returns the factor that multiplies the rotated features of q and k."""
+    """Returns the factor by which RoPE multiplies the rotated features of q and k; 1 except for YaRN."""
     if config.rope_scaling_type != "yarn":
         return 1.0
     return config.rope_attention_factor or 0.1 * math.log(config.rope_scaling_factor) + 1
@@ -173,7 +174,8 @@ class GatedLayer(nn.Module):
         self.o_proj = nn.Linear(self.Hq * D, C, bias=config.attention_out_bias)
 
     def block_rows(self) -> tuple[int, int, int]:
-        """Returns the number of blocks of a fused q_proj, and each block's number of rows of q and of the gate."""
+        """Returns the number of blocks of a q_proj that also holds the gate. Also returns how many rows of q and of the
+        gate each block has."""
         blocks = blocks_of_layout(self.config.gate_layout, self.Hq, self.Hkv)
         return blocks, self.Hq * self.D // blocks, self.gate_heads * self.gate_features // blocks
 
@@ -194,7 +196,8 @@ class GatedLayer(nn.Module):
         return split_heads(q, h.dim() - 1, self.D), z
 
     def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
-        """Applies the gate to y (B,T,heads,features) if the layer's gate is at `site`; otherwise returns y."""
+        """Applies the gate to y (B,T,heads,features) if the layer's gate is at `site`. Otherwise returns y
+        unchanged."""
         return apply_gate(self.config, y, z) if self.config.gate_site == site else y
 
     def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
@@ -207,12 +210,12 @@ class GatedLayer(nn.Module):
         return q, k, v, z
 
     def controlled(self, y: Tensor) -> Tensor:
-        """Applies the control to attention's output (B,T,Hq,D), if the layer has one."""
+        """Applies attention_output_control to the output of attention (B,T,Hq,D): an RMSNorm, SiLU or nothing."""
         if self.config.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)
         return F.silu(y) if self.config.attention_output_control == "output_silu" else y
 
     def output(self, y: Tensor, z: Tensor | None) -> Tensor:
-        """Returns the layer's output (B,T,C) for attention's output y (B,T,Hq,D)."""
+        """Returns the layer's output (B,T,C), given the output y (B,T,Hq,D) of attention."""
         out = self.o_proj(y.flatten(-2))
         return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2)

@@ -10,7 +10,8 @@ A layout gives the order of the rows:
     trailing        q of all heads, then all gates
     blocks          q of all heads, all gates, all k, all v in one matrix
 
-The shape does not reveal the order: a wrong layout raises no error, but gives a different model.
+The shape of a matrix does not reveal the order of its rows. A wrong layout therefore raises no error, but gives a
+different model.
 """
 
 from typing import Literal, NamedTuple, get_args
@@ -32,7 +33,7 @@ class Heads(NamedTuple):
     num_attention_heads: int
     num_key_value_heads: int
     head_dim: int
-    gate_features: int  # 1 headwise, head_dim elementwise
+    gate_features: int  # 1 for a headwise gate, head_dim for an elementwise one
 
     @property
     def q_rows(self) -> int:
@@ -48,8 +49,8 @@ class Heads(NamedTuple):
 
 
 def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
-    """Returns the number of blocks in a fused q_proj. Each block holds the rows of some query heads, followed by those
-    of their gates. Errors name the function `what`."""
+    """Returns the number of blocks in a q_proj that also holds the gate. Each block holds the rows of some query heads,
+    followed by the rows of their gates. Errors name the function `what`."""
     if layout not in FUSED:
         raise ValueError(f"{what}: layout: '{layout}' is none of {', '.join(FUSED)}")
     return blocks_of_layout(layout, heads.num_attention_heads, heads.num_key_value_heads)

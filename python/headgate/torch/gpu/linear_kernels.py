@@ -18,7 +18,8 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _load_rows, _place_of_program, _sequence, _store_rows
 
-# Lower bound of the decay g. Here exp(g) is 0 in f32 already, and g = −∞ would give NaN in differences of sums.
+# Lower bound of the decay g; smaller values are replaced by it. exp(−100) is 0 to f32 precision, and g = −∞ would give
+# NaN in differences of sums.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
 
 
@@ -43,7 +44,7 @@ def _through_norm(dx, x, factor, NORM: tl.constexpr):
 
 @triton.jit
 def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.constexpr):
-    """Loads one number for each token: `absent` if the tensor is None, 0 after the last token."""
+    """Loads one number for each token. The number is `absent` if the tensor is None, and 0 after the last token."""
     rows = first + tl.arange(0, C)
     if base is None:
         x = tl.where(rows < n_rows, absent, 0.0)
@@ -66,7 +67,8 @@ def _load_decays(
 
 @triton.jit
 def _decays(g):
-    """Returns G, γ and η, with g's shape, and γ_C as a column that scales the state's rows."""
+    """Returns G, γ and η in the shape of g. Also returns γ_C as a column, whose elements scale the rows of the
+    state."""
     sums = tl.cumsum(g, 0)
     whole = tl.sum(g, 0)
     return sums, tl.exp(sums), tl.exp(whole[None, :] - sums), tl.exp(whole)[:, None]
@@ -80,7 +82,8 @@ def _row(x, i, C: tl.constexpr):
 
 @triton.jit
 def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr):
-    """Returns ⟨x, y⟩, with 0 above the diagonal. Exponents are differences, since exp(−G_j) alone would overflow."""
+    """Returns ⟨x, y⟩, with 0 above the diagonal. Computes exp(G_i − G_j), not exp(G_i) · exp(−G_j), since exp(−G_j) may
+    overflow."""
     rows = tl.arange(0, C)
     if FEATURES:
         products = tl.zeros((C, C), tl.float32)
@@ -98,8 +101,8 @@ def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl
 def _through_products(
     dproducts, x, y, sums, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Returns the gradients dx and dy of Σ dproducts ∘ ⟨x, y⟩; dproducts is 0 above the diagonal. The gradient of G is
-    x ∘ dx − y ∘ dy."""
+    """Returns the gradients dx and dy of x and y, given the gradient dproducts of ⟨x, y⟩, which is 0 above the
+    diagonal. The gradient of G is x ∘ dx − y ∘ dy."""
     rows = tl.arange(0, C)
     if FEATURES:
         dx = tl.zeros((C, BLOCK_D), tl.float32)
@@ -132,7 +135,7 @@ def _inverse(a, C: tl.constexpr):
 def _load_state(
     pointer, index, h, H, first, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
-    """Loads BLOCK_DV columns, from `first` on, of state `index` of head h; states are (·,H,D,DV)."""
+    """Loads columns first … first + BLOCK_DV − 1 of the state at [index, h] in a tensor of states (·,H,D,DV)."""
     d = tl.arange(0, BLOCK_D)[:, None]
     columns = first + tl.arange(0, BLOCK_DV)[None, :]
     at = (index.to(tl.int64) * H + h) * D * DV + d * DV + columns
@@ -151,8 +154,8 @@ def _store_state(
 
 @triton.jit
 def _first_chunk(n, cu, chunks, C: tl.constexpr):
-    """Returns the index of a sequence's first chunk. Chunks of packed sequences are numbered like tiles in
-    kernels._place."""
+    """Returns the index of the first chunk of sequence n. Chunks of packed sequences are numbered in the way that
+    kernels._place numbers tiles."""
     if cu is None:
         first = n * chunks
     else:
@@ -162,8 +165,8 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 @triton.jit
 def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """Returns a program's first column, block of columns, value head, sequence and batch; and the sequence's first row
-    and length."""
+    """Returns where a program works: first column of the state, number of the block of columns, value head, sequence,
+    batch, and the sequence's first row and length."""
     BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
     block = tl.program_id(0) % BLOCKS
     h = tl.program_id(0) // BLOCKS % H
@@ -185,7 +188,7 @@ def linear_forward(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes y, the new state, and `states`, the state before each chunk, unless they are None."""
+    """Writes y, new_state, and `states`, which holds the state before each chunk. Skips an output that is None."""
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
@@ -237,7 +240,8 @@ def linear_backward_states(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Iterates from the last chunk to the first, and reads `states` from linear_forward.
+    """Computes the gradients of v and of the states. Iterates from the last chunk to the first, and reads `states`,
+    which linear_forward wrote.
 
     Writes dv and dstate, unless they are None. Writes the inputs of linear_backward_chunks: u and db = (1 + A)⁻ᵀ du
     (B,H,T,DV), and dstates, the gradient of the state after each chunk.

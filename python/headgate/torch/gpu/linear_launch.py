@@ -10,7 +10,7 @@ from torch import Tensor
 from . import launch, linear_kernels
 from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
 
-# Tokens of a chunk, and columns of the state in a program. These sizes keep most of the state in registers.
+# Tokens in a chunk, and columns of the state that a program handles. These sizes keep most of the state in registers.
 _CHUNK, _COLUMNS = 16, 32
 
 
@@ -79,7 +79,7 @@ class _Call:
             "DELTA": options.rule in ("delta", "gated_delta"),
             "NORM": options.l2_norm is not None,
             "FEATURES": decay is not None and decay.shape[-1] > 1,
-            # Three TF32 products are as accurate as one f32 product, which NVIDIA's tensor cores do not support.
+            # NVIDIA's tensor cores do not support f32 products. Three TF32 products together are about as accurate.
             "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
             "C": chunk,
             "BLOCK_D": block_d,
@@ -89,8 +89,8 @@ class _Call:
             self.arguments["beta_h"] = 0
 
     def launch(self, name: str, launcher: Launcher, of_chunks: bool = False, **more: Any) -> None:
-        """Launches a program for each block of columns, head and sequence, or, if `of_chunks` is true, for each chunk
-        and head."""
+        """Launches a program for each block of columns, head and sequence. If `of_chunks` is true, launches one for
+        each chunk and head instead."""
         programs = self.states * self.heads if of_chunks else self.blocks * self.heads * self.sequences
         warps = 8 if launch.backend() == "cuda" else 4
         launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
@@ -132,7 +132,8 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted` of Σ dy∘y + Σ dstate∘S_T. Recomputes the states before chunks."""
+    """Returns the gradients `wanted`, given the gradients dy of y and dstate of the last state. Recomputes the state
+    before each chunk."""
     q, layout = inputs.q, options.layout
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)
     with on_device_of(q):
@@ -177,8 +178,8 @@ def backward(
 
 
 def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
-    """Sums parts (B,Hv,T,·) over each group of value heads that uses the same head of `like`. The result has the layout
-    of `like`."""
+    """Sums the gradients `parts` (B,Hv,T,·) of value heads that share a head of `like`. Returns the sums in the shape
+    and dtype of `like`."""
     heads = sizes(like, layout)[1]
     batch, value_heads, tokens, features = parts.shape
     if heads != value_heads:

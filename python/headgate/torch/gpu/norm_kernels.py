@@ -14,7 +14,8 @@ import triton.language as tl
 
 from .kernels import _base, _gate, _gate_slope, _load_rows, _place_of_program, _store_rows
 
-# Bounds for scaling rows by a power of two, so that squares stay in f32's range. Rows above LARGE are scaled by DOWN.
+# Rows with elements above LARGE are multiplied by DOWN, and rows with only elements below SMALL by a power of two.
+# Their squares then fit in f32.
 LARGE: tl.constexpr = tl.constexpr(2.0**50)
 SMALL: tl.constexpr = tl.constexpr(2.0**-40)
 DOWN: tl.constexpr = tl.constexpr(2.0**-80)
@@ -22,7 +23,8 @@ DOWN: tl.constexpr = tl.constexpr(2.0**-80)
 
 @triton.jit
 def _normalized(x, eps, up, eps_up, D: tl.constexpr):
-    """Returns n = x · r, and r. Rows below SMALL are scaled by `up`; eps_up = eps · up².
+    """Returns n = x · r, and r. Rows with only elements below SMALL are scaled by `up`, and their eps is eps_up = eps ·
+    up².
 
     r is 0 for a row of zeros with eps 0, and for a row with an infinity.
     """

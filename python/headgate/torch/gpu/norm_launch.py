@@ -40,7 +40,8 @@ class _Call:
         block_d = block_of_features(self.features)
         block_t = options.tile or max(1, _ELEMENTS // block_d)
         self.tiles = -(-self.tokens // block_t)
-        # Factor for rows with squares that would underflow. A larger eps makes these squares irrelevant.
+        # Factor for rows whose squares would underflow. If eps is 2^-53 or more, such squares are negligible and the
+        # factor is 1.
         up = 2.0**90 if options.eps < 2.0**-53 else 1.0
         self.arguments = {
             **{"x": x, "weight": weight, "gate": gate},
@@ -90,7 +91,7 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted` of Σ dy∘y. Recomputes r."""
+    """Returns the gradients `wanted`, given the gradient dy of y. Recomputes r."""
     x, weight, gate = inputs
     found = {name: launch.new(x, tuple(x.shape)) for name in wanted if name == "x"}
     if "gate" in wanted and gate is not None:

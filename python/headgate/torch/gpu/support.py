@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists what the operations support on GPUs. Checks, errors, documents and tests all use this list."""
+"""Lists the arguments that each operation supports on GPUs. Checks, errors, documents and tests all use this list."""
 
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ from ..arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTI
 
 
 class Supported(NamedTuple):
-    """Inputs and options that the GPU kernels of one operation support. Inputs are in the order of the class Inputs in
-    the operation's launch module."""
+    """Inputs and options that the GPU kernels of one operation support. The inputs have the same order as the fields of
+    Inputs in the operation's launch module."""
 
     operation: Operation
     tensors: tuple[str, ...]
@@ -18,7 +18,7 @@ class Supported(NamedTuple):
 
     @property
     def declined(self) -> tuple[str, ...]:
-        """Returns the arguments that are rejected unless they have their default."""
+        """Returns the unsupported arguments, which are rejected unless they have their default."""
         names = (*self.operation.tensors, *self.operation.options)
         return tuple(name for name in names if name not in self.tensors + self.options)
 

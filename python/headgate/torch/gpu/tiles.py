@@ -45,7 +45,8 @@ _16_BITS = {
         256: (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     },
 }
-# f32 products use IEEE arithmetic, which NVIDIA's tensor cores do not support. Tiles are therefore small, in registers.
+# NVIDIA's tensor cores do not support f32 products with IEEE arithmetic. These tiles are therefore small enough for
+# registers.
 _32_BITS = {
     64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1)),
@@ -68,7 +69,7 @@ def architecture(backend: str, arch: int | str) -> str:
 
 
 def tile_for(kernel: str, column: str, bytes_per_element: int, features: int) -> Tile:
-    """Returns the tile of `kernel` for the part `column` of the table, elements of 2 or 4 bytes, and `features`, the
+    """Returns the tile of `kernel` from the part `column` of the table, for elements of 2 or 4 bytes. `features` is the
     larger of D and Dv."""
     size = 64 if features <= 64 else 128 if features <= 128 else 256
     if kernel == "attention_backward_rows":

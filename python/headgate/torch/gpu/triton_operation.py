@@ -28,8 +28,9 @@ def with_signature(
     flags: dict[str, Any],
     results: Any,
 ) -> Callable[..., Any]:
-    """Sets the signature of `function`, from which triton_op derives the schema: `leading`, the inputs, then the
-    keyword-only `flags` and options. A flag of type bool has the default False; other flags have none."""
+    """Sets the signature of `function`, from which triton_op derives the operator schema. The parameters are `leading`,
+    the inputs, and the keyword-only `flags` and options. A flag of type bool defaults to False; other flags are
+    required."""
     positional, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     operation = supported.operation
     parameters = list(leading)
@@ -50,7 +51,7 @@ def with_signature(
 
 
 def leading(**kinds: Any) -> list[inspect.Parameter]:
-    """Returns parameters that precede the inputs in a signature."""
+    """Returns required parameters with these names and types, to precede the inputs in a signature."""
     return [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
         for name, kind in kinds.items()
@@ -64,7 +65,7 @@ def sorted_and_checked(
     supported: Supported,
     differentiable: tuple[str, ...],
 ) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Returns the inputs and options of a call of the function `what`, and whether autograd records it. Rejects
+    """Returns the inputs of a call of the function `what`, its options, and whether autograd records the call. Rejects
     arguments that GPUs do not support; does not check types and shapes."""
     operation = supported.operation
     tensors = {**dict.fromkeys(operation.tensors), **given}
@@ -79,8 +80,8 @@ def sorted_and_checked(
 
 
 class TritonOperation:
-    """The operators torch.ops.headgate.NAME_triton and NAME_triton_backward, and the function NAME of headgate.torch on
-    GPUs.
+    """Registers the operators torch.ops.headgate.NAME_triton and NAME_triton_backward, and computes the function NAME
+    of headgate.torch on GPUs.
 
     The module `compute` implements the operation with its Inputs, Options, Gradients, forward and backward.
     `check(tensors, options)` raises ValueError for invalid types, shapes or values. The other arguments are those of
