@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-# In the file beside a checkpoint, the code of python/headgate/torch/layer.py stands here.
+# CMake inserts the code of python/headgate/torch/layer.py here.
 from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 
 # Defaults of keys that are missing in config.json.
@@ -38,7 +38,7 @@ DEFAULTS = {
     "attention_output_control": "none",  # none, head_rmsnorm or output_silu
     "attention_sinks": "none",  # none, learned_sinks or off_by_one
     "attention_qkv_bias": "none",  # none or learned
-    "attention_window": 0,  # number of keys that a query sees, up to its own; in sliding layers if any; 0: no limit
+    "attention_window": 0,  # keys that a query sees, its own included; 0: all. With layer_types, only for sliding layers
     "attention_out_bias": False,
     "rope_scaling_type": "none",  # none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
@@ -47,14 +47,14 @@ DEFAULTS = {
     "rope_original_seq_len": 8192,
     "rope_truncate": True,  # for yarn
     "rope_attention_factor": 0.0,  # for yarn; 0: 0.1 ln(rope_scaling_factor) + 1
-    "layer_types": None,  # per layer full_attention, sliding_attention or linear_attention; None: attention
+    "layer_types": None,  # for each layer: full_attention, sliding_attention or linear_attention
     "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
     "mlp_activation": "silu",  # silu or gelu_tanh
     "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
     "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
-    "sliding_partial_rotary_factor": 1.0,  # share of rotated features, with sliding_rope_theta
-    "sliding_rope_scaled": False,  # with sliding_rope_theta: whether to scale as in other layers
+    "sliding_partial_rotary_factor": 1.0,  # fraction of rotated features, with sliding_rope_theta
+    "sliding_rope_scaled": False,  # with sliding_rope_theta: scale frequencies as in others
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
@@ -76,12 +76,12 @@ class HeadgateConfig(PretrainedConfig):
 
     @property
     def sliding_window(self):
-        """Returns the window, by the name that transformers' caches use; None for no window."""
+        """Returns the window, or None if there is none. Caches of transformers read the window by this name."""
         return self.attention_window or None
 
 
 def config_of_layer(config, layer):
-    """Returns a layer's config: a copy with the layer_type, and with the layer's own heads, window and RoPE."""
+    """Returns the config of one layer: a copy that has its layer_type, heads, window and RoPE."""
     types, config = config.layer_types, copy.copy(config)
     config.layer_type = types[layer] if types else "full_attention"
     sliding = config.layer_type == "sliding_attention"
@@ -105,8 +105,8 @@ class Tokens:
     """Positions and masks of a forward pass, shared by the layers."""
 
     def __init__(self, config, x, attention_mask, position_ids, cache):
-        """Takes x (B,T,C); attention_mask (B,S), 0 at padding; position_ids (B|1,T); and a cache. The last three may be
-        None."""
+        """Takes x (B,T,C), attention_mask (B,S) with 0 at padding, position_ids (B|1,T), and a cache. All except x may
+        be None."""
         self.x, self.attention_mask, self.cache = x, attention_mask, cache
         self.T = x.shape[1]
         self.past = 0 if cache is None or not has_attention(config) else cache.get_seq_length()
@@ -149,8 +149,8 @@ class Tokens:
 
 
 class StateCache(DynamicCache):
-    """Cache for a model with linear attention in all layers. Counts tokens for generate(); other caches count their
-    keys."""
+    """Cache for a model with linear attention in all layers. Counts tokens itself for generate(), since it has no keys
+    to count."""
 
     is_compileable = False
 
@@ -196,7 +196,7 @@ class Attention(GatedLayer):
     def weights(self, q, k, visible):
         """Returns the softmax weights (B,Hq,T,S) in f32. With a sink, they sum to less than 1."""
         scores = (q @ k.transpose(-1, -2)).float() * self.scale
-        # Uses the smallest finite number, not -inf: queries at padding see no key, and -inf would give NaN.
+        # Hides keys with the smallest finite number. Queries at padding see no key, and -inf would give them NaN.
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         if self.config.attention_sinks == "none":
             return scores.softmax(dim=-1)
@@ -212,7 +212,7 @@ class Attention(GatedLayer):
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # all tokens so far, or those in the window, (B,Hkv,S,D)
-            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep more than a window of 1
+            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep too many if the window is 1
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
         y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
@@ -221,14 +221,14 @@ class Attention(GatedLayer):
 
 def qwen3_5():
     """Imports transformers' code of Qwen3.5, which only some models need. headgate.torch.transformers.register()
-    replaces functions in this module, so look them up at each call."""
+    replaces functions in the imported module, so callers must look them up at each call."""
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
     return modeling_qwen3_5
 
 
 class Taps(nn.Module):
-    """Weight of a convolution, (channels,K). The last tap multiplies the current token."""
+    """Holds the weight of a convolution, (channels,K). Tap K - 1 multiplies the current token."""
 
     def __init__(self, channels, K):
         super().__init__()
@@ -258,7 +258,9 @@ class DeltaNet(nn.Module):
         """Returns q and k (B,T,Hk,Dk), and v (B,T,Hv,Dv), after the convolution."""
         x, taps = self.in_proj_qkv(h).transpose(1, 2), self.conv1d.weight
         if cache is not None:
-            x = cache.update_conv_state(x, self.layer, conv_kernel_size=taps.shape[1])  # prepends earlier tokens
+            x = cache.update_conv_state(
+                x, self.layer, conv_kernel_size=taps.shape[1]
+            )  # the cache prepends the inputs of earlier tokens
         x = qwen3_5().causal_conv1d_fn(x, taps, None, activation="silu")[:, :, -h.shape[1] :].transpose(1, 2)
         q, k, v = x.split(self.widths, dim=-1)
         return q.unflatten(-1, (-1, self.Dk)), k.unflatten(-1, (-1, self.Dk)), v.unflatten(-1, (-1, self.Dv))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 class AttentionCache:
     """Caches the keys and values of one layer, for inference without gradients. Holds `length` tokens of each sequence
-    in the batch. The capacity doubles when it is exceeded, and attention reads the cache in place."""
+    in the batch. Doubles its capacity when it is full. Attention reads the keys and values in place, without a copy."""
 
     def __init__(self) -> None:
         self.length = 0
@@ -46,8 +46,8 @@ class AttentionCache:
         return whole
 
     def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the same as append, but leaves `length` unchanged: the next call overwrites k and v unless `length`
-        is increased. A failed call of the layer thus leaves the cache unchanged."""
+        """Writes and returns the same as append, but does not increase `length`. The layer increases `length` after a
+        successful call; after a failed one, the next call overwrites k and v."""
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
         if self.length == 0 and not all(_takes_rows(held, new) for held, new in zip(self._held, (k, v))):
@@ -79,7 +79,7 @@ class AttentionCache:
 
 
 def _takes_rows(held: Tensor, new: Tensor) -> bool:
-    """Returns whether B, Hkv, D and dtype of rows (B,T,Hkv,D) equal those of a tensor (B,capacity,Hkv,D). Does not check
+    """Returns whether `new` (B,T,Hkv,D) has the same B, Hkv, D and dtype as `held` (B,capacity,Hkv,D). Does not check
     the capacity."""
     return (held.shape[0], held.shape[2:], held.dtype) == (new.shape[0], new.shape[2:], new.dtype)
 
@@ -109,7 +109,7 @@ _CHOICES = {
 }
 
 
-# Minimum of each numeric argument, and whether the minimum itself is excluded.
+# Minimum of each numeric argument, and whether the argument must be greater than the minimum.
 _NUMBERS = {
     "gate_init_std": (0, False),
     "initializer_range": (0, False),
@@ -244,7 +244,7 @@ class GatedAttention(GatedLayer):
             _require_fusable(variant, keys)
         super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
         self.variant, self.keys = variant, keys
-        self._frequencies = rope_frequencies(self.config, "cpu")  # not a buffer: .bfloat16() would round it
+        self._frequencies = rope_frequencies(self.config, "cpu")  # not a buffer, since .bfloat16() would round a buffer
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -309,13 +309,14 @@ class GatedAttention(GatedLayer):
         """Returns the layer's output (B,T,C).
 
         `cache` holds the keys and values of earlier tokens. `positions` (B|1,T) are the positions for RoPE; the default
-        is each token's index in its sequence. `key_lengths` (B) hides padding after each sequence. `mask`
-        (B|1,Hq|1,T|1,S) hides keys where it is false. `cu_seqlens` (N+1) makes h (1,T,C) a packed batch; a jagged
-        nested tensor (N,T*,C) is one, too. `causality` "none" lets every token see later ones, as in an encoder.
+        is each token's index in its sequence. `key_lengths` (B) gives the number of keys of each sequence before its
+        padding, which is hidden. `mask` (B|1,Hq|1,T|1,S) hides keys where it is false. `cu_seqlens` (N+1) makes h
+        (1,T,C) a packed batch. h may also be a jagged nested tensor (N,T*,C). `causality` "none" lets every token see
+        later ones, as in an encoder.
 
-        `ring`, a process group, means that h is this rank's part of longer sequences, shard_sequence(…, 1, group=ring).
-        The layer then uses ring_attention, and key_lengths counts the whole sequences. Gradients of parameters are only
-        this rank's part.
+        If `ring`, a process group, is given, h is this rank's shard of longer sequences, shard_sequence(…, 1,
+        group=ring). The layer then uses ring_attention, and key_lengths counts keys of the whole sequences. The
+        gradients of parameters include only this rank's tokens; sum them over the ranks.
         """
         others = {"cache": cache, "mask": mask, "cu_seqlens": cu_seqlens}
         require_tensor("GatedAttention", "h", h, nested=True)
@@ -348,10 +349,10 @@ class GatedAttention(GatedLayer):
         causality: Literal["none", "causal"] = "causal",
         **selection: Any,
     ) -> headgate.AttentionStatistics:
-        """Returns attention statistics of the layer for the same arguments, without its T×S weights. `outputs` names
-        fields of headgate.AttentionStatistics, returned as tensors for each query (B,Hq,T), or as means over queries
-        (B,Hq). `selection` may have the arguments keys, queries, window and top_keys of headgate.attention_statistics.
-        Has no gradients."""
+        """Returns attention statistics of the layer for the arguments of forward(). Does not store the T×S weights.
+        `outputs` names fields of headgate.AttentionStatistics, returned as tensors for each query (B,Hq,T), or as means
+        over queries (B,Hq). `selection` passes the arguments keys, queries, window and top_keys to
+        headgate.attention_statistics. Has no gradients."""
         require_tensor("GatedAttention", "h", h, nested=True)
         if h.is_nested:
             raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
@@ -411,7 +412,7 @@ class GatedAttention(GatedLayer):
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
     def _rules(self, causality: str, q: Tensor) -> dict[str, Any]:
-        """Returns the layer's arguments of gated_attention: causality, window, and the sinks of q's heads; q is
+        """Returns arguments of gated_attention for this layer: causality, the window, and a sink for each head of q
         (B,T,Hq,D)."""
         window = self.keys["attention_window"]
         return {
@@ -438,7 +439,8 @@ class GatedAttention(GatedLayer):
             first = 0 if cache is None else cache.length
             positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
             if cu_seqlens is not None:
-                # Tokens after the last sequence get the index N. Attention rejects them.
+                # A token after the last sequence gets the sequence index N. Attention later raises an error for such
+                # tokens.
                 sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)
                 positions = positions - cu_seqlens[sequence]
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)

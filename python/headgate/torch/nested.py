@@ -8,8 +8,8 @@ from .arguments import FORWARD_ONLY
 
 
 def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
-    """Returns whether two nested tensors have equal sequence lengths. A compiled program cannot read the lengths:
-    there, both tensors must share the same offsets."""
+    """Returns whether two nested tensors have equal sequence lengths. A compiled program cannot read the lengths, so it
+    requires that both tensors share their offsets."""
     if one.shape[ragged] == other.shape[ragged]:
         return True
     return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())

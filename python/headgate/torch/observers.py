@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that see the arguments of Headgate's own operations before each call. watch() adds its own while it is on;
-the operations do not import it."""
+"""Lists of functions to call with the arguments of Headgate's operations before each call. watch() adds a function
+while it is on. The operations therefore need not import watch."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ _kept: list[list[Tensor]] = []
 
 @contextlib.contextmanager
 def kept_lse() -> Iterator[list[Tensor]]:
-    """Yields a list that receives the log-sum-exp (B,H,T) of each attention call that computes one, in f64."""
+    """Yields a list to which each attention call that computes a log-sum-exp appends it, (B,H,T) in f64."""
     found: list[Tensor] = []
     _kept.append(found)
     try:
@@ -28,6 +28,6 @@ def kept_lse() -> Iterator[list[Tensor]]:
 
 
 def report_lse(lse: Tensor) -> None:
-    """Gives the log-sum-exp of a call to the innermost kept_lse()."""
+    """Appends the log-sum-exp of a call to the list of the innermost kept_lse(), if any."""
     if _kept:
         _kept[-1].append(lse)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts rows with several sequences, as models of transformers describe them, to one packed batch."""
+"""Converts rows that hold several sequences each, a format of transformers, to one packed batch."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch import Tensor
 
 def begins_of(numbers: Tensor) -> Tensor:
     """Returns cu_seqlens (N+1) of packed rows, from the sequence number of each token (B,T). In compiled programs,
-    shapes must not depend on values, so N is B·T and the surplus sequences at the end are empty."""
+    shapes must not depend on values, so N is B·T, and all sequences after the real ones are empty."""
     first = torch.ones_like(numbers, dtype=torch.bool)
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     rows = first.numel()

@@ -34,7 +34,8 @@ GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
-    """Raises ValueError unless a module with the four projections is an attention like Llama's, without a gate."""
+    """Raises ValueError unless a module with q_proj, k_proj, v_proj and o_proj has the sizes of Llama's attention, and
+    no gate."""
     what, config = f"{name} ({type(attention).__name__})", getattr(attention, "config", None)
     head_dim = getattr(attention, "head_dim", None)
     sizes = [getattr(config, key, None) for key in ("num_attention_heads", "num_key_value_heads")]
@@ -53,8 +54,8 @@ def _require_known(name: str, attention: nn.Module) -> None:
 
 
 def _give_own_config(model: nn.Module) -> None:
-    """Replaces the model's config, and configs nested in it, by copies in all modules, since other models may share
-    them."""
+    """Gives the model its own copy of its config, including nested configs, since other models may share them. Replaces
+    the config in every module."""
     from transformers import PretrainedConfig
 
     copies: dict[int, Any] = {}
@@ -69,8 +70,8 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
     """Adds a gate to every attention module of a transformers model, in place, and returns the model.
 
     A new matrix `attention_gate` of zeros computes the gate from the layer's input. An input-independent gate is a
-    parameter `gate` of zeros instead. The model's output is therefore unchanged until the gates are trained. This needs
-    a gate function with no effect at 0: sigmoid2 multiplied, or silu or identity added.
+    parameter `gate` of zeros instead. The gate function must have no effect at 0: multiplied sigmoid2, or added silu or
+    identity. The model's output is then unchanged until the gates are trained.
 
     Sets the attention implementation to "headgate", which applies a gate at g1 in its kernel. Gives the model its own
     copy of the config, with the keys of the gate. Use load_retrofit to load what save_pretrained wrote; from_pretrained
@@ -107,7 +108,7 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 
 
 def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns the parameters of the gates by their names in the model, to train or save only these."""
+    """Returns a dict of the gates' parameters by their names in the model, for training or saving only the gates."""
     own = tuple(
         f"{name}.{part}" if name else part
         for name, module in model.named_modules()
@@ -148,7 +149,7 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
     model.__class__ = kind
-    # Drops the renaming of old names, which save_pretrained would reverse.
+    # Drops the renaming of the old matrix name. Otherwise save_pretrained would write the old name.
     kept = [c for c in model._weight_conversions if not any(MATRIX in target for target in c.target_patterns)]
     model._weight_conversions = kept
     missing = sorted(set(gate_parameters(model)) & set(found["missing_keys"]))

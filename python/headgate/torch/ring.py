@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headgate._arguments import RingArguments
 
 NAME = "ring_attention"
-# Inputs in addition to q, k, v and the gate.
+# Input tensors of ring_attention in addition to q, k, v and the gate.
 INPUTS = ("key_lengths", "alibi_slopes", "sinks")
 SCORING, GATING = options_of("scores"), options_of("gate")
 DEFAULTS = {name: OPTIONS[name].default for name in ("layout", *SCORING, *GATING, "threads")}
@@ -35,7 +35,7 @@ KEYS_TAG, GRADIENTS_TAG = 0, 1
 
 
 class Rules(NamedTuple):
-    """Rules that determine which keys a query sees, by positions in the whole sequence."""
+    """Rules that determine which keys a query sees. All positions and lengths are those of the whole sequence."""
 
     causality: str
     window_left: int
@@ -53,13 +53,13 @@ class Rules(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A span of a rank's queries and a span of keys, each as a range of tokens in its shard."""
+    """A block of work: a range of queries and a range of keys, each given by token indices in its shard."""
 
     q: Span
     k: Span
     offset: int  # position of the first query relative to the first key
     keys_begin: int  # position of the first key in the whole sequence
-    own: bool  # whether q and k are the same tokens; only these blocks handle sinks and the gate's gradient
+    own: bool  # whether q and k are the same tokens; only such blocks add sinks and compute the gate's gradient
 
 
 class Plan:
@@ -74,8 +74,8 @@ class Plan:
         """How many shards of keys a rank sees, its own first; those of ranks further back are hidden from all."""
 
     def blocks(self, rank: int, source: int) -> list[Block]:
-        """Returns the blocks that `rank` computes with the keys of rank `source`. Omits fully hidden blocks, except
-        those of a query's own keys."""
+        """Returns the blocks that `rank` computes with the keys of rank `source`. Omits blocks whose keys are all
+        hidden, unless queries and keys are the same tokens."""
         found = []
         for i, q in enumerate(self.spans[rank]):
             for j, k in enumerate(self.spans[source % self.ranks]):
@@ -119,8 +119,8 @@ def _wait(works: list[dist.Work]) -> None:
 
 
 def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time. The next shard is in
-    transit while the caller uses the current one. The caller must not keep a shard."""
+    """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time. Receives the next
+    shard while the caller uses the current one. The caller must not keep a shard, since its memory is reused."""
     if rounds == 1:
         yield shard
         return
@@ -143,15 +143,15 @@ class _Homing:
         self.sent = self.coming = None
 
     def add(self, own: Tensor) -> Tensor | None:
-        """Adds this rank's part of the gradients of the current shard, and sends the sum on. The last call returns the
-        complete sums for this rank's own shard."""
+        """Adds this rank's gradients of the current shard to the sum from the previous rank, and sends the sum to the
+        next rank. The last call returns the complete sum for this rank's own shard; others return None."""
         if self.rounds == 1:
             return own
         _wait(self.works)
         if self.coming is not None:
             own += self.coming
         self.done += 1
-        last = self.done == self.rounds  # the shard's owner is rounds - 1 ranks back
+        last = self.done == self.rounds  # the last sum goes to the owner of the shard, rounds - 1 ranks back
         self.sent, self.coming = own, torch.empty_like(own) if self.coming is None else self.coming
         self.works = self.ring.exchange(own, self.coming, GRADIENTS_TAG, 1 - self.rounds if last else 1)
         if not last:
@@ -166,7 +166,7 @@ class Call(NamedTuple):
     ring: Ring
     plan: Plan
     layout: str
-    scoring: dict[str, Any]  # options of the scores, and alibi_slopes
+    scoring: dict[str, Any]  # options that affect the scores, and alibi_slopes
     gating: dict[str, Any]  # options of the gate
     threads: int | None
 
@@ -175,8 +175,8 @@ class Call(NamedTuple):
         return None if x is None else x.narrow(-2 if self.layout == "bhtd" else -3, span.begin, span.end - span.begin)
 
     def options(self, block: Block, batch: int) -> dict[str, Any]:
-        """Returns the options of attention over a block. Converts positions and lengths of the whole sequence to ones
-        relative to the block's keys."""
+        """Returns the options of attention over a block. Passes positions and lengths relative to the first key of the
+        block, not to the whole sequence."""
         options = {
             **self.scoring,
             "layout": self.layout,
@@ -217,7 +217,7 @@ def _forward(
                 **call.options(block, _batch(q)),
             )
             found = parts.setdefault(block.q, [])
-            if len(found) == 2:  # keeps at most two partial results for each row
+            if len(found) == 2:  # merges eagerly, to keep at most two partial results
                 merged = headgate.attention_merge(found, outputs=["attn", "lse"], **settings)
                 found[:] = [(merged.attn, merged.lse)]
             found.append((out.y, out.lse))
@@ -241,8 +241,8 @@ def _backward(
     saved: list[Tensor | None],
     wanted: dict[str, bool],
 ) -> dict[str, Tensor]:
-    """Computes the gradients of q, k, v, gate and sinks that are wanted, in f32 or better. The weights of a block are
-    computed with the lse of all keys, so that the gradients of the blocks add up to the total."""
+    """Computes the requested gradients of q, k, v, gate and sinks, in f32 or better. Each block computes its weights
+    with the lse over all keys, not only its own. The gradients of the blocks therefore add up to those of the whole."""
     q, k, v, gate, sinks = tensors
     dy, q, gate, y, attn = map(_widened, (dy, q, gate, saved[0], saved[2]))
     lse = saved[1]
@@ -288,7 +288,8 @@ def _backward(
 
 
 class _RingAttention(torch.autograd.Function):
-    """Computes (y, lse) of this rank's queries, and the gradients of this rank's q, k, v, gate and sinks."""
+    """Computes (y, lse) for this rank's queries. The backward pass computes the gradients of this rank's q, k, v, gate
+    and sinks."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, keep_attn: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -319,7 +320,7 @@ RING_DIFFERENTIABLE = tuple(name for name in DIFFERENTIABLE if name != "bias")
 
 
 def _require_shards(tensors: dict[str, Tensor | None], layout: str) -> None:
-    """Raises ValueError unless q, k, v and gate have the same number of tokens, which the kernels do not require."""
+    """Raises ValueError unless q, k, v and gate have the same number of tokens. The kernels do not check this."""
     letters, dim = ("(B,T,H,D)", -3) if layout == "bthd" else ("(B,H,T,D)", -2)
     for name in ("q", "k", "v", "gate"):
         x = tensors[name]
@@ -351,12 +352,14 @@ def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position
         plan = Plan(ranks, length, sharding, rules)
     except ValueError as error:
         raise ValueError(f"{NAME}: {error}") from None
-    return plan if by_position else Plan(ranks, length, "contiguous", rules)  # one block per shard is enough
+    return (
+        plan if by_position else Plan(ranks, length, "contiguous", rules)
+    )  # without rules by position, one block per shard is enough
 
 
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
-    """Returns the call, or raises an error for invalid arguments. Runs the kernels on zero tokens, for their own
-    checks."""
+    """Returns the Call, or raises an error for invalid arguments. Runs the kernels on zero tokens, so that they check
+    the arguments."""
     layout = options["layout"]
     _require_shards(tensors, layout)
     q, slopes, sinks = tensors["q"], tensors["alibi_slopes"], tensors["sinks"]
@@ -385,7 +388,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
 def _facts(
     call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool
 ) -> dict[str, str]:
-    """Returns values that must be equal on every rank, by the names that errors use."""
+    """Returns the values that must be equal on every rank. The keys are names for error messages."""
     moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
     return {
         **{name: described(x) for name, x in tensors.items()},
@@ -438,7 +441,7 @@ def ring_attention(
     **arguments: "Unpack[RingArguments]",
 ) -> tuple[Tensor, Tensor]: ...
 @takes(*INPUTS, *DEFAULTS)
-@torch._disable_dynamo  # like torch.compiler.disable, without seconds of imports
+@torch._disable_dynamo  # same as torch.compiler.disable, but avoids imports that take seconds
 @in_words_of(NAME, {})
 def ring_attention(
     q: Tensor,
@@ -460,8 +463,8 @@ def ring_attention(
     raise ValueError.
 
     The result is exact: partial results are computed and merged in f32 or better, the gate is applied to the merged
-    result, and y is rounded once. q, k, v, gate and sinks have gradients. All ranks share the sinks; their gradient is
-    the part of this rank's queries.
+    result, and y is rounded once. q, k, v, gate and sinks have gradients. All ranks have the same sinks. The gradient
+    of the sinks includes only this rank's queries.
 
     Every rank of the group must make the call, and must run its backward pass if one rank does. If arguments are
     invalid or differ among ranks, every rank raises ValueError with a one-line message. Memory in addition to the

@@ -22,7 +22,7 @@ NAME = "scaled_dot_product_attention"
 LARGEST_HEAD = 576
 _LARGEST_F32 = torch.finfo(torch.float32).max
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-# Maps gated_attention's names of the arguments to PyTorch's.
+# Maps argument names of gated_attention to those of PyTorch.
 _ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -40,7 +40,8 @@ class Refusal(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Sizes of a call. `lead` holds the leading dimensions of the result (…,L,Ev), including heads."""
+    """Sizes of a call. `lead` is the shape of the result (…,L,Ev) without the last two dimensions; it includes the
+    heads."""
 
     lead: tuple[int, ...]
     batch: int
@@ -65,7 +66,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Sizes | Refusal:
-    """Returns the sizes of a call, or why its shapes are invalid."""
+    """Returns the sizes of a call, or a Refusal if its shapes are invalid."""
     q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     least = 3 if enable_gqa else 2
     if min(len(q), len(k), len(v)) < least:
@@ -144,7 +145,7 @@ def refusal_of(
     scale: float | None,
     enable_gqa: bool,
 ) -> Refusal | Sizes:
-    """Returns the sizes of a call, or why it is rejected: PyTorch rejects it, or the kernels do not support it."""
+    """Returns the sizes of a call. Returns a Refusal if PyTorch rejects the call or the kernels do not support it."""
     dtype = query.dtype
     if dtype not in _DTYPES:
         return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")
@@ -221,8 +222,8 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
 
 
 def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Returns zeros in the result's dtype that depend on `tensors`, so that the gradients of these are zeros, not
-    None."""
+    """Returns zeros in the dtype of the result. The zeros depend on `tensors` in autograd's graph, so that the
+    gradients of `tensors` are zeros, not None."""
     cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
     y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
     for x in tensors:
@@ -242,16 +243,16 @@ def attend(
     gate: Tensor | None = None,
     options: dict[str, Any] | None = None,
 ) -> Tensor:
-    """Computes a call with the `sizes` that refusal_of returned."""
+    """Computes a call. `sizes` is what refusal_of returned for it."""
     shape, own = (*sizes.lead, sizes.queries, sizes.features), (*query.shape[:-1], sizes.features)
     if own != shape and (0 in query.shape[:-1] or value.numel() == 0):
-        # PyTorch does the same: without queries or values, query alone determines the shape.
+        # Without queries or values, the shape of query determines that of the result, as in PyTorch.
         tensors = [x for x in (query, key, value, attn_mask, gate) if x is not None and x.is_floating_point()]
         return _zeros(own, query, tensors)
     if sizes.features == 0:  # kernels require at least one feature
         wider = sizes._replace(features=1)
         return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]
-    if query.shape[-1] == 0:  # without features, all scores are 0
+    if query.shape[-1] == 0:  # without features, all scores are 0, as with one feature of 0
         query, key, scale = pad(query, (0, 1)), pad(key, (0, 1)), 1.0
     arguments = dict(options) if options else {}
     arguments.update(_rules(query, attn_mask, is_causal, sizes))

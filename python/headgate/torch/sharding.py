@@ -18,10 +18,9 @@ class Span(NamedTuple):
 
 
 def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
-    """Returns the indices of the chunks that form a rank's shard.
-
-    Contiguous sharding: of `ranks` equal chunks, rank r has chunk r. Balanced sharding: of 2·ranks equal chunks, rank r
-    has chunks r and 2·ranks - 1 - r. With a causal mask, all ranks then compute equally many pairs of queries and keys.
+    """Returns the indices of the chunks that form a rank's shard. Contiguous sharding cuts the sequence into `ranks`
+    equal chunks and gives rank r chunk r. Balanced sharding cuts it into 2·ranks equal chunks and gives rank r chunks r
+    and 2·ranks - 1 - r. With a causal mask, all ranks then compute equally many pairs of queries and keys.
     """
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
@@ -29,7 +28,8 @@ def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
 
 
 def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
-    """Returns the spans of a rank's `length` tokens in the whole sequence, in the shard's order."""
+    """Returns where the `length` tokens of a rank are in the whole sequence, as one span for each chunk. The spans have
+    the order of the shard."""
     chunks = chunks_of(rank, ranks, sharding)
     if length % len(chunks) != 0:
         raise ValueError(f"a {sharding} shard of {length} tokens cannot be cut into {len(chunks)} equal chunks")
@@ -38,7 +38,7 @@ def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
 
 
 def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
-    """Returns this process's rank in the group (None: the default group) and the number of ranks."""
+    """Returns this process's rank in `group`, and the number of ranks. None means the default group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(f"{what}: torch.distributed has no process group: call init_process_group first")
     rank = dist.get_rank(group)
@@ -48,8 +48,8 @@ def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
 
 
 def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None) -> None:
-    """Raises an error on every rank if any rank rejects its arguments, or if `facts` (values by name) differ among
-    ranks. If only one rank raised an error, the others would wait forever."""
+    """Raises an error on every rank if any rank rejects its arguments, or if a value in `facts` differs among ranks. An
+    error on one rank alone would let the others wait forever."""
     _, ranks = own_rank(what, group)
     found: list[tuple[dict[str, str], str | None]] = [(facts, None)] * ranks
     if ranks > 1:
@@ -75,9 +75,10 @@ def shard_sequence(
 ) -> Tensor:
     """Returns this rank's tokens of x. Dimension `dim` of x holds the tokens of the whole sequence.
 
-    Contiguous: a view of the r-th of `ranks` equal parts, for rank r. Balanced: a copy of chunks r and 2·ranks - 1 - r
-    of 2·ranks equal chunks, concatenated; with one rank, all of x. Gradients flow to this rank's tokens only. Does not
-    communicate. Raises ValueError if the tokens cannot be cut into equal parts.
+    Contiguous sharding returns a view of part r of `ranks` equal parts to rank r. Balanced sharding returns a copy of
+    chunks r and 2·ranks - 1 - r of 2·ranks equal chunks, concatenated. With one rank, it returns all of x. Gradients
+    flow to this rank's tokens only. Does not communicate. Raises ValueError if the tokens cannot be cut into equal
+    parts.
     """
     rank, ranks = own_rank("shard_sequence", group)
     try:
@@ -117,7 +118,9 @@ def gather_sequence(
     except (IndexError, ValueError) as error:
         refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    own = x.resolve_conj().resolve_neg().contiguous()  # sends raw bytes, which do not reflect a lazy negation
+    own = (
+        x.resolve_conj().resolve_neg().contiguous()
+    )  # the message consists of raw bytes, which do not reflect a lazy negation
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)
     shape = list(x.shape)

@@ -26,8 +26,8 @@ Sizes = dict[str, Any]
 
 
 class _Figure(NamedTuple):
-    """A result of an operator: its dimensions as letters, whether it holds indices, and the argument that asks for it.
-    That argument is "" for results of every call, and None for results that are computed only if they are named."""
+    """Describes a result of an operator: its dimensions as letters, whether it holds indices, and the argument that
+    requests it. `asked_by` is "" if every call computes the result, and None if only calls that name it do."""
 
     letters: str
     is_index: bool
@@ -35,8 +35,9 @@ class _Figure(NamedTuple):
 
 
 def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
-    """Returns the arguments of a function that reads an operation's inputs, except `unread`. The required tensor
-    `first` precedes them, and the optional `tensors` and the options `numbers` select results. Names may be empty."""
+    """Returns the arguments of a function that computes statistics of an operation: the required tensor `first`, the
+    inputs of the operation except `unread`, and the optional `tensors` and integer options `numbers`, which select
+    results. `first` and `unread` may be ""."""
     leading = [(first, True, False)] if first else []
     inputs = [row for row in rows["inputs"] if row[0] != unread]
     chosen = [(name, False, False) for name in tensors]
@@ -47,7 +48,7 @@ def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int]
 
 
 class _FigureOperation:
-    """The operator torch.ops.headgate.NAME, which returns a list of the results named in `outputs`.
+    """Wraps the operator torch.ops.headgate.NAME, which returns a list of the results named in `outputs`.
 
     `sizes` returns the sizes of a call from its tensors and options. torch.autocast casts the inputs `cast`, and the
     inputs `cast_unless_f32` that are not float32.
@@ -66,7 +67,7 @@ class _FigureOperation:
         self.name, self.figures, self.arguments = name, figures, arguments
         make: Any = collections.namedtuple
         self.result = make(result, figures, defaults=[None] * len(figures))
-        self.result.__module__ = __name__  # pickle finds the class by its module
+        self.result.__module__ = __name__  # pickle imports the class from this module
         self._sizes, self._cast, self._cast_unless_f32 = sizes, cast, cast_unless_f32
         operator = torch.library.custom_op(
             f"headgate::{name}",
@@ -98,8 +99,8 @@ class _FigureOperation:
     def call(
         self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str] = ()
     ) -> Any:
-        """Calls the operator with the tensors `given` and more arguments. Computes `outputs`, or the results that every
-        call has and those of the arguments `asks` if it is None."""
+        """Calls the operator with the tensors `given` and `arguments`. Computes the results in `outputs`. If that is
+        None, computes the results of every call and those that the arguments `asks` request."""
         return call_as(self.name, {}, self._call, given, arguments, outputs, asks)
 
     def _call(
@@ -207,9 +208,8 @@ def attention_statistics(
     outputs: Sequence[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Computes figures of the softmax weights, without the T x S weights, also under torch.compile.
-
-    The arguments are those of headgate.attention_statistics. `lse` is that of gated_attention on the same inputs and
+    """Computes statistics of the softmax weights without storing the T x S weights. Works under torch.compile. The
+    arguments are those of headgate.attention_statistics. `lse` is what gated_attention returned for the same inputs and
     options. Returns a named tuple with the fields of headgate.AttentionStatistics, None for those not computed. Results
     have no gradients. v is not read.
     """
@@ -236,7 +236,7 @@ def linear_attention_statistics(
     outputs: Sequence[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Computes figures of the weights that linear attention hides, and of its states, also under torch.compile.
+    """Computes statistics of the implicit weights of linear attention and of its states. Works under torch.compile.
 
     The arguments are those of headgate.linear_attention_statistics. Returns a named tuple with the fields of
     headgate.LinearAttentionStatistics, None for those not computed. Results have no gradients.
@@ -256,7 +256,7 @@ def linear_attention_weights(
     outputs: Sequence[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Computes the weights with which chosen queries of linear attention read each token, also under torch.compile.
+    """Computes the weights with which chosen queries of linear attention read each token. Works under torch.compile.
 
     The arguments are those of headgate.linear_attention_weights. Returns a named tuple with the fields of
     headgate.LinearAttentionWeights, None for those not computed. Results have no gradients.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Switches that make Headgate compute functions of other libraries, and handles that count what it computes."""
+"""Defines Switch, which makes Headgate compute functions of another library, and Handle, which counts the calls."""
 
 import threading
 from collections import Counter
@@ -17,7 +17,7 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 
 
 class Handle:
-    """Handle of a switch that is on. Counts calls; ends at the end of `with`, or by off()."""
+    """Keeps a switch on, and counts calls. Ends at the end of `with`, or by off()."""
 
     def __init__(self, switch: "Switch") -> None:
         self._switch = switch
@@ -33,7 +33,7 @@ class Handle:
         self.off()
 
     def off(self) -> None:
-        """Ends this use. The library's functions are restored when no handle is on."""
+        """Ends this handle. Restores the library's functions if no other handle is on."""
         self._switch.end(self)
 
     def __repr__(self) -> str:
@@ -52,7 +52,7 @@ class Switch:
         self._lock = threading.RLock()
 
     def begin(self) -> Handle:
-        """Returns a new handle, which is on. The first one installs the replacements."""
+        """Returns a new handle, which is on. Installs the replacements if no other handle is on."""
         with self._lock:
             if not self.active:
                 try:
@@ -65,7 +65,8 @@ class Switch:
             return handle
 
     def end(self, handle: Handle) -> None:
-        """Ends a handle. The last one restores the functions. Does nothing for a handle that has ended."""
+        """Ends a handle. Restores the functions if no other handle is on. Does nothing if the handle has already
+        ended."""
         with self._lock:
             if handle in self.active:
                 self.active.remove(handle)
@@ -81,8 +82,8 @@ class Switch:
     def serve(
         self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
     ) -> Any:
-        """Returns the result of `attempt`, which returns (result, None), or (None, reason). Calls `original` if there
-        is a reason, if `attempt` raises an error, and if the switch is off."""
+        """Calls `attempt`, which returns (result, None) or (None, reason), and returns the result. Calls `original`
+        instead if there is a reason, if `attempt` raises an error, or if the switch is off."""
         y, reason = None, "off"
         if self.active:
             try:
@@ -103,7 +104,7 @@ class Switch:
 
 
 def unsupported(tensors: Iterable[Any]) -> str | None:
-    """Returns why Headgate computes no call with these tensors, or None. Does not check sizes."""
+    """Returns the reason why Headgate does not support these tensors, or None if it does. Does not check sizes."""
     tensors = tuple(tensors)
     if not are_plain(tensors):
         return "a subclass of Tensor, or no tensor"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on DTensors: each process computes its sequences of the batch, or its heads, without communication."""
+"""Computes attention on DTensors. Each process computes some sequences of the batch, or some heads, without
+communication."""
 
 import math
 import sys
@@ -19,13 +20,15 @@ _OF_BATCH, _OF_HEADS = ("key_lengths", "query_offsets"), ("alibi_slopes", "sinks
 
 
 def are_dtensors(tensors: dict[str, Tensor | None]) -> bool:
-    """Returns whether q is a DTensor. No tensor is one before torch.distributed.tensor is imported."""
+    """Returns whether q is a DTensor. Does not import torch.distributed.tensor: until a program imports it, no tensor
+    is a DTensor."""
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensors["q"], loaded.DTensor)
 
 
 def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
-    """Returns the dimension along which a tensor is sharded, or None if each process has the whole tensor."""
+    """Returns the dimension along which to shard a tensor if work is divided by `part`. Returns None if each process
+    needs the whole tensor."""
     if part == _ALL:
         return None
     if name == "sinks" and x.dim() > 1:  # (B|1,H,T) or (H,T)
@@ -45,8 +48,9 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
 
 
 def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
-    """Returns how processes divide the work along each dimension of q's mesh. That follows the sharded dimension of q,
-    if its size is divisible and, for sequences, the batch is not packed."""
+    """Returns how to divide the work along each dimension of q's device mesh. Divides it in the way that q is sharded,
+    by sequences or by heads. Does not divide it if the size is not divisible, nor by sequences if the batch is
+    packed."""
     q, k = tensors["q"], tensors["k"]
     one_batch = any(tensors.get(name) is not None for name in ("cu_seqlens_q", "block_table"))
     ranks = {_BATCH: 1, _HEADS: 1}
@@ -82,8 +86,8 @@ def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> 
 def attend_on_dtensors(
     what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
 ) -> "tuple[DTensor, DTensor]":
-    """Returns (y, lse) as DTensors. `attend` computes both from a process's local tensors. Redistributes tensors with
-    other placements than the work needs. Raises ValueError if some tensors are plain tensors."""
+    """Returns (y, lse) as DTensors. `attend` computes y and lse from a process's local tensors. Redistributes a tensor
+    if its placements do not match the division of the work. Raises ValueError if some tensors are plain tensors."""
     from torch.distributed.tensor import DTensor
 
     q = tensors["q"]

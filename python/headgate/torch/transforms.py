@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention under torch.func: derivatives by grad, vjp and jacrev, and batches by vmap.
 
-torch.func cannot use the autograd formula of the custom operators in attention.py. The functions here wrap the same
-operators in a form that torch.func supports.
+torch.func cannot use the autograd formulas that attention.py registers for its custom operators. This module wraps the
+same operators in functions that torch.func supports.
 """
 
 from collections.abc import Callable
@@ -25,14 +25,14 @@ def transforms_are_active() -> bool:
 
 
 def refuse_all_transforms(what: str) -> None:
-    """Raises RuntimeError if any transform of torch.func is active, for operations that support none."""
+    """Raises RuntimeError if a transform of torch.func is active. For functions that support no transform."""
     if transforms_are_active():
         raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
 
 
 def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoReturn:
-    """Raises RuntimeError for forward mode around reverse mode, as in hessian. The inputs of a call do not show their
-    tangents there."""
+    """Raises RuntimeError for forward mode around reverse mode, as in torch.func.hessian. In this case, the checks of a
+    call's inputs cannot see their tangents."""
     name = next((name for name, tangent in zip(names, tangents) if tangent is not None), names[0])
     raise RuntimeError(f"gated_attention: {name} {FORWARD_MODE}")
 
@@ -119,9 +119,9 @@ def over_batch(
     """Returns the outputs of `call` for each of `size` examples, and the dimension of the examples in each output.
     tensors[first] is q.
 
-    If only q, k, v and a gate are given, one call computes all examples as more sequences of the batch. Other arguments
-    may be shared by the sequences of an example, so they need one call for each example. So does dropout, which depends
-    on the index of a sequence in its call.
+    If only q, k, v and a gate are given, one call computes all examples, as additional sequences of the batch. Other
+    tensors may be shared by the sequences of an example, so calls with them run once for each example. Dropout also
+    needs one call for each example, since it depends on the index of a sequence in its call.
     """
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):

@@ -14,7 +14,7 @@ from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
-# Values of each part of a variant. The first one is the default of parse_gate for parts that a name omits.
+# Allowed values of each key of a GateVariant.
 Site = Literal["none", "g1", "g2", "g3", "g4", "g5"]
 Grain = Literal["elementwise", "headwise", "head_shared"]
 Source = Literal["input", "parameter"]
@@ -75,8 +75,8 @@ class GateVariant:
         return logits_of_gate(self, hidden_size, heads, kv_heads, head_dim)
 
     def values(self, gate: Tensor) -> Tensor:
-        """Computes g of the logits `gate` (B,T,heads,features). If heads share a gate, returns the mean over them,
-        (B,T,1,features)."""
+        """Computes g(z) for the logits z, `gate` (B,T,heads,features). If all heads share one gate, returns the mean of
+        g(z) over the heads, (B,T,1,features)."""
         return gate_values(self, gate)
 
     def applied(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -84,8 +84,8 @@ class GateVariant:
         return apply_gate(self, y, gate)
 
     def kernel_arguments(self, gate: Tensor) -> dict[str, Any]:
-        """Returns the arguments of gated_attention for a gate at g1 with logits `gate`. A gate that heads share is
-        computed here, and passed with the identity function."""
+        """Returns the arguments of gated_attention for a gate at g1 with logits `gate`. If all heads share one gate,
+        computes g here, and passes the result as the logits of the identity function."""
         if self.gate_grain != "head_shared":
             return {"gate": gate, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
         return {"gate": self.values(gate).expand_as(gate), "gate_fn": "identity", "gate_op": self.gate_op}
@@ -105,7 +105,8 @@ KEYS = tuple(field.name for field in fields(GateVariant))
 
 
 def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
-    """Returns the longest word that `text` begins with, and its key, among keys that are not in `taken`."""
+    """Returns (key, word) for the longest word in WORDS with which `text` begins. Skips keys in `taken`. Returns None
+    if there is none."""
     found = [
         (key, word)
         for key, words in WORDS.items()
@@ -116,8 +117,8 @@ def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
 
 
 def parse_gate(name: str) -> GateVariant:
-    """Parses a name like GateVariant.name: words in any order, joined by '-'. Missing parts default to g1, elementwise,
-    sigmoid, mul and input. "headwise" is a headwise sigmoid gate at g1."""
+    """Parses a name in the form of GateVariant.name: words in any order, joined by '-'. If a gate is named, missing
+    words default to g1, elementwise, sigmoid, mul and input. "headwise" is a headwise sigmoid gate at g1."""
     if not isinstance(name, str):
         raise ValueError(f"gate {name!r} is not understood: it must be a name such as 'g1-headwise'")
     rest = name.replace("-", "_")

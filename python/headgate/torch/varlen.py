@@ -13,7 +13,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_other_aux
 
 NAME = "varlen_attn"
-# Maps gated_attention's names of the arguments to those of varlen_attn.
+# Maps argument names of gated_attention to those of varlen_attn.
 _ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -27,7 +27,7 @@ _ARGUMENTS = {
 
 
 class AuxRequest(NamedTuple):
-    """Selects what varlen_attn returns in addition to its output. PyTorch's own AuxRequest works, too."""
+    """Selects what varlen_attn returns in addition to its output. varlen_attn also accepts PyTorch's own AuxRequest."""
 
     lse: bool = False
     """The log-sum-exp of the scores."""
@@ -53,13 +53,13 @@ def _window(window_size: tuple[int, int]) -> dict[str, Any]:
         left, right = window_size
     except (TypeError, ValueError):
         raise ValueError(f"{NAME}: window_size is {window_size!r} but must be two numbers, (left, right)") from None
-    if right == 0:  # a right window of 0 is a causal mask
+    if right == 0:  # window_right 0 hides later keys, which is a causal mask
         return {"causality": "causal", "window_left": left}
     return {"window_left": left, "window_right": right}
 
 
 def _paged(key: Tensor, value: Tensor, block_table: Tensor, seqused_k: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Checks the pages (P,page,Hkv,D) of k and v, and returns them."""
+    """Checks that k and v are pages (P,page,Hkv,D), and returns them."""
     if seqused_k is None:
         raise ValueError(f"{NAME}: block_table needs seqused_k, the tokens of each sequence")
     if key.dim() != 4 or value.dim() != 4 or block_table.dim() != 2:
@@ -96,11 +96,11 @@ def varlen_attn(
     their first tokens. The output is (Tq,H,Dv). With return_aux=AuxRequest(lse=True), also returns the log-sum-exp
     (H,Tq) in f32 or f64, which is differentiable.
 
-    window_size (left, right) limits the keys before and after a query's position; the last query is at the last key of
-    its sequence. -1 is no limit, and (-1, 0) is causal. With enable_gqa, the heads of key divide those of query.
-    seqused_k (N) gives the number of keys in use of each sequence. With block_table (N,M), key and value are pages
-    (P,page,Hkv,D), and there are no gradients. max_q, max_k and num_splits have no effect, since results do not depend
-    on them.
+    window_size (left, right) is the number of keys that a query sees before and after its own position. -1 is no limit,
+    and (-1, 0) is causal. The last query of a sequence is at the position of the last key. With enable_gqa, the heads
+    of key divide those of query. seqused_k (N) gives the number of keys in use of each sequence. With block_table
+    (N,M), key and value are pages (P,page,Hkv,D), and there are no gradients. max_q, max_k and num_splits have no
+    effect, since results do not depend on them.
 
     gate, (Tq,H,1) or (Tq,H,Dv), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
     threads are those of gated_attention. Raises ValueError with a one-line message for invalid arguments.
@@ -120,7 +120,7 @@ def varlen_attn(
         rules["scale"] = scale
     if seqused_k is not None:
         rules["key_lengths"] = seqused_k
-        if block_table is None:  # the last query is at the last key in use, as with pages
+        if block_table is None:  # aligns the last query with the last key in use, as with pages
             rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)
     if block_table is not None:
         key, value = _paged(key, value, block_table, seqused_k)

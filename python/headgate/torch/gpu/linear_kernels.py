@@ -380,7 +380,7 @@ def linear_backward_chunks(
     dk_rows += dk_pairs
     dsums = dq_rows * q_rows
     if DELTA:
-        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S). β ∘ k reads the state and the earlier keys; k writes them.
+        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S). In A, the row index belongs to β ∘ k and the column index to k.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
         reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)

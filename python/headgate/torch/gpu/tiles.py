@@ -56,7 +56,7 @@ _ROWS = {64: Tile(64, 0, 4, 1), 128: Tile(32, 0, 4, 1), 256: Tile(16, 0, 4, 1)}
 
 
 def architecture(backend: str, arch: int | str) -> str:
-    """Returns the part of the table for a Triton target. `arch` is, for example, 86 for compute capability 8.6, or the
+    """Returns the key of _16_BITS for a Triton target. `arch` is, for example, 86 for compute capability 8.6, or the
     name of an AMD architecture."""
     if backend == "cuda" and isinstance(arch, int):
         if 100 <= arch < 120:
@@ -69,8 +69,8 @@ def architecture(backend: str, arch: int | str) -> str:
 
 
 def tile_for(kernel: str, column: str, bytes_per_element: int, features: int) -> Tile:
-    """Returns the tile of `kernel` from the part `column` of the table, for elements of 2 or 4 bytes. `features` is the
-    larger of D and Dv."""
+    """Returns the tile of `kernel` for elements of 2 or 4 bytes. `column` is the key that architecture() returned.
+    `features` is the larger of D and Dv."""
     size = 64 if features <= 64 else 128 if features <= 128 else 256
     if kernel == "attention_backward_rows":
         return _ROWS[size]
