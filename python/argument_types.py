@@ -19,8 +19,7 @@ from torch import Tensor
 
 # Arguments that Headgate's drop-in replacements for PyTorch functions take in addition to PyTorch's own.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# Arguments of ring_attention. It also takes each option of attention whose part of the operation is in RING_PARTS,
-# unless the option is for forward passes only.
+# Arguments of ring_attention. It also takes the differentiable options that change one of RING_PARTS.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 

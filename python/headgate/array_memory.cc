@@ -16,7 +16,8 @@ struct ExchangeApi {
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object_no_sync;
   void* managed_tensor_to_py_object_no_sync;
-  int (*dltensor_from_py_object_no_sync)(void* object, nb::dlpack::dltensor* out);  ///< null if not provided
+  int (*dltensor_from_py_object_no_sync)(void* object,
+                                         nb::dlpack::dltensor* out);  ///< null if PyTorch does not provide it
 };
 
 /// Returns PyTorch's DLPack exchange API, or null if this version of PyTorch has none.

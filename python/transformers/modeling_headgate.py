@@ -24,23 +24,23 @@ from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rop
 
 # Defaults of keys that are missing in config.json.
 DEFAULTS = {
-    "norm_kind": "plain",  # plain or zero_centred
-    "norm_placement": "pre",  # pre, sandwich, or post (linear-attention layers then use pre)
-    "qk_norm": "per_head",  # per_head, all_heads or none
+    "norm_kind": "plain",  # allowed: plain or zero_centred
+    "norm_placement": "pre",  # allowed: pre, sandwich, or post (linear-attention layers then use pre)
+    "qk_norm": "per_head",  # allowed: per_head, all_heads or none
     "partial_rotary_factor": 1.0,
-    "gate_site": "none",  # none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (output of W_o)
-    "gate_grain": "elementwise",  # elementwise, headwise or head_shared
-    "gate_source": "input",  # input or parameter
+    "gate_site": "none",  # allowed: none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (output of W_o)
+    "gate_grain": "elementwise",  # allowed: elementwise, headwise or head_shared
+    "gate_source": "input",  # allowed: input or parameter
     "gate_fn": "sigmoid",
-    "gate_op": "mul",  # mul or add
-    "gate_bias": "none",  # none or bias
-    "gate_layout": "separate",  # separate, or per_query_head, per_group, trailing: the gate's rows are in q_proj
-    "attention_output_control": "none",  # none, head_rmsnorm or output_silu
-    "attention_sinks": "none",  # none, learned_sinks or off_by_one
-    "attention_qkv_bias": "none",  # none or learned
-    "attention_window": 0,  # keys that a query sees, its own included; 0: all. With layer_types, only for sliding layers
+    "gate_op": "mul",  # allowed: mul or add
+    "gate_bias": "none",  # allowed: none or bias
+    "gate_layout": "separate",  # one of separate, or per_query_head, per_group, trailing: the gate's rows are in q_proj
+    "attention_output_control": "none",  # allowed: none, head_rmsnorm or output_silu
+    "attention_sinks": "none",  # allowed: none, learned_sinks or off_by_one
+    "attention_qkv_bias": "none",  # allowed: none or learned
+    "attention_window": 0,  # keys that a query sees, with its own; 0: all. With layer_types, only for sliding layers
     "attention_out_bias": False,
-    "rope_scaling_type": "none",  # none, linear, llama3 or yarn
+    "rope_scaling_type": "none",  # allowed: none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
     "rope_low_freq_factor": 1.0,
     "rope_high_freq_factor": 4.0,
@@ -50,7 +50,7 @@ DEFAULTS = {
     "layer_types": None,  # for each layer: full_attention, sliding_attention or linear_attention
     "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
-    "mlp_activation": "silu",  # silu or gelu_tanh
+    "mlp_activation": "silu",  # allowed: silu or gelu_tanh
     "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
     "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
     "sliding_partial_rotary_factor": 1.0,  # fraction of rotated features, with sliding_rope_theta
@@ -258,9 +258,8 @@ class DeltaNet(nn.Module):
         """Returns q and k (B,T,Hk,Dk), and v (B,T,Hv,Dv), after the convolution."""
         x, taps = self.in_proj_qkv(h).transpose(1, 2), self.conv1d.weight
         if cache is not None:
-            x = cache.update_conv_state(
-                x, self.layer, conv_kernel_size=taps.shape[1]
-            )  # the cache prepends the inputs of earlier tokens
+            # The cache prepends the inputs of earlier tokens.
+            x = cache.update_conv_state(x, self.layer, conv_kernel_size=taps.shape[1])
         x = qwen3_5().causal_conv1d_fn(x, taps, None, activation="silu")[:, :, -h.shape[1] :].transpose(1, 2)
         q, k, v = x.split(self.widths, dim=-1)
         return q.unflatten(-1, (-1, self.Dk)), k.unflatten(-1, (-1, self.Dk)), v.unflatten(-1, (-1, self.Dv))

@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from .variant import GateVariant
 
-# Maps the site of a gate to the projection whose output it gates. A gate at g1 has no entry: the attention kernel
-# applies it.
+# Maps the site of a gate to the projection whose output it gates. The attention kernel applies a gate at g1.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
-# Attribute names of the gate's matrix, and of a gate that does not depend on the input. LoRA selects matrices by name,
-# so no other matrix of a model has the name attention_gate.
+# Attribute names of the gate's matrix, and of a gate that does not depend on the input.
+# LoRA selects matrices by name, so no other matrix of a model has the name attention_gate.
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
@@ -103,9 +102,8 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            z = module.attention_gate(h).unflatten(
-                -1, (-1, self.features)
-            )  # -1, not self.heads: a process may have only some heads
+            # Infers the number of heads, since a process may have fewer than self.heads.
+            z = module.attention_gate(h).unflatten(-1, (-1, self.features))
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))
         else:

@@ -99,8 +99,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and name == "threads":
             checked[name] = 0  # the operator schema has 0 for headgate.default_threads()
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # Without fullgraph=True, torch.compile handles this TypeError by a graph break. The call then runs eagerly
-            # and reads the tensor.
+            # Without fullgraph=True, this TypeError causes a graph break. The call then runs eagerly.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )

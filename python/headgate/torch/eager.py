@@ -195,8 +195,7 @@ class HeadgateCall(torch.autograd.Function):
         saved = ctx.saved_tensors
         recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
         wanted, attributes = _wanted(names, ctx.needs_input_grad[1:])
-        # With create_graph=True, the backward pass is itself recorded. It takes the general path, which rejects double
-        # backward.
+        # If create_graph=True records the backward pass, the general path rejects double backward.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
                 found = operation.backward(recorded, attributes)
@@ -207,6 +206,5 @@ class HeadgateCall(torch.autograd.Function):
         return (None, *[general[name] if name in wanted else None for name in names])
 
 
-# Function.apply does the same if no torch.func transform is active. Calling its base method directly is safe, since
-# is_eager() has checked that.
+# Function.apply calls this base method if no torch.func transform is active, which is_eager() has checked.
 _record = super(torch.autograd.Function, HeadgateCall).apply

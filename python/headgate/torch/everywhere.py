@@ -13,8 +13,7 @@ from torch.nn import functional
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
 
-# What to restore: PyTorch's function, and whether the fast path of transformer layers was enabled. None if the switch
-# is off.
+# State to restore: PyTorch's function, and whether its fast path was enabled. None if the switch is off.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
 # The function that computes calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classifies keyword arguments of other libraries' calls: used, known to be harmless, or rejected by name.
 
-A function that replaces another library's declares the arguments that it uses as parameters. The tables here list the
-arguments that do not change its result, and the reasons. Any other argument is an error, since ignoring it could
-silently give a wrong result.
+A replacement of another library's function declares as parameters the arguments that it uses. The tables in this module
+list other arguments that do not change the result, each with the reason. Any other argument is an error, since ignoring
+it could silently give a wrong result.
 """
 
 from collections.abc import Mapping

@@ -34,8 +34,7 @@ L2_NORM_EPS = 1e-6  # transformers uses this eps if use_qk_l2norm_in_kernel is t
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
-# Maps arguments of linear_attention and short_convolution to the names that transformers uses. Error messages show
-# these names.
+# Maps arguments of linear_attention and short_convolution to transformers' names, for error messages.
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")

@@ -393,8 +393,8 @@ class GatedAttention(GatedLayer):
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns the inputs of attention: q (B,T,Hq,D); k and v (B,S,Hkv,D), preceded by the cached ones; the gate's
-        logits."""
+        """Returns the inputs of attention: q (B,T,Hq,D), k and v (B,S,Hkv,D), and the gate's logits. With a cache, k
+        and v begin with the cached keys and values."""
         q, k, v, z = self.projected(h)
         if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
             raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
@@ -439,8 +439,7 @@ class GatedAttention(GatedLayer):
             first = 0 if cache is None else cache.length
             positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
             if cu_seqlens is not None:
-                # A token after the last sequence gets the sequence index N. Attention later raises an error for such
-                # tokens.
+                # A token after the last sequence gets the sequence index N. Attention later rejects it.
                 sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)
                 positions = positions - cu_seqlens[sequence]
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)

@@ -352,9 +352,8 @@ def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position
         plan = Plan(ranks, length, sharding, rules)
     except ValueError as error:
         raise ValueError(f"{NAME}: {error}") from None
-    return (
-        plan if by_position else Plan(ranks, length, "contiguous", rules)
-    )  # without rules by position, one block per shard is enough
+    # If no rule depends on positions, one block per shard is enough.
+    return plan if by_position else Plan(ranks, length, "contiguous", rules)
 
 
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:

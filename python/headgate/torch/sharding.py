@@ -106,8 +106,8 @@ def gather_sequence(
 ) -> Tensor:
     """Returns the whole sequence, on every rank, from the ranks' shards x. This is the inverse of shard_sequence.
 
-    Has no gradients, since ranks that compute different losses would need different ones; rejects x if it requires a
-    gradient. Raises ValueError, on every rank, if dtypes or shapes differ or a shard cannot be cut.
+    Has no gradients, since each rank might compute another loss. Rejects x if it requires a gradient. Raises
+    ValueError, on every rank, if dtypes or shapes differ among ranks, or a shard cannot be cut into its chunks.
     """
     rank, ranks = own_rank("gather_sequence", group)
     refusal, spans = None, []
@@ -118,9 +118,8 @@ def gather_sequence(
     except (IndexError, ValueError) as error:
         refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    own = (
-        x.resolve_conj().resolve_neg().contiguous()
-    )  # the message consists of raw bytes, which do not reflect a lazy negation
+    # The ranks send raw bytes, which do not reflect a lazy negation or conjugation.
+    own = x.resolve_conj().resolve_neg().contiguous()
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)
     shape = list(x.shape)

@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 
 from .eager import are_plain
 
-# Errors that leave a call to the original function. Headgate raises them for calls that it does not support, and
-# Python for arguments or modules of another form.
+# Errors after which the original function computes a call.
+# Headgate raises them for calls that it does not support, and Python raises them for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 
 

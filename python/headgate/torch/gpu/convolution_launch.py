@@ -9,8 +9,7 @@ from torch import Tensor
 from . import convolution_kernels, launch
 from .launch import Launcher, launch_kernel, on_device_of
 
-# Tokens and channels in the tile of a program, and its number of warps. Calls with few tokens, as in decoding, use
-# _FEW.
+# Tokens and channels in the tile of a program, and its number of warps. Calls with few tokens use _FEW.
 _TILE, _FEW, _WARPS = (64, 64), (16, 64), 4
 
 
@@ -94,7 +93,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs, None if not wanted."""
+    """Gradients of the inputs. A gradient that is not wanted is None."""
 
     x: Tensor | None
     weight: Tensor | None

@@ -20,13 +20,13 @@ from . import kernels
 from .tiles import KERNELS, Tile, architecture, tile_for
 
 LOG2E = 1.4426950408889634
-# Limit for windows. Larger windows would hide no more keys. Up to this limit, a window plus a query offset fits in 64
-# bits.
+# Limit for windows, beyond which they hide no keys. A window of this size plus a query offset fits in 64 bits.
 _WIDEST = 1 << 61
 
 
 class Inputs(NamedTuple):
-    """Tensors of a call in its layout, (H,T,D) or (T,H,D) without a batch."""
+    """Tensors of a call, with dimensions in the order of Options.layout. Without a batch, they are (H,T,D) or
+    (T,H,D)."""
 
     q: Tensor
     k: Tensor
@@ -227,7 +227,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs, None if not wanted."""
+    """Gradients of the inputs. A gradient that is not wanted is None."""
 
     q: Tensor | None
     k: Tensor | None
@@ -273,8 +273,8 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The next two kernels multiply dy by a headwise gate themselves. do already includes the factor of an
-        # elementwise gate. An added gate has no factor.
+        # The next two kernels apply the factor of a headwise gate to dy. An added gate has no factor.
+        # do already includes the factor of an elementwise gate.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}

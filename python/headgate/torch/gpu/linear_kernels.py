@@ -18,8 +18,7 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _load_rows, _place_of_program, _sequence, _store_rows
 
-# Lower bound of the decay g; smaller values are replaced by it. exp(−100) is 0 to f32 precision, and g = −∞ would give
-# NaN in differences of sums.
+# Lower bound to which the decay g is raised. exp(−100) is about 0, and g = −∞ would give NaN in differences of sums.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
 
 
@@ -275,14 +274,14 @@ def linear_backward_states(
         dy_rows = scale * dy_rows
         g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
         sums, gamma, eta, gamma_c = _decays(g)
-        # y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+        # Differentiates y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
         p = _products(q_rows, k_rows, sums, C, FEATURES, PRECISION)
         du = tl.dot(tl.trans(p), dy_rows, input_precision=PRECISION)
         du = tl.dot(eta * k_rows, of_chunk, du, input_precision=PRECISION)
         before = tl.dot(tl.trans(gamma * q_rows), dy_rows, gamma_c * of_chunk, input_precision=PRECISION)
         dv_rows = du
         if DELTA:
-            # u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
+            # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S).
             b_rows = _load_column(beta_base, c, beta_t, t, C, 1.0)
             kk = _products(k_rows, k_rows, sums, C, FEATURES, PRECISION)
             inverse = _inverse(tl.where(rows[:, None] > rows[None, :], b_rows[:, None] * kk, 0.0), C)
@@ -370,7 +369,7 @@ def linear_backward_chunks(
     decay_base = _base_if_there(decay, b, h, begin, decay_b, decay_h, decay_t)
     g = _load_decays(decay_base, c, decay_t, decay_d, t, D, C, BLOCK_D, FEATURES)
     sums, gamma, eta, gamma_c = _decays(g)
-    # y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
+    # Differentiates y = scale ((γ ∘ q) S + P u) and S' = γ_C ∘ S + (η ∘ k)ᵀ u.
     dq_rows = gamma * dq_rows
     dk_rows = eta * dk_rows
     dwhole = tl.sum(dk_rows * k_rows, 0)[:, None] + gamma_c * passed_on[:, None]
@@ -380,7 +379,8 @@ def linear_backward_chunks(
     dk_rows += dk_pairs
     dsums = dq_rows * q_rows
     if DELTA:
-        # u = (1 + A)⁻¹ β (v − (γ ∘ k) S). In A, the row index belongs to β ∘ k and the column index to k.
+        # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S). In A, the row index belongs to β ∘ k and the column index to
+        # k.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
         reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)

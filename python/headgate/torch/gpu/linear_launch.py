@@ -15,7 +15,8 @@ _CHUNK, _COLUMNS = 16, 32
 
 
 class Inputs(NamedTuple):
-    """Tensors of a call in its layout, (H,T,·) or (T,H,·) without a batch."""
+    """Tensors of a call, with dimensions in the order of Options.layout. Without a batch, they are (H,T,·) or
+    (T,H,·)."""
 
     q: Tensor
     k: Tensor
@@ -114,7 +115,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs, None if not wanted."""
+    """Gradients of the inputs. A gradient that is not wanted is None."""
 
     q: Tensor | None
     k: Tensor | None

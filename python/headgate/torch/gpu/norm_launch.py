@@ -14,7 +14,8 @@ _ELEMENTS, _WARPS = 4096, 4
 
 
 class Inputs(NamedTuple):
-    """Tensors of a call in its layout, (H,T,D) or (T,H,D) without a batch."""
+    """Tensors of a call, with dimensions in the order of Options.layout. Without a batch, they are (H,T,D) or
+    (T,H,D)."""
 
     x: Tensor
     weight: Tensor | None = None
@@ -40,8 +41,7 @@ class _Call:
         block_d = block_of_features(self.features)
         block_t = options.tile or max(1, _ELEMENTS // block_d)
         self.tiles = -(-self.tokens // block_t)
-        # Factor for rows whose squares would underflow. If eps is 2^-53 or more, such squares are negligible and the
-        # factor is 1.
+        # Factor for rows whose squares would underflow. It is 1 if eps is so large that such squares are negligible.
         up = 2.0**90 if options.eps < 2.0**-53 else 1.0
         self.arguments = {
             **{"x": x, "weight": weight, "gate": gate},
@@ -77,7 +77,7 @@ def forward(inputs: Inputs, options: Options, launcher: Launcher = lambda kernel
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs, None if not wanted."""
+    """Gradients of the inputs. A gradient that is not wanted is None."""
 
     x: Tensor | None
     weight: Tensor | None

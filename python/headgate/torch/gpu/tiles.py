@@ -20,8 +20,8 @@ class Tile(NamedTuple):
 
 KERNELS = ("attention_forward", "attention_backward_rows", "attention_backward_keys", "attention_backward_queries")
 
-# Tile sizes by the larger of D and Dv, up to 64, 128 and 256. Each entry lists the tiles of the forward pass, of the
-# backward pass of keys, and of the backward pass of queries.
+# Tile sizes by the larger of D and Dv, up to 64, 128 and 256.
+# Each entry lists the tiles of attention_forward, attention_backward_keys and attention_backward_queries.
 _16_BITS = {
     "sm_80": {
         64: (Tile(128, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),
@@ -45,8 +45,7 @@ _16_BITS = {
         256: (Tile(64, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     },
 }
-# NVIDIA's tensor cores do not support f32 products with IEEE arithmetic. These tiles are therefore small enough for
-# registers.
+# Tiles for f32, small enough for registers: NVIDIA's tensor cores do not support f32 products with IEEE arithmetic.
 _32_BITS = {
     64: (Tile(32, 32, 4, 1), Tile(32, 32, 4, 1), Tile(32, 32, 4, 1)),
     128: (Tile(32, 32, 8, 1), Tile(16, 32, 4, 1), Tile(16, 32, 4, 1)),
