@@ -30,8 +30,8 @@ struct ArgumentText {
   std::string name, type, default_text, help;
 };
 
-/// Describes the arguments of a function. Arguments without a default are required. The first `positional` ones may be
-/// given by position.
+/// Describes the arguments of a function. Arguments without a default are required. The first `positional` arguments
+/// may be given by position.
 struct CallSpec {
   std::string function;
   std::vector<ArgumentText> arguments;

@@ -28,7 +28,7 @@ struct LinearAttention {
   static constexpr const char* kName = "linear_attention";
   static constexpr const char* kOutputsClass = "LinearAttentionOutputs";
   static constexpr const char* kGradientsClass = "LinearAttentionGradients";
-  static constexpr std::size_t kPositional = 5;  // inputs that may be positional: q, k, v, decay and beta
+  static constexpr std::size_t kPositional = 5;  // inputs that may be given by position: q, k, v, decay and beta
   static constexpr const char* kLayoutArrays = "q, k, v, decay, beta, y";
 
   /// Returns the shape of an output. Limits D and Dv of the state to kMaxStateDim, so that a call with invalid sizes

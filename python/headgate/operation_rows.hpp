@@ -175,8 +175,8 @@ HeldResults<kGradients> place_gradients(const Keywords& keywords, const Operatio
   });
 }
 
-/// Returns which results a call computes: those listed in the argument `name` and those present in `out`. Returns
-/// `defaults` if both are None.
+/// Returns which results a call computes: those that the argument `name` lists and those present in `out`. Returns
+/// `defaults` if the call has neither argument.
 template <const auto& kRows>
 std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const ResultsOf<kRows>* out,
                               const std::vector<bool>& defaults) {

@@ -32,7 +32,7 @@ struct Results {
   Results() { arrays.fill(nb::none()); }
 };
 
-/// Returns the argument `out`, a result of the same class, or null if it is None.
+/// Returns the argument `out`, an object of class `Class`, or null if it is None.
 template <class Class>
 const Class* take_out(const Keywords& keywords, const char* class_name) {
   const nb::object given = keywords.take("out");
@@ -42,8 +42,8 @@ const Class* take_out(const Keywords& keywords, const char* class_name) {
   return out;
 }
 
-/// Returns which arrays of a result a call computes: those listed by name in the argument `name` and those present in
-/// `out`. Returns `defaults` if both are None.
+/// Returns which arrays of a result a call computes: those that the argument `name` lists and those present in `out`.
+/// Returns `defaults` if the call has neither argument.
 template <class Struct, class Rows, class NameOf>
 std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {

@@ -28,7 +28,7 @@ struct ShortConvolution {
   static constexpr const char* kName = "short_convolution";
   static constexpr const char* kOutputsClass = "ShortConvolutionOutputs";
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
-  static constexpr std::size_t kPositional = 3;  // inputs that may be positional: x, weight and bias
+  static constexpr std::size_t kPositional = 3;  // inputs that may be given by position: x, weight and bias
 
   /// Returns the shape of an output. Limits the number of taps to 1 … kMaxTaps, so that a call with an invalid weight
   /// allocates little memory before it is rejected.

@@ -22,7 +22,7 @@ namespace {
 
 using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()>;
 
-/// Arguments of attention_statistics that select outputs, in addition to the list of names.
+/// Arguments of attention_statistics that select outputs, besides the list of output names.
 struct Selection {
   Input keys, queries;
   std::int64_t window = -1;  ///< window of window_share; if negative, window_share is not computed by default

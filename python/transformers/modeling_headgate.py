@@ -54,7 +54,7 @@ DEFAULTS = {
     "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
     "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
     "sliding_partial_rotary_factor": 1.0,  # fraction of rotated features, with sliding_rope_theta
-    "sliding_rope_scaled": False,  # with sliding_rope_theta: scale frequencies as in others
+    "sliding_rope_scaled": False,  # used with sliding_rope_theta; true scales frequencies as in other layers
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
@@ -125,8 +125,8 @@ class Tokens:
         return self.known[key]
 
     def visible(self, config, layer):
-        """Returns a layer's mask (B|1,1,T,S), true for keys up to the query's own, within the window, and not
-        padding."""
+        """Returns a layer's mask (B|1,1,T,S). It is true for keys that are not after the query, within the window, and
+        not padding."""
         S, first = self.T, 0
         if self.cache is not None:
             S, first = self.cache.get_mask_sizes(self.T, layer)

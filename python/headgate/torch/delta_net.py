@@ -390,8 +390,8 @@ class GatedDeltaNet(nn.Module):
     def _inputs(
         self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
-        """Returns the inputs of the delta rule (q, k, v, g and β, each (B,T,heads,…)), the output gate's logits, and
-        the new convolution states."""
+        """Returns the inputs of the delta rule, q, k, v, the decay g and β, each (B,T,heads,…). Also returns the output
+        gate's logits, and the new convolution states."""
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         self._refuse_transforms(h)

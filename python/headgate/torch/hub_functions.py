@@ -293,7 +293,7 @@ def module_of(model: str) -> ModuleType | None:
 
 
 def register() -> None:
-    """Replaces FUNCTIONS in the modules of MODELS. Calls after the first do nothing."""
+    """Replaces FUNCTIONS in the modules of MODELS. A repeated call does nothing."""
     for module in filter(None, map(module_of, MODELS)):
         for name, ours in FUNCTIONS.items():
             known = any(each.module is module and each.name == name for each in _replaced)

@@ -132,8 +132,8 @@ def _require_numbers(keys: dict[str, Any]) -> None:
 
 
 def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
-    """Raises ValueError unless the gate's rows can be part of q_proj: the gate is at g1 or g4, depends on the input,
-    and there are no biases."""
+    """Raises ValueError unless q_proj can hold the gate's rows. This requires a gate at g1 or g4 that depends on the
+    input, and a layer without biases."""
     fits = variant.gate_site in ("g1", "g4") and variant.gate_source == "input"
     if not fits or keys["attention_qkv_bias"] == "learned" or variant.gate_bias != "none":
         raise ValueError(

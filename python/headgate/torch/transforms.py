@@ -133,7 +133,7 @@ def over_batch(
         None if shared is None else shared.expand(size, *shared.shape) if own is None else own
         for shared, own in zip(tensors, given)
     ]
-    q = whole[first]  # (examples,B,H,T,D), or (examples,H,T,D) without a batch
+    q = whole[first]  # shape (examples,B,H,T,D), or (examples,H,T,D) without a batch
     batch = q.shape[1] if q.dim() == 5 else None
     if batch is not None:
         whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]

@@ -197,7 +197,8 @@ class _Call:
         }
 
     def launch(self, name: str, over_keys: bool = False, **more: Any) -> None:
-        """Launches a program for each head and tile of queries, or of keys if `over_keys` is true."""
+        """Launches a program for each head and tile of queries. If `over_keys` is true, launches one for each key/value
+        head and tile of keys."""
         tile = (self.options.tiles or {}).get(name)
         if tile is None:
             tile = tile_for(name, _column(), self.inputs.q.element_size(), self.features)

@@ -9,7 +9,7 @@ from torch import Tensor
 from . import launch, norm_kernels
 from .launch import Launcher, block_of_features, launch_kernel, on_device_of, sizes, strides
 
-# Elements of a program's tile, and its number of warps.
+# Elements in the tile of a program, and its number of warps.
 _ELEMENTS, _WARPS = 4096, 4
 
 

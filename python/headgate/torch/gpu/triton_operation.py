@@ -51,7 +51,7 @@ def with_signature(
 
 
 def leading(**kinds: Any) -> list[inspect.Parameter]:
-    """Returns required parameters with these names and types, to precede the inputs in a signature."""
+    """Returns a required parameter for each name and type in `kinds`, to precede the inputs in a signature."""
     return [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
         for name, kind in kinds.items()
