@@ -219,7 +219,7 @@ const char* letters_of(ArrayKind kind, Layout layout) {
     case ArrayKind::heads: return heads_first ? "(B,H,T,D) or (H,T,D)" : "(B,T,H,D) or (T,H,D)";
     case ArrayKind::rows: return "(B,H,T) or (H,T)";
     case ArrayKind::rows_or_heads: return "(B,H,T), (N,H) or (H)";
-    case ArrayKind::scores: return "(B,H,T,S), (H,T,S) or (T,S), each but S full or 1";
+    case ArrayKind::scores: return "(B,H,T,X), (H,T,X) or (T,X), X = S, or K of key_indices";
     case ArrayKind::query_numbers: return "(H), (B,H,T) or (H,T)";
     case ArrayKind::vector: return "of one dimension";
     case ArrayKind::table: return "of two dimensions";

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
-# CMake inserts the code of python/headgate/torch/layer.py here.
+# In the file beside a checkpoint, CMake inserts the code of python/headgate/torch/layer.py here.
 from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 
 # Defaults of keys that are missing in config.json.

@@ -63,7 +63,7 @@ def test_array_bad_is_refused(message, arguments):
             for threads in (-1, 0, headgate.max_threads() + 1, 10**9)
         ),
         (
-            "attention: mask has shape (7) but must be (B,H,T,S), (H,T,S) or (T,S), each but S full or 1",
+            "attention: mask has shape (7) but must be (B,H,T,X), (H,T,X) or (T,X), X = S, or K of key_indices",
             dict(mask=torch.ones(7, dtype=torch.bool)),
         ),
     ),
@@ -106,6 +106,11 @@ def test_types_of_options():
         (
             "attention_merge: parts is 5 but must be a sequence of pairs (attn, lse)",
             lambda: headgate.attention_merge(5),
+        ),
+        (
+            "narrow_keys: key_indices is given but its entries number all keys: make lists of the range's keys, numbered "
+            "from 0",
+            lambda: headgate.narrow_keys(0, 5, q=Q, k=K, key_indices=torch.zeros(Q.shape[-2], 1, dtype=torch.int32)),
         ),
         ("narrow_keys: begin is 'a' but must be a whole number", lambda: headgate.narrow_keys("a", 5, q=Q, k=K)),
         ("set_target: name is 5 but must be a str", lambda: headgate.set_target(5)),

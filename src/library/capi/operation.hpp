@@ -102,10 +102,9 @@ Options read_options(const C* given) {
   for_each_row(kRows, [&](const auto& row) {
     using Value = std::remove_reference_t<decltype(row.of(options))>;
     if constexpr (std::is_arithmetic_v<std::remove_cvref_t<decltype(c.*row.c_member)>>) {
-      if (row.in_c.given != nullptr) {
-        check_given(row, c);
-        if (c.*row.in_c.given == 0) return;
-      }
+      if (row.in_c.given != nullptr) check_given(row, c);
+      const bool is_given = row.in_c.given == nullptr ? c.*row.c_member != 0 : c.*row.in_c.given != 0;
+      if (!is_given) return;
     }
     row.of(options) = to_option<Value>(c.*row.c_member, row.of(options));
   });

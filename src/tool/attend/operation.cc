@@ -64,7 +64,7 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
                           fmt::format("of rank {}, that of q, {}, less one", rank - 1, io::shape_text(q.shape)));
     case TensorKind::rows_or_heads: return require_rank(path, array, 2, 3, std::string(shape));
     case TensorKind::scores:
-      return require_rank(path, array, 1, 4, "(S), (T,S), (H,T,S) or (B,H,T,S), each but S full or 1");
+      return require_rank(path, array, 1, 4, fmt::format("{}, or only its last dimensions", shape));
     case TensorKind::vector:
       return require_rank(path, array, 1, 1, fmt::format("{},)", shape.substr(0, shape.size() - 1)));
     case TensorKind::table: return require_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");

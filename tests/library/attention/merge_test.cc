@@ -372,6 +372,9 @@ TEST(NarrowKeys, NarrowKeys_BadRange_IsRefused) {
   in.block_table = in.key_lengths;
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "block_table is given");
   in.block_table = {};
+  in.key_indices = in.key_lengths;
+  expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_indices is given but its entries number all keys");
+  in.key_indices = {};
   in.k_scale = in.key_lengths;
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "k_scale has shape (1,1,1,");
   in.k_scale = {};

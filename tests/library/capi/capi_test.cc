@@ -140,6 +140,7 @@ struct MergeCall : RandomCall {
 
   MergeCall() : RandomCall(DType::f32, 11) {
     out.weights = out.max_logit = {};
+    in.key_indices = {};  // ranges of keys refuse lists
     for (auto* views : {attn, d_attn}) {
       for (std::size_t n = 0; n < kParts; ++n) views[n] = tensor(DType::f32, {kB, kHq, kT, kDv});
     }
@@ -226,6 +227,18 @@ TEST(CApi, Merge_NullArgument_IsRefusedByName) {
   std::int64_t offsets[kB];
   EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, nullptr), HEADGATE_INVALID_ARGUMENT);
   EXPECT_STREQ(headgate_last_error(), "headgate_narrow_keys: key_lengths is null but receives 2 numbers");
+}
+
+TEST(CApi, NarrowKeys_KeyIndices_AreRefusedByName) {
+  const MergeCall call;
+  headgate_attention_inputs inputs = c_inputs(call.in), range = HEADGATE_ATTENTION_INPUTS_INIT;
+  const std::int32_t entry = 0;
+  inputs.key_indices = headgate_make_const_tensor(&entry, HEADGATE_DTYPE_I32, 1, 1, 1, 1);
+  std::int64_t offsets[kB], lengths[kB];
+  EXPECT_EQ(headgate_narrow_keys(&range, &inputs, 0, 2, offsets, lengths), HEADGATE_INVALID_ARGUMENT);
+  EXPECT_STREQ(headgate_last_error(),
+               "headgate_narrow_keys: key_indices is given but its entries number all keys: make lists of the range's "
+               "keys, numbered from 0");
 }
 
 TEST(CApi, NarrowKeys_FailingCall_WritesNothing) {

@@ -97,6 +97,8 @@ TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
       [](auto& s) {
         s.mask = {true, true, false, true};
       },
+      [](auto& s) { s.key_indices = DType::i32, s.list_entries = 5, s.lists_by_head = true; },
+      [](auto& s) { s.key_indices = DType::i64, s.list_entries = 3, s.key_block_size = 4, s.weights = true; },
       [](auto& s) { s.key_lengths = DType::i32; },
       [](auto& s) { s.key_lengths = DType::i64; },
       [](auto& s) { s.query_offsets = DType::i32, s.causality = Causality::causal; },
@@ -517,6 +519,7 @@ TEST_F(AttendTest, DType_NotSupported_IsRefusedByName) {
   refuse({"--key-lengths", in("sinks")}, "sinks.npy: has dtype f32 but must be i32 or i64");
   refuse({"--sinks", in("whole")}, "whole.npy: has dtype i32");
   refuse({"--bias", in("whole")}, "whole.npy: has dtype i32");
+  refuse({"--key-indices", in("bias")}, "bias.npy: has dtype f32 but must be i32 or i64");
 }
 
 TEST_F(AttendTest, Shapes_Disagree_AreRefused) {
