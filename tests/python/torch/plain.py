@@ -5,8 +5,6 @@ import math
 
 import torch
 
-from support import listed
-
 FUNCTIONS = {
     "sigmoid": lambda z: 1 / (1 + torch.exp(-z)),
     "sigmoid2": lambda z: 2 / (1 + torch.exp(-z)),
@@ -41,6 +39,13 @@ def gated(o, gate, gate_fn, gate_op):
         return o
     g = FUNCTIONS[gate_fn](gate)
     return o + g if gate_op == "add" else o * g
+
+
+def listed(key_indices, key_block_size, Hq, S):
+    """Returns the keys that lists (…,T,K) have, as bools (…,Hq|1,T,S)."""
+    marks = (torch.arange(S) // key_block_size == key_indices[..., None]).any(-2)
+    heads = marks.shape[-3] if marks.dim() > 2 else 1
+    return marks if heads == 1 else marks.repeat_interleave(Hq // heads, dim=-3)
 
 
 def attention(
