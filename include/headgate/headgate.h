@@ -125,8 +125,8 @@ typedef struct headgate_attention_options {
 
 /** The inputs of attention, with any strides. q and k are required, and so is v, except to compute only lse, weights or
  * statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k and v may also be i8,
- * with scales. A key is visible if causality, window, mask and key_lengths all permit it. Query i is at key position
- * at_i = i + S - T, or query_offsets[b] + i; key_lengths does not change at_i. */
+ * with scales. A key is visible if causality, window, mask, key_lengths and key_indices all permit it. Query i is at
+ * key position at_i = i + S - T, or query_offsets[b] + i; key_lengths does not change at_i. */
 typedef struct headgate_attention_inputs {
   size_t struct_size;
   headgate_const_tensor q;             /**< (B,Hq,T,D), 1 <= D <= 576 */

@@ -90,7 +90,10 @@ class ScoreRules {
   /// Consecutive keys, from key `first` on.
   struct KeyRun {
     std::int64_t first;
-    std::int64_t key(std::int64_t j) const { return first + j; }
+    /// Returns position `at` minus that of key j. j converts from 32 bits in vectors.
+    T offset(std::int64_t at, std::int64_t j) const {
+      return static_cast<T>(at - first) - static_cast<T>(static_cast<std::int32_t>(j));
+    }
     const T* row(const HeadRows<const void>& map, std::int64_t i, std::int64_t n, T* HWY_RESTRICT own) const {
       return dense_row(map.columns(first, n), i, own);
     }
@@ -98,7 +101,7 @@ class ScoreRules {
   /// Keys of a list.
   struct ListedColumns {
     const std::int64_t* keys;
-    std::int64_t key(std::int64_t j) const { return keys[j]; }
+    T offset(std::int64_t at, std::int64_t j) const { return static_cast<T>(at - keys[j]); }
     const T* row(const HeadRows<const void>& map, std::int64_t i, std::int64_t n, T* HWY_RESTRICT own) const {
       gather_row(own, map, i, keys, n);
       return own;
@@ -112,10 +115,8 @@ class ScoreRules {
     if (p_.softcap > 0) cap(s, slope, n);
     if (p_.inputs.alibi_slopes.present()) {
       const T weight = static_cast<T>(p_.alibi_slope(sequence.number, h));
-      const std::int64_t first = columns.key(0);
-      const T start = static_cast<T>(sequence.first_position + i - first);
-      for (std::int64_t j = 0; j < n; ++j)
-        s[j] -= weight * std::abs(start - static_cast<T>(static_cast<std::int32_t>(columns.key(j) - first)));
+      const std::int64_t at = sequence.first_position + i;
+      for (std::int64_t j = 0; j < n; ++j) s[j] -= weight * std::abs(columns.offset(at, j));
     }
     const Tag<T> d;
     const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());

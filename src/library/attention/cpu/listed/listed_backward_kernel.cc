@@ -34,8 +34,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of keys per range. The sums of a range stay in the second-level cache.
-inline constexpr std::int64_t kKeysOfRange = 128;
+/// Least number of keys per range. The sums of such a range stay in the second-level cache.
+inline constexpr std::int64_t kLeastRange = 128;
 
 template <typename T>
 struct ListedBackwardPlan {
@@ -51,7 +51,10 @@ struct ListedBackwardPlan {
         most_blocks(listed_blocks(key_room - 1)) {
     const Sequence longest = longest_sequence(p, list);
     most_keys = longest.S;
-    ranges = divide_up(longest.S, kKeysOfRange);
+    // As many ranges as a list has keys, at most: their number for each query is then a part of the cost of its list.
+    constexpr std::int64_t kFewRanges = 64;
+    range_keys = std::max(kLeastRange, divide_up(longest.S, std::max(kFewRanges, key_room - 1)));
+    ranges = divide_up(longest.S, range_keys);
     const TensorView& dbias = p.gradients.dbias;
     dbias_over_queries = dbias.present() && dbias.shape[2] == 1 && p.T != 1;
     dbias_copied = dbias.present() && dbias.dtype != dtype_of<T>();
@@ -59,7 +62,8 @@ struct ListedBackwardPlan {
     constexpr double kChunk_bytes = std::int64_t{32} << 20;
     const double of_keys = static_cast<double>((keeps_unsloped ? 3 : 2) * most_blocks * kListedStride);
     const double bytes =
-        sizeof(T) * static_cast<double>(p.group) * (of_keys + static_cast<double>(D_padded + Dv_padded));
+        sizeof(T) * static_cast<double>(p.group) * (of_keys + static_cast<double>(D_padded + Dv_padded)) +
+        sizeof(std::int64_t) * static_cast<double>(key_room + ranges);
     const std::int64_t in_budget = static_cast<std::int64_t>(std::min(kChunk_bytes / std::max(bytes, 1.0), 4096.0));
     constexpr std::int64_t kQueriesPerThread = 4;
     const std::int64_t least = kQueriesPerThread * p.context.threads;
@@ -76,6 +80,7 @@ struct ListedBackwardPlan {
   std::int64_t key_room;            ///< elements that a list of keys takes
   std::int64_t most_blocks;         ///< largest number of blocks of a list
   std::int64_t most_keys = 0;       ///< largest S of a sequence
+  std::int64_t range_keys = 0;      ///< keys per range
   std::int64_t ranges = 0;          ///< ranges of most_keys keys
   std::int64_t chunk = 1;           ///< queries per chunk
   bool dbias_over_queries = false;  ///< true if each element of dbias is a sum over queries
@@ -132,8 +137,8 @@ struct ListedBackwardBuffers {
     q = ws.take<T>("q of a chunk", chunk, group, plan.D_padded);
     d_o = ws.take<T>("do of a chunk", chunk, group, plan.Dv_padded);
     sink_terms = ws.take<double>("dsinks", chunk, group);
-    dk = ws.take<T>("dk", plan.most_keys, plan.D_padded);
-    dv = ws.take<T>("dv", plan.most_keys, plan.Dv_padded);
+    if (plan.p.gradients.dk.present()) dk = ws.take<T>("dk", plan.most_keys, plan.D_padded);
+    if (plan.p.gradients.dv.present()) dv = ws.take<T>("dv", plan.most_keys, plan.Dv_padded);
     dbias = plan.p.gradients.dbias;
     if (plan.dbias_copied) {
       const Shape& shape = dbias.shape;
@@ -216,8 +221,9 @@ class ListedBackwardWorker {
   /// Clears the sums of a range of keys.
   void clear(std::int64_t range) const {
     const auto [j0, j1] = keys_of(range);
-    std::fill_n(shared_.dk.data + j0 * plan_.D_padded, (j1 - j0) * plan_.D_padded, T{0});
-    std::fill_n(shared_.dv.data + j0 * plan_.Dv_padded, (j1 - j0) * plan_.Dv_padded, T{0});
+    for (const View<T, 2>* sums : {&shared_.dk, &shared_.dv}) {
+      if (sums->count() > 0) std::fill_n(sums->at(j0), (j1 - j0) * sums->shape[1], T{0});
+    }
   }
 
   /// Performs the first step for query i, which is query c of its chunk.
@@ -270,10 +276,12 @@ class ListedBackwardWorker {
   /// Writes dk and dv of a range of keys.
   void write(std::int64_t range) const {
     const auto [j0, j1] = keys_of(range);
-    write_rows(key_rows(p_.gradients.dk, sequence_, h_kv_), shared_.dk.range(0, j0, j1 - j0), j0,
-               static_cast<T>(p_.scale), scratch_.scaled.data);
-    write_rows(key_rows(p_.gradients.dv, sequence_, h_kv_), shared_.dv.range(0, j0, j1 - j0), j0, T{1},
-               scratch_.scaled.data);
+    const auto write_sums = [&, j0 = j0, j1 = j1](const TensorView& to, const View<T, 2>& sums, T factor) {
+      if (!to.present()) return;
+      write_rows(key_rows(to, sequence_, h_kv_), sums.range(0, j0, j1 - j0), j0, factor, scratch_.scaled.data);
+    };
+    write_sums(p_.gradients.dk, shared_.dk, static_cast<T>(p_.scale));
+    write_sums(p_.gradients.dv, shared_.dv, T{1});
   }
 
   /// Clears row n of the B·H·T rows in which dbias accumulates.
@@ -296,7 +304,7 @@ class ListedBackwardWorker {
 
   std::int64_t head(std::int64_t g) const { return h_kv_ * p_.group + g; }
   Keys keys_of(std::int64_t range) const {
-    return {range * kKeysOfRange, std::min((range + 1) * kKeysOfRange, sequence_.S)};
+    return {range * plan_.range_keys, std::min((range + 1) * plan_.range_keys, sequence_.S)};
   }
   std::int64_t batch_of(std::int64_t n) const { return n / (shared_.dbias.shape[1] * shared_.dbias.shape[2]); }
   std::int64_t head_of(std::int64_t n) const { return n / shared_.dbias.shape[2] % shared_.dbias.shape[1]; }
@@ -305,10 +313,10 @@ class ListedBackwardWorker {
   /// Stores, for each range of keys, how many of the listed keys lie before it.
   void find_ranges(std::int64_t* starts, const std::int64_t* keys, std::int64_t count) const {
     std::int64_t at = 0;
-    const std::int64_t ranges = divide_up(sequence_.S, kKeysOfRange);
+    const std::int64_t ranges = divide_up(sequence_.S, plan_.range_keys);
     for (std::int64_t range = 0; range < ranges; ++range) {
       starts[range] = at;
-      while (at < count && keys[at] < (range + 1) * kKeysOfRange) ++at;
+      while (at < count && keys[at] < (range + 1) * plan_.range_keys) ++at;
     }
     starts[ranges] = count;
   }
@@ -431,7 +439,7 @@ void run_listed_backward(const ListedBackwardPlan<T>& plan, const ListedBackward
     for (std::int64_t n = 0; n < plan.list.size() * p.Hkv; ++n) {
       const ListedSequence& listed = plan.list[n / p.Hkv];
       const Sequence sequence = p.sequence(listed.number);
-      const std::int64_t h_kv = n % p.Hkv, ranges = divide_up(sequence.S, kKeysOfRange);
+      const std::int64_t h_kv = n % p.Hkv, ranges = divide_up(sequence.S, plan.range_keys);
       worker.select(sequence, h_kv);
       each(ranges, [&](std::int64_t range) { worker.clear(range); });
       for (std::int64_t i0 = 0; i0 < sequence.T; i0 += plan.chunk) {

@@ -54,7 +54,11 @@ struct ListedForwardPlan {
         most_blocks(listed_blocks(key_room - 1)) {
     for (std::int64_t i = 0; i < list.size(); ++i) rows += p.Hkv * p.sequence(list[i].number).T;
     constexpr std::int64_t kFewRows = 4;  // per thread
-    shares_rows = p.context.threads > 1 && most_blocks > 1 && rows < kFewRows * p.context.threads;
+    constexpr double kMostShared_bytes = std::int64_t{64} << 20;
+    const double shared_bytes = static_cast<double>(rows) * static_cast<double>(most_blocks) *
+                                static_cast<double>(p.group * Dv_padded) * sizeof(T);
+    shares_rows = p.context.threads > 1 && most_blocks > 1 && rows < kFewRows * p.context.threads &&
+                  shared_bytes <= kMostShared_bytes;
     const std::int64_t tasks = shares_rows ? rows * most_blocks : rows;
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }

@@ -26,8 +26,16 @@ inline std::int64_t room_for_listed_keys(const Problem& p) {
 /// Collects the keys that a list, causality, window and key lengths make visible to a query.
 class KeyCollector {
  public:
-  KeyCollector(Workspace& ws, const Problem& p)
-      : p_(p), marks_(ws.take<std::uint64_t>("marks of listed keys", key_blocks(p, p.S) / kBits + 1)) {}
+  KeyCollector(Workspace& ws, const Problem& p) : p_(p) {
+    // Marks take a pass over all blocks of the sequence: short lists are sorted instead.
+    constexpr std::int64_t kWordsPerEntry = 8;
+    const std::int64_t K = p.inputs.key_indices.shape[3], words = key_blocks(p, p.S) / kBits + 1;
+    if (K < words / kWordsPerEntry) {
+      sorted_ = ws.take<std::int64_t>("sorted list", K);
+    } else {
+      marks_ = ws.take<std::uint64_t>("marks of listed keys", words);
+    }
+  }
 
   /// Stores the keys that query i sees in `keys`, in ascending order and each once. Returns their number. `keys` has
   /// room_for_listed_keys() elements.
@@ -52,6 +60,13 @@ class KeyCollector {
     });
     if (ascends) return count;
     count = 0;
+    if (marks_.count() == 0) {
+      std::int64_t* end = sorted_.data;
+      visit_listed_blocks(p_, sequence, h_kv, i, [&end](std::int64_t block) { *end++ = block; });
+      std::sort(sorted_.data, end);
+      std::for_each(sorted_.data, std::unique(sorted_.data, end), append);
+      return count;
+    }
     const std::int64_t words = key_blocks(p_, sequence.S) / kBits + 1;
     std::fill_n(marks_.data, words, std::uint64_t{0});
     visit_listed_blocks(p_, sequence, h_kv, i,
@@ -68,7 +83,8 @@ class KeyCollector {
   static constexpr std::int64_t kBits = 64;
 
   const Problem& p_;
-  View<std::uint64_t, 1> marks_;  // one bit per block of keys
+  View<std::uint64_t, 1> marks_;  // one bit per block of keys; empty if lists are sorted
+  View<std::int64_t, 1> sorted_;  // entries of a list
 };
 
 }  // namespace headgate
