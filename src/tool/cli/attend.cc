@@ -33,7 +33,7 @@ struct AttendOptions {
   bool json = false;
 };
 
-/// Parses "L,R", the value of --window: the left and the right limit.
+/// Parses the value of --window, "L,R": the left and the right limit of the sliding window.
 std::pair<std::int64_t, std::int64_t> parse_window(const std::string& text) {
   std::pair<std::int64_t, std::int64_t> window;
   const char* end = text.data() + text.size();
@@ -95,8 +95,8 @@ void add_options(VerbOptions& verb, AttendOptions& o) {
   verb.group("Operation");
   add_rows<AttentionOptions>(verb, o.given, [&verb](const auto& row, Option& option) {
     using Value = typename std::remove_cvref_t<decltype(row)>::Value;
-    // Requires --gate for all options of the gate except --gate-fn, since --gate-fn none is valid without a gate.
-    // run_attend() checks the other values of --gate-fn.
+    // Every gate option except --gate-fn requires --gate.
+    // --gate-fn is exempt because its value "none" is valid without a gate; run_attend() checks the other values.
     if (row.part == OptionOf::gate && !std::is_same_v<Value, GateFn>) option.needs(verb.declared("--gate"));
     if (row.forward_only) option.excludes(verb.declared("--grad-out"));
   });

@@ -89,7 +89,7 @@ int list_cases(const std::vector<bench::BenchGroup>& groups, bool with_memory, c
 }
 
 int run_bench(const BenchArguments& arguments) {
-  const std::string isa = active_target();  // throws for an unknown HEADGATE_ISA
+  const std::string isa = active_target();  // throws Error if HEADGATE_ISA names an unknown target
   const bench::BenchSettings settings = settings_of(arguments);
   if (arguments.memory_probe) {
     bench::run_memory_probe(settings.threads);
@@ -106,7 +106,7 @@ int run_bench(const BenchArguments& arguments) {
   }
   if (arguments.list) return list_cases(groups, with_memory, arguments.json);
 
-  std::optional<io::StagedFile> json;  // opened first: a bad path is reported before the measurements
+  std::optional<io::StagedFile> json;  // opens the file before measuring, so that a bad path fails at once
   if (!arguments.json.file.empty()) json.emplace(arguments.json.file);
 
   const bench::BenchReport report =

@@ -51,8 +51,9 @@ std::optional<Command> command_of(std::string_view line) {
   return row == kCommands.end() ? std::nullopt : std::optional<Command>(row->command);
 }
 
-/// Reads a question from standard input: one line, and the next one after each trailing backslash. Returns nothing at
-/// the end of the input. Throws io::FileError if standard input cannot be read, for instance if it is a directory.
+/// Reads a question from standard input. A backslash at the end of a line continues the question on the next line.
+/// Returns nothing at the end of the input.
+/// Throws io::FileError if standard input cannot be read, for instance if it is a directory.
 std::optional<std::string> read_question() {
   constexpr std::size_t kMost = std::size_t{1} << 26;
   std::string out;
@@ -132,7 +133,8 @@ class Loop {
   }
 
   void print_end(const Generated& result, const GenerateFigures& figures) {
-    console::ProgressBar::clear_line();  // removes the progress bar of a question whose processing was interrupted
+    console::ProgressBar::clear_line();  // removes the progress bar, which stays visible if the user interrupted the
+                                         // processing of the question
     if (options_.json) {
       const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, output_.text);
       output_.reader_left = !say(stdout, json_line(object));

@@ -8,15 +8,15 @@
 namespace headgate::cli {
 
 struct ChatLoopOptions {
-  std::string model;  ///< path of the model, as the user gave it
+  std::string model;  ///< path of the model as given on the command line
   int threads = 0;
   bool json = false;
-  bool figures = false;  ///< print the figures of each answer on stderr
+  bool figures = false;  ///< prints token counts and speed after each answer, on stderr
 };
 
-/// Runs a conversation over standard input, one question a line, and returns the exit status. On a terminal SIGINT ends
-/// the current answer; otherwise a signal ends the conversation. If standard input is not a terminal, throws the Errors
-/// of Conversation::ask().
+/// Runs a conversation over standard input, one question per line, and returns the exit status.
+/// On a terminal, SIGINT ends only the current answer. In all other cases a signal ends the conversation.
+/// On a terminal, prints an Error of Conversation::ask() and continues. Otherwise throws the Error.
 int run_chat(generate::Conversation& conversation, const ChatLoopOptions& options);
 
 /// Returns the help text of the chat commands, such as /clear.

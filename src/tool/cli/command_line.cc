@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// A word that users try instead of a verb, and the verb or option that they mean.
+/// A word that users type by mistake, such as "evaluate", and the verb or option to suggest instead, such as "eval".
 struct Synonym {
   std::string_view word, verb;
 };
@@ -66,7 +66,7 @@ constexpr std::array<Synonym, 12> kSynonyms{{{"evaluate", "eval"},
                                              {"check", "verify"},
                                              {"test", "verify"}}};
 
-/// Returns the verb or option that the synonym `word` stands for, or an empty string if `word` is not a known synonym.
+/// Returns the verb or option to suggest for `word`, or an empty string if kSynonyms does not list the word.
 std::string_view verb_meant_by(std::string_view word) {
   while (word.starts_with('-')) word.remove_prefix(1);
   const auto* found =
@@ -74,8 +74,8 @@ std::string_view verb_meant_by(std::string_view word) {
   return found == kSynonyms.end() ? std::string_view() : found->verb;
 }
 
-/// Returns the option of `verb` that is most similar to `word`, a mistyped option. Returns an empty string if none is
-/// similar.
+/// Returns the option of the subcommand `verb` whose spelling is closest to the mistyped option `word`.
+/// Returns an empty string if no option is close.
 std::string nearest_option(const std::string& word, const CLI::App& verb) {
   const std::size_t begin = word.find_first_not_of('-');
   if (begin == 0 || begin == std::string::npos) return "";
@@ -89,8 +89,9 @@ std::string nearest_option(const std::string& word, const CLI::App& verb) {
   return nearest.empty() ? "" : "--" + std::string(nearest);
 }
 
-/// Returns the message of a parse error. Replaces CLI11's message for a missing value, because it names a type, which
-/// the options here do not have.
+/// Returns the message to print for a parse error.
+/// CLI11's message for a missing value names the value's type, which is empty here; it is replaced by "OPTION needs a
+/// value".
 std::string words_of(const CLI::ParseError& error) {
   const std::string what = error.what();
   const bool lacks_value =
@@ -163,8 +164,8 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // Reads results(), which holds the values as given: CLI11 may have processed the values that it passes to the
-  // callback.
+  // Ignores the values passed to the callback, because CLI11 may have processed them. results() returns the values as
+  // typed.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -212,8 +213,8 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  // Stays below the limit from which CLI11 takes only one value after an option. CLI11's alternative, allowing extra
-  // arguments, splits values like [a,b].
+  // From a certain limit on, CLI11 takes only one value after an option. kMostValues stays below that limit.
+  // CLI11's allow_extra_args() would avoid the limit, but it splits a value such as "[a,b]" into several.
   constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
   app_->get_option(name)->expected(1, kMostValues);
   return option;
@@ -297,8 +298,9 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports unexpected arguments first: a missing option may be one of them, mistyped. If a value is refused, the
-      // unexpected arguments precede it on the command line.
+      // Reports unexpected arguments before a missing option, because an unexpected argument may be that option,
+      // mistyped.
+      // Unexpected arguments also come before a refused value, because they precede it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

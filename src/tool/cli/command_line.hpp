@@ -12,8 +12,8 @@
 
 #include "tool/cli/description.hpp"
 
-// Declares and parses options with CLI11. CLI11's headers take seconds to compile, so only command_line.cc, describe.cc
-// and help.cc include them.
+// Declares and parses options with CLI11.
+// CLI11's headers take seconds to compile, so only command_line.cc, describe.cc and help.cc include them.
 
 namespace CLI {  // NOLINT(readability-identifier-naming): CLI11's name
 class App;
@@ -22,28 +22,28 @@ class Option;
 
 namespace headgate::cli {
 
-/// Maps an option to the words that shells offer as its values.
+/// Maps an option to the values that shell completion offers for it.
 using ValueWords = std::map<const CLI::Option*, std::vector<std::string>>;
 
-/// A declared option. The member functions add rules to it, such as a range of values.
+/// A declared option. The member functions add constraints to it, such as a range of values.
 class Option {
  public:
   Option(CLI::Option* option, ValueWords& value_words) : option_(option), value_words_(&value_words) {}
 
   Option& required();
-  /// Refuses the option without `other`.
+  /// Makes it an error to give this option without `other`.
   Option& needs(const Option& other);
-  /// Refuses the option together with `other`.
+  /// Makes it an error to give this option together with `other`.
   Option& excludes(const Option& other);
   Option& one_of(const std::vector<std::string>& words);
-  /// Sets the words that shells offer as values; other values stay allowed.
+  /// Sets the values that shell completion offers. Other values stay allowed.
   Option& suggests(const std::vector<std::string>& words);
   Option& existing_file();
-  /// Refuses a value if complaint(value) returns an error message. An empty string accepts the value.
+  /// Sets a function that checks a value: it returns an error message, or an empty string if the value is valid.
   Option& checked(std::string (*complaint)(const std::string& value));
-  /// Leaves the option out of --help.
+  /// Hides the option from --help.
   Option& hidden();
-  /// Makes an argument optional; arguments are required otherwise.
+  /// Makes a positional argument optional. Without this call, positional arguments are required.
   Option& optional();
 
   template <typename N>
@@ -63,42 +63,44 @@ class Option {
   ValueWords* value_words_;
 };
 
-/// Declares the options of one verb. An option's name may have a short one before it: "-n,--max-tokens".
+/// Declares the options of one verb (subcommand). A name may list a short form before the long one: "-n,--max-tokens".
 class VerbOptions {
  public:
   VerbOptions(CLI::App* app, ValueWords& value_words) : app_(app), value_words_(value_words) {}
 
-  /// Sets the text below the options in --help.
+  /// Sets the text that --help prints below the options.
   void footer(const std::string& text);
-  /// Sets the heading in --help of the options declared from here on.
+  /// Starts a group of options in --help. Options declared after this call are listed under the heading `name`.
   void group(const std::string& name) { group_ = name; }
 
   /// Declares a required positional argument.
   Option argument(const std::string& name, std::string& to, const std::string& help);
-  /// Declares positional arguments: one or more values, required unless optional() is called.
+  /// Declares a positional argument that takes one or more values. It is required unless optional() is called.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
-  /// Declares an option with a value, shown as `--name TYPE`. If it is repeated, the last value counts. Refuses an
-  /// empty value, which an unset shell variable gives, and numbers out of T's range. T: std::string, int, std::int64_t,
-  /// std::uint64_t, double, or std::optional of one of these, which stays empty without the option.
+  /// Declares an option that takes one value, shown as `--name TYPE`. If the option is repeated, the last value counts.
+  /// Refuses an empty value, which is what an unset shell variable expands to. Refuses numbers out of T's range.
+  /// T: std::string, int, std::int64_t, std::uint64_t or double, or a std::optional of one, empty if the option is not
+  /// given.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
-  /// Declares an option that may be repeated; all values are kept.
+  /// Declares an option that takes one value and may be repeated. Collects all values in `to`.
   Option values(const std::string& name, std::vector<std::string>& to, const std::string& type,
                 const std::string& help);
-  /// Declares an option that takes one or more values and may be repeated; all values are kept.
+  /// Declares an option that takes one or more values and may be repeated. Collects all values in `to`.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
-  /// Declares an option and passes its value to take(value). If take() throws Error, the value is refused.
+  /// Declares an option and passes its value to take(value). If take() throws Error, parsing reports the value as
+  /// invalid.
   Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
               const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
-  /// Declares a flag that calls set() when it is given.
+  /// Declares a flag. Parsing calls set() if the flag is given.
   Option flag(const std::string& name, const std::function<void()>& set, const std::string& help);
-  /// Returns the option `name`, which must have been declared.
+  /// Returns the option `name`. Requires that it has been declared.
   Option declared(const std::string& name) const;
 
  private:
-  /// Declares an option whose values are checked during parsing, so that the error message names the first wrong value
-  /// on the command line.
+  /// Declares an option that passes each value to take(value) during parsing.
+  /// An error message therefore names the first wrong value on the command line.
   Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                 const std::string& type, const std::string& help);
 
@@ -107,11 +109,11 @@ class VerbOptions {
   std::string group_ = "Options";
 };
 
-/// Holds the result of parsing the command line. At least one of `verb`, `text` and `refusal` is not empty.
+/// The result of parsing the command line. At least one of `verb`, `text` and `refusal` is not empty.
 struct Request {
   std::string verb;     ///< verb to run
-  std::string text;     ///< text to print: --help or --version
-  std::string refusal;  ///< error message on the arguments; `verb` is then the verb, if one was named
+  std::string text;     ///< text to print for --help or --version
+  std::string refusal;  ///< error message for invalid arguments; `verb` is empty unless they name a verb
 };
 
 /// Parses `headgate VERB …`.
@@ -122,17 +124,19 @@ class CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
   ~CommandLine();
 
-  /// Adds a verb. --help lists the verbs in the order of these calls, with the first paragraph of each description.
-  /// `quiet`: names of the option that suppresses notes and progress. A verb with an option --q has no -q: users
-  /// confuse the two, and CLI11 2.4 and later refuses such names.
+  /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
+  /// `description`: its first paragraph is the summary that --help shows in the list of verbs.
+  /// `quiet`: names of the option that suppresses notes and progress.
+  /// Pass only "--quiet" if the verb has an option --q: users confuse -q with --q, and CLI11 2.4 and later refuses the
+  /// pair.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);
 
-  /// Describes all verbs and options that --help shows.
+  /// Describes all verbs and options except hidden ones.
   ToolDescription describe() const;
-  /// Returns the text of `headgate VERB --help`, or of `headgate --help` if `verb` is empty. Throws Error if there is
-  /// no such verb.
+  /// Returns the output of `headgate VERB --help`, or of `headgate --help` if `verb` is empty.
+  /// Throws Error if there is no such verb.
   std::string help(const std::string& verb) const;
 
  private:

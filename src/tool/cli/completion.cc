@@ -11,7 +11,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Puts a backslash before each character of `text` that is in `special`.
+/// Inserts a backslash before each character of `text` that occurs in `special`.
 std::string escaped(const std::string& text, std::string_view special) {
   std::string out;
   for (const char c : text) {
@@ -21,7 +21,7 @@ std::string escaped(const std::string& text, std::string_view special) {
   return out;
 }
 
-/// Returns the positional argument that a shell completes, which is the last one. Returns null if the verb has none.
+/// Returns the last positional argument of a verb, the one that shells complete. Returns null if the verb has none.
 const OptionDescription* argument_of(const VerbDescription& verb) {
   const OptionDescription* found = nullptr;
   for (const OptionDescription& option : verb.options) {
@@ -51,8 +51,8 @@ std::string header(const ToolDescription& tool, const std::string& shell, const 
 
 // bash
 
-/// Returns the shell assignments that select the completion of a value: "kind=words words='…'", "kind=path", or
-/// "kind=text" for no completion.
+/// Returns bash assignments that tell the completion script how to complete an option's value.
+/// The results are "kind=words words='…'", "kind=path", or "kind=text" for no completion.
 std::string bash_value(const OptionDescription& option) {
   switch (option.kind()) {
     case ValueKind::words: return fmt::format("kind=words words='{}'", fmt::join(option.words, " "));
@@ -120,7 +120,8 @@ std::string zsh_quoted(const std::string& text) {
   return fmt::format("'{}'", out);
 }
 
-/// Returns the value's part of a zsh _arguments specification: ":TYPE:ACTION".
+/// Returns the part ":TYPE:ACTION" of a zsh _arguments specification, which tells zsh how to complete an option's
+/// value.
 std::string zsh_value(const OptionDescription& option) {
   std::string action = " ";
   if (option.kind() == ValueKind::words) action = fmt::format("({})", fmt::join(option.words, " "));

@@ -13,10 +13,10 @@ namespace headgate::cli {
 
 enum class Shell { bash, zsh, fish };
 
-/// Returns a script that completes verbs, options, known option values, and file names for values that are paths.
+/// Returns a completion script. It completes verbs, options, the known values of options, and paths.
 std::string completion_script(const ToolDescription& tool, Shell shell);
 
-/// Returns the first clause of a help text, which completion menus show.
+/// Returns the first clause of a help text. Completion menus show it beside an option.
 std::string first_clause(const std::string& help);
 
 }  // namespace headgate::cli

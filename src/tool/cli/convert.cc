@@ -30,11 +30,11 @@ struct ConvertOptions {
   std::string in, out;
   DType dtype = DType::f32;
   bool json = false;
-  std::optional<models::GateLayout> layout;  ///< gate layout to write; empty: the layout of the input
+  std::optional<models::GateLayout> layout;  ///< gate layout to write; empty keeps the layout of the input
 };
 
-/// Describes the written model, for instance "596049920 parameters in bf16, with tokenizer.json". Adds the reason if
-/// there is no tokenizer.
+/// Describes the written model, for instance "596049920 parameters in bf16, with tokenizer.json".
+/// If no tokenizer was written, adds the reason.
 std::string description(const models::ModelFile& file, DType dtype, const generate::GgufTextFiles& text) {
   const std::string names = comma_separated(text.files, &models::TextFile::name);
   return fmt::format("{} parameters in {}{}{}{}", models::parameter_count(file.config()), dtype_name(dtype),
@@ -54,8 +54,8 @@ nlohmann::ordered_json description_json(const ConvertOptions& o, const models::M
           {"no_tokenizer", text.no_tokenizer}};
 }
 
-/// Returns FileConfig::bos for the model in `directory`: the BOS id or kNoBos if the model reads bytes, otherwise
-/// nothing.
+/// Returns the value of FileConfig::bos for the model in `directory`.
+/// A byte-level model gives its BOS id, or kNoBos if it has none. Other models give nothing.
 std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
   switch (tokenize::byte_text_of(directory)) {
     case tokenize::ByteText::none: break;

@@ -30,7 +30,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Names of the demo's parts, in the order in which they run.
+/// Names of the demo's sections, in the order in which they run.
 constexpr std::array kParts{"worked", "layer", "model", "backcopy", "text"};
 
 struct DemoArguments {
@@ -48,8 +48,9 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
-/// Returns the directory of the worked problems, found relative to the program. An installed program uses the installed
-/// directory; a program in a build folder uses the link to the source tree's examples.
+/// Returns the directory of the worked problems, found relative to the executable.
+/// An installed executable finds the installed directory. One in a build folder finds a link to the examples in the
+/// source.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
@@ -65,8 +66,8 @@ demo::XrayRequest xray_wanted(const DemoArguments& arguments, int threads) {
   return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
 }
 
-/// Prepares the training comparisons and opens their text. Called before anything is printed, so that unusable text is
-/// refused at once.
+/// Prepares the training comparisons and opens their text.
+/// The caller runs this before printing anything, so that unreadable text fails at once.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;
@@ -118,11 +119,11 @@ int run_demo(const DemoArguments& arguments) {
   }
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
   if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
-  if (!arguments.model.empty()) train::model_path(arguments.model);  // refuses a bad model at once
+  if (!arguments.model.empty()) train::model_path(arguments.model);  // throws at once if the model does not exist
   std::string examples;
   if (arguments.shows("worked")) {
     examples = arguments.examples ? *arguments.examples : find_examples().string();
-    demo::check_worked_problems(examples);  // before anything is written
+    demo::check_worked_problems(examples);  // checks the files before the demo prints anything
   }
   const int threads = arguments.threads == 0 ? default_threads() : arguments.threads;
   const std::vector<demo::Comparison> comparisons = open_comparisons(arguments, threads);

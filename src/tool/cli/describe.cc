@@ -16,8 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether `type`, the name of a value in --help, denotes a path, as "FILE.json", "Q.npy", "PATH..." and
-/// "MODEL" do.
+/// Returns whether an option's value is a path, judged by `type`, its name in --help.
+/// Names of paths are, for instance, "FILE.json", "Q.npy", "PATH..." and "MODEL".
 bool names_path(std::string_view type) {
   constexpr std::array<std::string_view, 6> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "OUT"};
   if (type.ends_with("...")) type.remove_suffix(3);
@@ -72,7 +72,7 @@ ToolDescription CommandLine::describe() const {
   for (const CLI::App* verb : app_->get_subcommands([](const CLI::App* app) { return !app->get_group().empty(); })) {
     out.verbs.push_back(describe_verb(*verb, value_words_));
   }
-  // Completes arguments named VERB with the names of the verbs.
+  // Offers the names of all verbs as completions for an argument named VERB.
   for (VerbDescription& verb : out.verbs) {
     for (OptionDescription& option : verb.options) {
       if (!option.positional || option.type != "VERB") continue;
@@ -83,7 +83,7 @@ ToolDescription CommandLine::describe() const {
 }
 
 std::string CommandLine::help(const std::string& verb) const {
-  // Avoids App::help(), which formats the help of the verb on the command line.
+  // Calls the formatter directly, because App::help() formats the verb of the parsed command line instead of `verb`.
   const auto formatted = [this](const CLI::App& app, const std::string& name) {
     return app_->get_formatter()->make_help(&app, name, CLI::AppFormatMode::Normal);
   };

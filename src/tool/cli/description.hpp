@@ -4,22 +4,22 @@
 #include <string>
 #include <vector>
 
-// Describes the command line as data, from which completions and manual pages are generated. CommandLine::describe()
-// reads the options that --help shows, so that no option is listed twice in the code.
+// Describes the command line as data, from which shell completions and manual pages are generated.
+// CommandLine::describe() derives the data from the declared options, so that each option is declared only once.
 
 namespace headgate::cli {
 
-/// The kind of value that a shell completes for an option.
+/// How a shell completes an option's value. none: the option is a flag. text: no completion.
 enum class ValueKind { none, words, path, text };
 
 struct OptionDescription {
-  std::vector<std::string> names;  ///< names of the option ("-n", "--max-tokens") or of the argument ("MODEL")
-  std::string type;                ///< name of the value in --help; empty: the option is a flag
+  std::vector<std::string> names;  ///< names of an option ("-n", "--max-tokens") or of a positional argument ("MODEL")
+  std::string type;                ///< name of the value in --help; empty for a flag
   std::string help;
-  std::string group;  ///< heading in --help
+  std::string group;  ///< heading in --help under which the option is listed
   bool positional = false;
   bool required = false;
-  bool several = false;            ///< an argument that takes one or more values
+  bool several = false;            ///< true if the argument takes one or more values
   std::vector<std::string> words;  ///< values that shell completion offers
 
   ValueKind kind() const;
@@ -27,9 +27,9 @@ struct OptionDescription {
 };
 
 struct VerbDescription {
-  std::string name;  ///< empty: the tool itself
+  std::string name;  ///< empty for the tool itself, `headgate`
   std::string summary;
-  std::string description;  ///< paragraphs, without the summary
+  std::string description;  ///< paragraphs after the summary
   std::vector<OptionDescription> options;
   std::string footer;
 };

@@ -32,8 +32,8 @@ std::optional<std::string> variable(const char* name) {
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 
-/// Returns advice if HEADGATE_ISA, set to `value`, selects a slower target than the best of this CPU. Otherwise returns
-/// an empty string.
+/// Returns advice if HEADGATE_ISA, whose value is `value`, selects a target slower than this CPU's best one.
+/// Returns an empty string if it selects the best one.
 std::string advice_on_isa(const std::string& value) {
   const std::string best = supported_targets().front();
   if (active_target() == best) return "";
@@ -77,7 +77,7 @@ std::string advice_on_dynamic(const std::string& value) {
 
 std::string no_advice(const std::string& /*value*/) { return ""; }
 
-/// An environment variable that affects speed or output, and a function that returns advice on its value.
+/// An environment variable that affects speed or output. `advice` returns advice on the variable's value, or nothing.
 struct Variable {
   const char* name;
   std::string (*advice)(const std::string& value);
@@ -108,7 +108,8 @@ std::string advice_on_threads(int threads, int cores) {
   return "";
 }
 
-/// Returns advice if this build lacks `best`, the best target of the CPU. Otherwise returns an empty string.
+/// Returns advice if this build does not contain `best`, the best vector target for this CPU.
+/// Returns an empty string if the build contains it.
 std::string advice_on_target(const std::string& best) {
   const std::vector<std::string> compiled = compiled_targets();
   if (std::find(compiled.begin(), compiled.end(), best) != compiled.end()) return "";
@@ -116,15 +117,15 @@ std::string advice_on_target(const std::string& best) {
                      best);
 }
 
-/// Returns the load average of the last minute: the mean number of threads that ran or waited for a core. Returns
-/// nothing if the system does not report it.
+/// Returns the load average of the last minute: the mean number of threads that ran or waited for a core.
+/// Returns nothing if the system does not report it.
 std::optional<double> load_of_machine() {
   double load = 0.0;
   return ::getloadavg(&load, 1) == 1 ? std::optional(load) : std::nullopt;
 }
 
 std::string advice_on_load(double load, int cores) {
-  constexpr double kBusy = 0.5;  // share of the cores
+  constexpr double kBusy = 0.5;  // busy from this load average per core on
   if (cores < 2 || load < kBusy * cores || variable("GOMP_SPINCOUNT") || variable("OMP_WAIT_POLICY")) return "";
   return fmt::format(
       "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000 for Python "
@@ -169,7 +170,7 @@ std::vector<std::string> advice(int cores, std::optional<double> load) {
 }
 
 int run_doctor(bool json) {
-  const int cores = omp_get_num_procs();  // cores that this process may use
+  const int cores = omp_get_num_procs();  // number of cores that this process may use
   const std::optional<double> load = load_of_machine();
   const std::vector<Fact> facts = doctor_facts(cores, load);
   const std::vector<std::string> lines = advice(cores, load);

@@ -14,8 +14,8 @@
 
 namespace headgate::cli {
 
-/// Declares an option that takes the name of one of `choices` and stores the DType in `to`.
-template <class To>  // DType, or std::optional<DType> for an option that may be left out
+/// Declares an option whose value is the name of one of `choices`. Parsing stores the chosen DType in `to`.
+template <class To>  // DType, or std::optional<DType>, which stays empty if the option is not given
 Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const std::vector<DType>& choices,
                      const std::string& help) {
   const auto take = [name, &to, choices](const std::string& word) {

@@ -12,7 +12,8 @@
 
 namespace headgate::cli {
 
-/// Declares an option that takes a word of Enum and stores the value in `to`: an Enum or a std::optional of one.
+/// Declares an option whose value is the word of an enumerator, as Words<Enum> lists them.
+/// Parsing stores the enumerator in `to`, an Enum or a std::optional<Enum>.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
                     const std::string& help) {

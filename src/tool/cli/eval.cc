@@ -57,7 +57,7 @@ std::int64_t token_limit(const std::string& value) {
   return *tokens;
 }
 
-/// Returns the log-probabilities of all tokens of the vocabulary at each position, (sequences,T,vocab).
+/// Returns the log-probability of every token of the vocabulary at each position, (sequences,T,vocab).
 io::Array log_probabilities(train::HeldOutEvaluator& evaluator, const train::LoadedModel& model,
                             const train::EvaluationInput& input) {
   const std::int64_t sequences = input.plan.batch * input.plan.batches;
@@ -108,7 +108,7 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Fails only if no model can use the threshold. Models that cannot are evaluated without it.
+  // Throws only if none of the models can use the threshold. Models without a suitable gate are evaluated without it.
   check_gate_threshold(o.gate_threshold, named(models));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(o.evaluation, models);
   const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);

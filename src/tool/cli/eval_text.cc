@@ -32,23 +32,23 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Minimum number of decimals in the tables of heads. A figure has the decimals of its column in the table of layers, if
-// it has one there.
+// Minimum number of decimals in the tables with one column per head.
+// A figure that is also a column in the table of layers has that column's decimals, if they are more.
 constexpr int kLeastDecimals = 3;
 
-/// Formats the cell of a table: the value, or "-" if there is none.
+/// Formats a table cell: the value, or "-" if there is no value.
 std::string cell(std::optional<double> value, int decimals) {
-  const bool is_nan = value && std::isnan(*value);  // the sign of NaN has no meaning
+  const bool is_nan = value && std::isnan(*value);  // prints NaN without its sign, which has no meaning
   return !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
 }
 
-/// A row of a table of figures: its name and its values.
+/// A row of a table: a label, and the values of the row's figures.
 struct NamedRow {
   std::string name;
   const FigureRow* figures;
 };
 
-/// Returns the figures that have a column in tables and a value in at least one row.
+/// Removes figures that tables do not show and figures without a value in any row. Returns the others.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -57,8 +57,8 @@ Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   return figures;
 }
 
-/// Formats a table with a line for each row and a column for each figure. Returns an empty string if no figure has a
-/// column.
+/// Formats a table with one line for each row and one column for each figure that columns_of() keeps.
+/// Returns an empty string if it keeps none.
 std::string figures_table(const std::string& heading, const Figures& figures, const std::vector<NamedRow>& rows) {
   const Figures columns = columns_of(figures, rows);
   if (columns.empty()) return "";
@@ -73,7 +73,7 @@ std::string figures_table(const std::string& heading, const Figures& figures, co
   return '\n' + console::text_table(lines);
 }
 
-/// Returns the figures of whole models that at least one model has, in the order of the registry.
+/// Returns the figures that describe a whole model and that at least one model has, in the order of all_metrics().
 Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   std::vector<const Metric*> all = metrics::all_metrics();
   std::erase_if(all, [&](const Metric* metric) {
@@ -86,7 +86,7 @@ Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   return metrics::figures_of(all, /*of_triggers=*/false);
 }
 
-/// Returns the figures that have a value for each layer.
+/// Returns the figures that metrics report for each layer.
 Figures figures_of_layers(const metrics::Report& report) {
   std::vector<const Metric*> of_layers = report.metrics;
   std::erase_if(of_layers, [](const Metric* metric) {
@@ -95,8 +95,8 @@ Figures figures_of_layers(const metrics::Report& report) {
   return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// Formats the figures of models evaluated on a task with triggers (bigram-backcopy). Returns an empty string for other
-/// tasks.
+/// Formats a table of the figures by trigger, which only tasks with trigger tokens have (bigram-backcopy).
+/// Returns an empty string for other tasks.
 std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   std::vector<NamedRow> rows;
   for (const EvaluatedModel& model : models) {
@@ -106,19 +106,18 @@ std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   return figures_table("model", metrics::figures_of(own, /*of_triggers=*/true), rows);
 }
 
-/// Describes the size of an evaluation, for instance "65536 tokens in sequences of 512".
+/// Describes the amount of evaluated data, for instance "65536 tokens in sequences of 512".
 std::string tokens_text(const train::Evaluation& evaluation) {
   return fmt::format("{} tokens in sequences of {}", evaluation.tokens, evaluation.seq_len);
 }
 
-/// Returns a note that sequences of one token have no figures of attention. Returns an empty string for longer
-/// sequences.
+/// Returns a note that one-token sequences have no attention figures. Returns an empty string for longer sequences.
 std::string one_token_sentence(const train::Evaluation& evaluation) {
   if (evaluation.seq_len > 1) return "";
   return "\nA sequence of one token has no figures of attention: its query sees itself alone.\n";
 }
 
-/// Formats a table for each figure that at least one head has, with a line for each layer and a column for each head.
+/// Formats one table for each figure that at least one head has. A table has a line per layer and a column per head.
 std::string heads_text(const metrics::Report& report) {
   constexpr int kWidth = 7;
   std::string out;
@@ -143,8 +142,8 @@ std::string heads_text(const metrics::Report& report) {
   return out;
 }
 
-/// Returns a line on the effect of --gate-threshold, which skips rows with closed gates. Returns an empty string if it
-/// was not measured.
+/// Returns a line on the speed and the loss with --gate-threshold, which skips attention rows whose gates are closed.
+/// Returns an empty string if --gate-threshold was not given.
 std::string threshold_line(const train::Evaluation& evaluation) {
   if (!evaluation.threshold) return "";
   const train::ThresholdComparison& c = *evaluation.threshold;
@@ -156,8 +155,8 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// Describes the evaluated text: "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte". Omits unknown
-/// figures.
+/// Describes the evaluated text: "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte".
+/// Omits values that are unknown.
 std::string text_read(const EvaluatedModel& model) {
   const train::Evaluation& evaluation = model.evaluation;
   const std::optional<double> bits = evaluation.report.overall.find(metrics::kBitsPerByte);
@@ -168,7 +167,7 @@ std::string text_read(const EvaluatedModel& model) {
 
 constexpr std::size_t kHelpColumns = 80;
 
-/// Wraps `text` at kHelpColumns, and indents all lines except the first.
+/// Wraps `text` at kHelpColumns columns and indents each line after the first by two spaces.
 std::string in_lines(const std::string& text) {
   std::string out;
   std::size_t column = 0;
@@ -182,7 +181,8 @@ std::string in_lines(const std::string& text) {
   return out + '\n';
 }
 
-/// Returns the JSON keys of the figures. A note marks the keys that are null for models without a gate.
+/// Returns the JSON keys of the figures, separated by spaces.
+/// Adds "(null without a gate)" after each run of keys that are null for models without a gate.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;
   for (std::size_t i = 0; i < figures.size(); ++i) {

@@ -9,32 +9,32 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/evaluation.hpp"
 
-// Formats the output of `headgate eval`, and its help text on JSON keys.
+// Formats the output of `headgate eval`, and the part of its help text that explains the JSON keys.
 
 namespace headgate::cli {
 
 struct EvaluatedModel {
-  std::string name;  ///< path of the model, as the user gave it
+  std::string name;  ///< path of the model as given on the command line
   models::DecoderConfig config;
   train::Evaluation evaluation;
-  std::shared_ptr<const train::SequenceSource> source;  ///< data of the evaluation
+  std::shared_ptr<const train::SequenceSource> source;  ///< source of the evaluated sequences
 };
 
-/// Formats the figures of one model, layer by layer. HeadFigures::included adds a table of layers and heads for each
-/// figure of heads.
+/// Formats the figures of one model, with a line for each layer and a line for the whole model.
+/// HeadFigures::included adds a table of layers by heads for each per-head figure.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Formats the figures of several models on the same text, side by side.
+/// Formats a table that compares the figures of several models on the same text, with a line for each model.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
-/// Returns the output of --json: one object for one model; for several models, a list of objects that name their
-/// models.
+/// Returns the output of --json: an object for a single model, or a list of objects for several models.
+/// Each object of a list also holds the model's name.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
-/// Returns whether all figures of a model are finite. Otherwise reports the first non-finite figure on stderr.
+/// Returns whether all figures of a model are finite. If not, prints the first figure that is not finite on stderr.
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
 
-/// Returns the help text on the keys that --json prints.
+/// Returns the help text that explains the keys of the --json output.
 std::string json_keys_help();
 
 }  // namespace headgate::cli

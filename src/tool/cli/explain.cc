@@ -17,7 +17,7 @@
 namespace headgate::cli {
 namespace {
 
-constexpr int kMaxDecimals = 17;  // significant digits of a double
+constexpr int kMaxDecimals = 17;  // enough for every significant digit of a double
 
 struct ExplainOptions {
   std::string file;
@@ -25,7 +25,7 @@ struct ExplainOptions {
   bool json = false;
 };
 
-/// Formats a JSON key for --help: its name and its meaning, wrapped at 80 columns.
+/// Formats the explanation of a JSON key for --help: the key and its meaning, wrapped at 80 columns.
 std::string key_text(const std::string& key, const std::string& meaning) {
   constexpr std::size_t kIndent = 18;
   constexpr std::size_t kColumns = 80;

@@ -9,13 +9,13 @@
 
 namespace headgate::cli {
 
-/// A fact about this machine: a line of the text output and a member of the JSON object.
+/// A fact about this machine, printed as a line of text or as a member of a JSON object.
 struct Fact {
   std::string label;
   nlohmann::ordered_json value;  ///< a string, a number, a list of strings, an object, or null
-  std::string shown{};           ///< text shown instead of `value`; empty: shows `value`
+  std::string shown{};           ///< text to print instead of `value`; if empty, `value` is printed
 
-  /// Returns the JSON key: the label with spaces replaced by '_'.
+  /// Returns the key in JSON: the label with '_' in place of spaces.
   std::string key() const;
   std::string text() const;
 };
@@ -23,9 +23,9 @@ struct Fact {
 /// Returns the facts of `headgate info`. Throws Error if HEADGATE_ISA names a target that is not supported.
 std::vector<Fact> machine_facts();
 
-/// Formats the facts as text, one line each.
+/// Formats the facts as text, one per line.
 std::string fact_lines(const std::vector<Fact>& facts);
-/// Returns a JSON object that holds the facts in their order.
+/// Returns a JSON object with one member for each fact, in the given order.
 nlohmann::ordered_json fact_object(const std::vector<Fact>& facts);
 
 }  // namespace headgate::cli

@@ -13,13 +13,14 @@
 
 namespace headgate::cli {
 
-/// A model's configuration, and the model's name in error messages.
+/// A model's configuration, with the name that error messages give the model.
 struct NamedConfig {
   std::string name;
   const models::DecoderConfig& config;
 };
 
-/// Throws Error if --gate-threshold is given and no model can use it. The message names the first model.
+/// Throws Error if --gate-threshold is given and none of the models can use it.
+/// The message explains why the first model cannot.
 inline void check_gate_threshold(std::optional<double> threshold, const std::vector<NamedConfig>& models) {
   if (!threshold) return;
   constexpr double kMost = std::numeric_limits<float>::max();
