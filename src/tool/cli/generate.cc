@@ -41,7 +41,7 @@ namespace {
 
 using generate::Generated;
 
-constexpr std::int64_t kMaxTokens = 256;  // default if --max-tokens is not given
+constexpr std::int64_t kMaxTokens = 256;  // maximum number of new tokens if --max-tokens is not given
 constexpr std::size_t kMaxPromptBytes = std::size_t{1} << 26;
 
 struct GenerateOptions {
@@ -66,20 +66,20 @@ struct GenerateOptions {
   bool converses() const { return chat && !has_prompt(); }
 };
 
-/// Files of a model that concern text: chat template, end tokens and tokenizer.
+/// The files of a model that deal with text: chat template, end tokens and tokenizer.
 struct TextFiles {
   generate::GenerationFiles files;
   std::unique_ptr<tokenize::Tokenizer> tokenizer;
 };
 
-/// Holds the tokens of the prompt and the ids that end the text. The prompt is checked before the weights are read, so
-/// that errors appear early.
+/// The prompt's tokens, and the token ids that end the generated text.
+/// The prompt is tokenized before the weights are read, so that a bad prompt fails early.
 struct Prompt {
   tokenize::Encoding encoding;
   std::vector<std::int32_t> end_ids;
 };
 
-/// Collects the log-probabilities from which tokens were chosen, (tokens,V) in f32.
+/// Collects the log-probabilities of the whole vocabulary at each generated token, (tokens,V) in f32.
 class LogProbabilities {
  public:
   void add(std::span<const float> logits) {
@@ -117,8 +117,8 @@ void check_options(const GenerateOptions& o) {
   generate::check_sampling(o.sampling);
 }
 
-/// Returns the prompt: --prompt-file, --prompt or standard input. Removes one newline at the end of standard input,
-/// which `echo` writes. --prompt-file keeps every byte.
+/// Returns the prompt, from --prompt-file, --prompt or standard input.
+/// Removes one trailing newline from standard input, because `echo` writes one. Keeps every byte of --prompt-file.
 std::string prompt_text(const GenerateOptions& o) {
   if (!o.prompt_file.empty()) {
     return io::read_stream(o.prompt_file == "-" ? "/dev/stdin" : o.prompt_file, kMaxPromptBytes);
@@ -150,7 +150,7 @@ Prompt read_prompt(const GenerateOptions& o, const TextFiles& model) {
   return out;
 }
 
-/// `capacity`: maximum number of tokens of the text, including the prompt.
+/// `capacity`: maximum number of tokens in the cache, the prompt included.
 models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int64_t capacity) {
   models::CachedDecoderOptions out;
   out.weights = o.dtype;
@@ -162,10 +162,10 @@ models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int6
   return out;
 }
 
-/// Runs a conversation. Without --max-tokens an answer may use all positions of the model.
+/// Runs a conversation. Without --max-tokens, only the model's number of positions limits an answer.
 int converse(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
   const generate::Chat chat = open_chat(o, model);
-  chat.write(generate::question_messages(o.system, "?"));  // throws if the template refuses a system message
+  chat.write(generate::question_messages(o.system, "?"));  // throws if the chat template has no system role
   const std::int64_t positions = file.config().seq_len;
   models::CachedDecoder decoder(file, decoder_options(o, positions));
   generate::Conversation conversation(
@@ -193,7 +193,8 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   const Generated result = generate::generate(decoder, *model.tokenizer, prompt.encoding.ids,
                                               {o.sampling, most, prompt.end_ids, o.stop_texts}, hooks);
 
-  console::ProgressBar::clear_line();  // removes the progress bar of a prompt whose processing was interrupted
+  console::ProgressBar::clear_line();  // removes the progress bar, which stays visible if the user interrupted the
+                                       // processing of the prompt
   if (!o.logits.empty()) log_probabilities.write(o.logits, file.config().vocab);
   const bool shown = o.verbose || (::isatty(STDERR_FILENO) == 1 && !console::is_quiet());
   GenerateFigures figures = figures_of(result);

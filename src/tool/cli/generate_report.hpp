@@ -11,41 +11,42 @@
 #include "models/generate/generate.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
-// Formats the figures that `headgate generate` reports beside the generated text.
+// Formats the statistics that `headgate generate` reports with the generated text, such as tokens per second.
 
 namespace headgate::cli {
 
-/// Destination of the generated text: standard output, or `text` with --json.
+/// Where generated text goes: to standard output, or with --json into the string `text`.
 struct TextOutput {
-  bool json = false;         ///< collects the bytes in `text` for generated_json() instead of printing them
-  std::string text{};        ///< collected bytes; empty without `json`
-  bool reader_left = false;  ///< true once standard output is closed
+  bool json = false;         ///< true collects the text in `text` instead of printing it
+  std::string text{};        ///< text collected so far; stays empty without --json
+  bool reader_left = false;  ///< true if the reader of standard output has closed it
 };
 
-/// Returns a callback for GenerateHooks::text that prints the text or collects it in `out`. The callback ends the text
-/// after a signal or once standard output is closed. `out` must outlive the callback.
+/// Returns a callback for GenerateHooks::text, which prints the generated text or collects it in `out`.
+/// The callback stops the generation after a signal, or if the reader of standard output has closed it.
+/// `out` must outlive the callback.
 std::function<bool(std::string_view)> text_hook(TextOutput& out);
 
-/// Figures of one generated text. Rates are in tokens per second, bandwidths in 1e9 bytes per second; 0 if nothing was
-/// timed.
+/// Speed of one generation. Rates are in tokens per second, bandwidths in 1e9 bytes per second; 0 if nothing was timed.
 struct GenerateFigures {
   double prompt_rate = 0.0, rate = 0.0;
   double step_bytes = 0.0;  ///< bytes of weights and cache read per generated token
   double read_gbps = 0.0;
-  double machine_gbps = 0.0;  ///< memory read bandwidth of this machine; 0: not measured
+  double machine_gbps = 0.0;  ///< memory read bandwidth of this machine; 0 if not measured
 };
 
-/// Computes the figures of a generated text, except machine_gbps.
+/// Computes all figures from the result of a generation except machine_gbps, which needs a measurement.
 GenerateFigures figures_of(const generate::Generated& result);
 
-/// Measures the memory read bandwidth in 1e9 bytes per second: the best of a few passes, 0.1 to 0.2 s together.
+/// Measures the memory read bandwidth of this machine in 1e9 bytes per second.
+/// Returns the best of 6 passes, which take 0.1 to 0.2 s together.
 double measure_machine_gbps(int threads);
 
-/// Formats lines on the prompt, the generated text, the memory bandwidth and the reason why the text ended.
+/// Formats the statistics of a generation: prompt, generated tokens, memory bandwidth, and why the generation ended.
 std::string figures_text(const generate::Generated& result, const GenerateFigures& figures,
                          const tokenize::Tokenizer& tokenizer);
 
-/// Returns the object that --json prints. `prompt_ids`: ids of the prompt's tokens.
+/// Returns the JSON object that --json prints. `prompt_ids`: token ids of the prompt.
 nlohmann::ordered_json generated_json(const std::string& model, const std::vector<std::int32_t>& prompt_ids,
                                       const generate::Generated& result, const GenerateFigures& figures,
                                       const std::string& text);

@@ -13,10 +13,11 @@ namespace headgate::cli {
 namespace {
 
 constexpr std::size_t kWidth = 80;
-constexpr std::size_t kColumn = 24;  ///< column at which the explanation of an option or verb begins
+constexpr std::size_t kColumn = 24;  ///< column at which --help prints the explanation of an option or verb
 
-/// Wraps `text` at kWidth columns. Indents each line after the first by `indent` spaces; the first is assumed to start
-/// there. Keeps newlines, and does not wrap lines that begin with a space.
+/// Wraps `text` at kWidth columns and indents every line except the first by `indent` spaces.
+/// The caller has already printed `indent` columns before the first line.
+/// Keeps newlines. Does not wrap lines that begin with a space.
 std::string wrapped(const std::string& text, std::size_t indent) {
   std::string out;
   std::istringstream lines(text);
@@ -70,7 +71,7 @@ std::string HelpFormatter::make_help(const CLI::App* app, std::string name, CLI:
   std::string out = make_usage(app, std::move(name)) + '\n' + wrapped(app->get_description(), 0) + '\n';
   out += make_subcommands(app, mode) + make_positionals(app);
   const std::vector<std::string> groups = app->get_groups();
-  for (const bool general : {false, true}) {  // --help and --version come last
+  for (const bool general : {false, true}) {  // the group "Options", which holds --help and --version, comes last
     for (const std::string& group : groups) {
       if (group.empty() || general != (group == "Options")) continue;
       const auto options = app->get_options(

@@ -6,15 +6,15 @@
 
 namespace headgate::cli {
 
-/// Help text that lists the exit statuses of the tool.
+/// Lists the exit statuses of the tool, as text for --help.
 extern const char* const kExitStatus;
 
-/// Returns the text before the first empty line.
+/// Returns the first paragraph of `text`: the text before the first empty line.
 std::string first_paragraph(const std::string& text);
 
-/// Formats the output of `--help`, wrapped at 80 columns: usage with required options, description, options by group
-/// with value types, footer (examples), and exit status. The list of verbs shows the first paragraph of each verb's
-/// description.
+/// Formats the output of `--help`, wrapped at 80 columns.
+/// Sections, in order: usage, description, verbs, arguments, options by group, footer (examples), exit status.
+/// The list of verbs shows the first paragraph of each verb's description.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override;

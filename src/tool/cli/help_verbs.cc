@@ -13,8 +13,8 @@
 #include "tool/cli/man.hpp"
 #include "tool/cli/verbs.hpp"
 
-// Declares the verbs that describe the other verbs: help, completion and man. They read all options of the CommandLine,
-// which must therefore outlive them.
+// Declares the verbs help, completion and man, which describe the other verbs.
+// They read the options of all verbs from the CommandLine object, which must therefore outlive them.
 
 namespace headgate::cli {
 
@@ -45,7 +45,7 @@ int run_man(const CommandLine& line, const ManOptions& o) {
     fmt::print("{}", tool_page(tool));
     return kSuccess;
   }
-  line.help(o.verb);  // refuses an unknown verb
+  line.help(o.verb);  // throws Error if there is no such verb
   const auto verb = std::find_if(tool.verbs.begin(), tool.verbs.end(),
                                  [&o](const VerbDescription& each) { return each.name == o.verb; });
   fmt::print("{}", verb_page(tool, *verb));

@@ -10,27 +10,27 @@
 #include "tool/cli/command_line.hpp"
 #include "tool/cli/output_files.hpp"
 
-// Declares --json, which prints JSON, and --json-out, which writes it to a file.
+// Declares the options --json, which prints JSON on stdout, and --json-out, which writes JSON to a file.
 
 namespace headgate::cli {
 
-/// Formats JSON for --json, indented by 2. Bytes that are not UTF-8 become U+FFFD.
+/// Formats JSON for --json, indented by 2 spaces. Replaces invalid UTF-8 by U+FFFD.
 std::string json_text(const nlohmann::ordered_json& json);
-/// Formats JSON on one line, for JSON Lines. Bytes that are not UTF-8 become U+FFFD.
+/// Formats JSON on a single line, as JSON Lines requires. Replaces invalid UTF-8 by U+FFFD.
 std::string json_line(const nlohmann::ordered_json& json);
 
-/// Declares --json. `what`: the noun in "Print ... as JSON", for instance "the figures".
+/// Declares --json. `what`: what the option prints; "the figures" gives the help text "Print the figures as JSON".
 inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {
   return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
 }
 
-/// Destinations of a JSON report: stdout, a file, or both.
+/// Where a JSON report goes: to stdout, to a file, or both.
 struct JsonOutput {
-  bool print = false;  ///< --json: to stdout, without any other text
-  std::string file;    ///< --json-out: path of the file; empty: no file
+  bool print = false;  ///< --json: print the report, and no other text, on stdout
+  std::string file;    ///< --json-out: path of the file to write; empty for no file
 
   bool wanted() const { return print || !file.empty(); }
-  /// Writes `text` to the file, then to stdout. If writing the file fails, stdout stays empty.
+  /// Writes `text` to the file first and then to stdout, so that nothing is printed if the file cannot be written.
   void write(const std::string& verb, const std::string& text) const {
     if (!file.empty()) write_output(verb, file, text);
     if (print) std::fwrite(text.data(), 1, text.size(), stdout);

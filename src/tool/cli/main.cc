@@ -31,7 +31,7 @@ int report(const std::string& who, std::string_view what) {
 int report_lost_output() { return report("headgate", "cannot write to standard output"); }
 
 std::vector<Verb> add_verbs(CommandLine& line) {
-  // The order of the verbs is their order in --help.
+  // --help lists the verbs in this order.
   return {
       add_explain(line), add_attend(line),     add_linear(line),   add_train(line),   add_eval(line),
       add_compare(line), add_xray(line),       add_generate(line), add_convert(line), add_tokenize(line),
@@ -41,7 +41,7 @@ std::vector<Verb> add_verbs(CommandLine& line) {
 }
 
 int run(int argc, char** argv) {
-  static std::string who = "headgate";  // static, because a signal handler reads it
+  static std::string who = "headgate";  // static, because the SIGBUS handler keeps a pointer to its text
   try {
     CommandLine line("Exact gated attention on plain CPUs: y = gate(z) * softmax(scale q k^T + bias, mask) v.",
                      "`headgate VERB --help`, or `headgate help VERB`, explains a verb.\n\n"
@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
     return verb == verbs.end() ? kSuccess : verb->run();
   } catch (const std::bad_alloc&) {
     return report(who, "not enough memory");
-  } catch (const std::system_error& error) {  // fmt::print throws it too
+  } catch (const std::system_error& error) {  // thrown by fmt::print, among others
     return std::ferror(stdout) != 0 ? report_lost_output() : report(who, error.what());
   } catch (const std::exception& error) {
     return report(who, error.what());
@@ -83,7 +83,7 @@ int main(int argc, char** argv) {
   headgate::cli::report_files_too_large();
   const int status = headgate::cli::run(argc, argv);
   const bool printed = std::fflush(stdout) == 0 && std::ferror(stdout) == 0;
-  if (!printed && status != headgate::cli::kBadUsage) {  // for kBadUsage, an error line is already printed
+  if (!printed && status != headgate::cli::kBadUsage) {  // with kBadUsage, an error has already been reported
     return headgate::cli::report_lost_output();
   }
   return status;

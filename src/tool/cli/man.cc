@@ -15,7 +15,7 @@
 namespace headgate::cli {
 namespace {
 
-/// Escapes all non-ASCII characters, and the characters that roff would interpret or typeset differently.
+/// Escapes non-ASCII characters, and ASCII characters that roff interprets or typesets differently.
 std::string roff(std::string_view text) {
   std::string out;
   while (!text.empty()) {
@@ -44,7 +44,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-/// Formats one line of text, escaped so that roff does not take it for a request.
+/// Formats one line of text. Escapes a leading "." or "'", with which roff requests begin.
 std::string text_line(std::string_view text) {
   const bool request = text.starts_with('.') || text.starts_with('\'');
   return (request ? "\\&" : "") + roff(text) + '\n';
@@ -65,7 +65,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
-/// Formats paragraphs in roff. Lines that begin with a space keep their line breaks; other lines are filled.
+/// Formats paragraphs in roff. Keeps the line breaks of lines that begin with a space; roff fills all other lines.
 std::string paragraphs(const std::string& text) {
   std::string out;
   bool as_is = false, gap = true;
@@ -85,8 +85,8 @@ std::string paragraphs(const std::string& text) {
   return as_is ? out + ".EE\n" : out;
 }
 
-/// Formats the footer of --help in roff. A line that ends in a colon and precedes an indented line becomes a section
-/// heading.
+/// Formats the footer of --help in roff.
+/// A line becomes a section heading if it ends in a colon and the next line is indented. Earlier lines go under NOTES.
 std::string footer_sections(const std::string& footer) {
   std::string out, open;
   bool notes = false;
@@ -101,7 +101,7 @@ std::string footer_sections(const std::string& footer) {
     if (heads) {
       close();
       out += ".SH " + roff(upper(lines[i].substr(0, lines[i].size() - 1))) + '\n';
-      notes = true;  // the following lines belong to this section
+      notes = true;  // lines below a heading need no NOTES heading
       continue;
     }
     if (!notes && !lines[i].empty()) {
@@ -137,7 +137,7 @@ std::string options_section(const VerbDescription& verb) {
       groups.push_back(option.group);
     }
   }
-  // Moves the group of --help to the end, as the help text does.
+  // Moves the group "Options", which holds --help, to the end, as --help itself does.
   std::stable_partition(groups.begin(), groups.end(), [](const std::string& group) { return group != "Options"; });
   for (const std::string& group : groups) {
     if (groups.size() > 1) options += ".SS " + roff(group) + '\n';
@@ -171,7 +171,7 @@ std::string title(const ToolDescription& tool, const std::string& name, const st
 std::string exit_status(const ToolDescription& tool) {
   std::string out = ".SH EXIT STATUS\n";
   const std::vector<std::string> lines = lines_of(tool.exit_status);
-  for (std::size_t i = 1; i < lines.size(); ++i) {  // line 0 is the heading
+  for (std::size_t i = 1; i < lines.size(); ++i) {  // starts at 1, because line 0 is the heading
     const std::size_t number = lines[i].find_first_not_of(' '), text = lines[i].find("  ", number);
     out += ".TP\n" + roff(lines[i].substr(number, text - number)) + '\n' + text_line(lines[i].substr(text + 2));
   }

@@ -11,7 +11,7 @@ namespace headgate::cli {
 
 /// Returns the manual page headgate(1), which lists the verbs.
 std::string tool_page(const ToolDescription& tool);
-/// Returns the manual page headgate-VERB(1).
+/// Returns the manual page of a verb, headgate-VERB(1).
 std::string verb_page(const ToolDescription& tool, const VerbDescription& verb);
 
 }  // namespace headgate::cli

@@ -16,8 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether `path` is a text file: its first 4096 bytes hold no NUL, and it is not a .json, .safetensors or GGUF
-/// file.
+/// Returns whether `path` looks like a text file: its first 4096 bytes contain no NUL.
+/// Files named .json or .safetensors and GGUF files never count as text.
 bool is_text(const std::string& path) {
   constexpr std::size_t kBeginning = 4096;  // bytes
   std::error_code ignored;

@@ -6,7 +6,7 @@
 
 namespace headgate::cli {
 
-/// Throws UsageError if a MODEL argument is a text file. The message suggests --text for it.
+/// Throws UsageError if a path given as MODEL is a text file. The message suggests to pass the file with --text.
 void refuse_texts(const std::vector<std::string>& models);
 
 }  // namespace headgate::cli

@@ -13,12 +13,12 @@
 #include <string_view>
 #include <system_error>
 
-// Parses numbers on the command line. Refuses a number out of the type's range instead of saturating or wrapping it.
+// Parses numbers given on the command line. Refuses numbers that the type cannot represent; does not saturate or wrap.
 
 namespace headgate::cli {
 
-/// Parses an integer, decimal or hexadecimal with the prefix "0x". Returns nothing for other text or a value out of T's
-/// range.
+/// Parses a decimal integer, or a hexadecimal one with the prefix "0x".
+/// Returns nothing if `text` is not an integer or T cannot represent it.
 template <std::integral T>
 std::optional<T> read_number(std::string_view text) {
   const int base = text.starts_with("0x") || text.starts_with("0X") ? 16 : 10;
@@ -40,16 +40,16 @@ std::optional<T> read_number(std::string_view text) {
   return value;
 }
 
-/// Returns an error message, or an empty string if `text` is a number from `least` to `most`.
+/// Returns an empty string if `text` is a number from `least` to `most`. Otherwise returns an error message.
 template <typename T>
 std::string number_complaint(std::string_view text, T least, T most) {
   const std::optional<T> value = read_number<T>(text);
-  if (value && *value >= least && *value <= most) return "";  // false for NaN
+  if (value && *value >= least && *value <= most) return "";  // comparisons with NaN are false, so NaN is refused
   constexpr std::string_view kKind = std::integral<T> ? "a whole number" : "a number";
   return fmt::format("must be {} from {} to {}, got {}", kKind, least, most, text);
 }
 
-/// Parses a number. On failure returns nothing and stores an error message in `complaint`.
+/// Parses a number. If that fails, returns nothing and stores an error message in `complaint`.
 template <typename T>
 std::optional<T> read_number(std::string_view text, std::string& complaint) {
   const std::optional<T> value = read_number<T>(text);

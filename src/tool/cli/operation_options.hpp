@@ -28,12 +28,12 @@
 #include "tool/cli/verbs.hpp"
 #include "tool/console/activity.hpp"
 
-// Declares the options of a verb that runs an operation on .npy files. The rows of the operation's tables describe
-// these options.
+// Declares the options of `attend` and `linear`, which run one operation on tensors in .npy files.
+// Each operation has constexpr tables of its inputs, outputs, gradients and options. A row of a table gives one option.
 
 namespace headgate::cli {
 
-/// Sentences of --help about files, and the environment, which these verbs share.
+/// Parts of the --help text that `attend` and `linear` share: about files, and about environment variables.
 inline constexpr const char* kFilesHelp =
     "NumPy has no bf16: with --dtype bf16, files are read as f2, f4 or f8 and rounded, and results are written as f4. "
     "Every output file appears whole, after all of them have been computed, or not at all.";
@@ -45,7 +45,7 @@ inline constexpr const char* kEnvironmentHelp =
 
 inline std::string text(std::string_view from) { return std::string(from); }
 
-/// Parses "I,J,…", the value of `option`, as a list of whole numbers.
+/// Parses "I,J,…", the value of the option named `option`, into a list of integers.
 inline std::vector<std::int64_t> parse_indices(const char* option, const std::string& given) {
   std::vector<std::int64_t> indices;
   const char* const end = given.data() + given.size();
@@ -59,13 +59,15 @@ inline std::vector<std::int64_t> parse_indices(const char* option, const std::st
   return indices;
 }
 
-/// Returns the help text of a tensor. `types`: its element types, if they differ from those of q.
+/// Returns the help text of an input or output tensor.
+/// `types`: the tensor's element types; empty if they are those of q. `forward_only`: gradients do not support the
+/// tensor.
 inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
   return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
                      forward_only ? "; without gradients" : "");
 }
 
-/// Returns the table row of another input that the input of `row` requires.
+/// Returns the table row of the input that `row.traits.needs` names: the input `row` cannot be given without it.
 template <class Tables, class Row>
 const auto& needed_row(const Row& row) {
   return Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
@@ -100,8 +102,8 @@ void add_outputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   }
 }
 
-/// Declares the options of the gradients. `remark`: a note on the gradients' names, shown in parentheses; empty for
-/// none.
+/// Declares --grad-dir and the options of the incoming gradients.
+/// `remark`: a note on the names of the gradient files, shown in parentheses; empty for none.
 template <class Tables>
 void add_gradients(VerbOptions& verb, attend::OperationFiles<Tables>& files, const std::string& remark = "") {
   verb.group("Gradients");
@@ -128,11 +130,12 @@ inline std::string capitalised(std::string_view help) {
   return out;
 }
 
-/// Returns the help text of an option: "HELP (default 0)", or for an enum its words with the default, then HELP.
+/// Returns the help text of an option with its default value, for instance "HELP (default 0)".
+/// For an enum, lists the values first: "VALUES (default VALUE); HELP".
 template <class Row, class Options>
 std::string help_of(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
-  const std::optional<Value> value = row.of(defaults);  // empty: default_text of the row describes the default
+  const std::optional<Value> value = row.of(defaults);  // empty if the row describes its default in words
   if constexpr (std::is_enum_v<Value>) {
     return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
   } else {
@@ -141,7 +144,7 @@ std::string help_of(const Row& row, const Options& defaults) {
   }
 }
 
-/// Declares an option for each row that names one, and calls visit(row, option) for it.
+/// Declares an option for each table row that has an option name. Calls visit(row, option) after each declaration.
 template <class Options, const auto& kRows, class Visit>
 void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
   const Options defaults;
@@ -161,8 +164,8 @@ void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
   });
 }
 
-/// Declares --dtype and --threads. For the help text, `converted` names the arrays that are converted to --dtype, and
-/// `other` the arrays that may have another dtype.
+/// Declares --dtype and --threads. The other parameters complete the help text of --dtype.
+/// `converted`: names of the arrays that --dtype converts. `other`: name of an array that may have another dtype.
 template <const auto& kRows>
 void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>& dtype, const std::string& converted,
                    const std::string& other) {
@@ -174,13 +177,13 @@ void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>&
                   "Threads (default: all cores); the result has the same bits for every number");
 }
 
-/// Declares --json for a verb that writes arrays.
+/// Declares --json for `attend` and `linear`, which then print a list of the written files.
 inline void declare_written_json(VerbOptions& verb, bool& json) {
   verb.group("Output");
   declare_json(verb, json, "one object: written, a list of the files with their path, dtype and shape,");
 }
 
-/// Prints the written files as JSON: path, dtype and shape of each.
+/// Prints the list of written files as JSON, with the path, dtype and shape of each.
 inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
   nlohmann::ordered_json written = nlohmann::ordered_json::array();
   for (const io::NpyWriter::Entry& file : files) {
@@ -189,8 +192,8 @@ inline void print_written(const std::vector<io::NpyWriter::Entry>& files) {
   fmt::print("{}", json_text({{"written", written}}));
 }
 
-/// Reads the arrays of an operation, calls compute(arrays, on_stage), and writes the results. Shows the current stage
-/// as progress. Returns the written files.
+/// Reads the input arrays, passes them to compute(arrays, on_stage) and writes the results. Returns the written files.
+/// compute() calls on_stage(name) when a stage begins; the name is shown as progress.
 template <class Files, class Compute>
 std::vector<io::NpyWriter::Entry> run_operation(const Files& files, std::optional<DType> dtype,
                                                 const Compute& compute) {

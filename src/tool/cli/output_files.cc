@@ -52,13 +52,13 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // a path that is not a directory has no entries
+  std::error_code ignored;  // ignored, because a path that does not exist or is a file has no entries to check
   for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Checks each path alone: two entries that link to the same file do not conflict.
+  // Checks one path per call. In a single call, two entries that link to the same file would count as a conflict.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

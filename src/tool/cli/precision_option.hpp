@@ -8,8 +8,8 @@
 
 namespace headgate::cli {
 
-/// Declares --precision for a verb that runs models. In the help text, `what` names the operations in bf16, and `rest`
-/// is the sentence on what stays f32.
+/// Declares --precision for a verb that runs models. The other parameters complete the help text.
+/// `what`: names the operations that use bf16. `rest`: a sentence about what stays in f32.
 inline Option declare_precision(VerbOptions& verb, models::ModelPrecision& to, const std::string& what,
                                 const std::string& rest) {
   return declare_enum<models::ModelPrecision>(

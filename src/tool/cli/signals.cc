@@ -28,11 +28,11 @@ namespace {
 constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU};
 constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 
-// The handlers below may run in any thread at any moment: they call only functions that POSIX calls async-signal-safe,
-// and access only lock-free atomics.
+// The handlers below may interrupt any thread at any point.
+// They therefore call only functions that POSIX lists as async-signal-safe, and access only lock-free atomics.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_received_from_keyboard{false};
-std::atomic<std::int64_t> g_received_at_ms{0};  // time of the first signal on the monotonic clock
+std::atomic<std::int64_t> g_received_at_ms{0};  // when the first signal arrived, in milliseconds of the monotonic clock
 std::atomic<const char*> g_acknowledgement{nullptr};
 std::atomic<const char*> g_who{""};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
@@ -50,7 +50,7 @@ extern "C" void headgate_cli_end_process(int number) {
   std::raise(number);
 }
 
-/// Returns whether a write to stderr would not block: a handler must not wait for a stopped terminal or a full pipe.
+/// Returns whether a write to stderr would not block. A handler must not wait for a stopped terminal or a full pipe.
 bool stderr_is_ready() {
   pollfd stream{STDERR_FILENO, POLLOUT, 0};
   return ::poll(&stream, 1, 0) == 1 && (stream.revents & POLLOUT) != 0;
@@ -62,21 +62,22 @@ void acknowledge() {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-/// Handles SIGBUS, which the kernel raises in the thread that reads the page. If several threads raise it, the first
-/// reports it and the others wait.
+/// Handles SIGBUS. The kernel raises it in a thread that reads a mapped page beyond the end of a shortened file.
+/// If several threads receive it, the first prints the message and exits; the others wait.
 extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void* /*context*/) {
   static std::atomic_flag reported = ATOMIC_FLAG_INIT;
   static std::array<char, 2 * PATH_MAX> line;
-  const bool of_access = info->si_code > 0;  // sent by the kernel, not by a process
+  const bool of_access = info->si_code > 0;  // true if the kernel sent the signal, false if a process did
   const char* path = of_access ? io::mapped_path_at(info->si_addr) : nullptr;
   if (path == nullptr) {
     std::signal(number, SIG_DFL);
     if (!of_access) std::raise(number);
-    return;  // the kernel repeats the access, and the signal then ends the process
+    return;  // on return the thread repeats the access, and SIGBUS then ends the process
   }
   while (reported.test_and_set()) ::pause();
   std::size_t bytes = 0;
-  const char* begin = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // the current line may hold a progress bar
+  const char* begin =
+      ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // leaves the current line, which may hold a progress bar
   for (const char* part :
        {begin, g_who.load(), ": ", path, ": became shorter while it was read, or its disk has failed\n"}) {
     const std::size_t count = std::min(std::strlen(part), line.size() - bytes);
@@ -92,7 +93,7 @@ extern "C" void headgate_cli_record_signal(int number, siginfo_t* info, void* /*
   constexpr std::int64_t kCopies_ms = 1000;
   const int before = errno;
   const std::int64_t now = milliseconds_now();
-  const bool from_keyboard = info->si_code == SI_KERNEL;  // sent by the kernel, not by a process
+  const bool from_keyboard = info->si_code == SI_KERNEL;  // true if the terminal driver sent the signal
   int none = 0;
   if (g_received.compare_exchange_strong(none, number)) {
     g_received_from_keyboard.store(from_keyboard);
@@ -143,18 +144,18 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // open() returns the lowest free descriptor. This is the descriptor of this stream, since all lower ones are open.
+    // If `stream` is closed, open() reopens it: open() returns the lowest free descriptor, and all lower ones are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
 
 SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::move(acknowledgement)) {
   if (!acknowledgement_.empty()) {
-    // The terminal echoes ^C on the current line, which may hold a progress bar.
+    // Begins with a newline, because the terminal echoes ^C on the current line, on which a progress bar may stand.
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // The maximum makes a second signal count as a copy of the first until the handler has stored the time of the first.
+  // Until the handler has stored the time of the first signal, the maximum makes every other signal count as its copy.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

@@ -3,49 +3,51 @@
 
 #include <string>
 
-// Handles signals. Only the tool does this: no library of this project changes the handling of a signal.
+// Installs signal handlers. Only the command-line tool does so; the libraries never change how signals are handled.
 
 namespace headgate::cli {
 
-/// Makes signals that end the process or report an exceeded resource limit remove the unfinished files of src/models/io
-/// first. A signal that the parent process ignores (nohup) stays ignored.
+/// Installs handlers for the signals that end the process or report an exceeded resource limit.
+/// A handler removes the unfinished files of src/models/io and then lets the signal end the process.
+/// Signals that the parent process ignores, as nohup does, stay ignored.
 void remove_unfinished_files_on_signals();
 
-/// Ignores SIGXFSZ, so that a write beyond the file size limit (ulimit -f) fails with an error instead of ending the
-/// process. The verb reports that error.
+/// Ignores SIGXFSZ. A write beyond the file size limit (ulimit -f) then fails with an error, which the verb reports.
+/// Otherwise the signal would end the process.
 void report_files_too_large();
 
-/// Handles SIGBUS, which the kernel raises if a mapped file is read after another process has shortened it. The handler
-/// prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus. `who` must stay
-/// valid.
+/// Handles SIGBUS, which reading a memory-mapped file raises after another process has shortened the file.
+/// The handler prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus.
+/// `who` must stay valid until the process ends.
 void report_lost_files(const char* who);
 
-/// Ignores SIGPIPE, so that a write to a closed pipe fails with an error instead of ending the process. Opens closed
-/// standard streams as /dev/null, so that files opened later do not get their descriptors. Verbs call this function if
-/// their work must not be lost because of their output. Without the call, a verb ends silently once its output pipe is
-/// closed.
+/// Lets a verb finish its work after its output has been lost. Without this call, a closed output pipe ends the
+/// process.
+/// Ignores SIGPIPE: a write to a closed pipe then fails with an error.
+/// Opens closed standard streams as /dev/null, so that files opened later do not get their descriptors.
 void survive_lost_output();
 
-/// Records SIGINT, SIGTERM and SIGHUP while the object exists, instead of ending the process. A second SIGINT or
-/// SIGTERM ends the process, unless it is a copy of the first: `timeout`, mpirun and a closing terminal signal both the
-/// process and its group. A signal less than a second after the first counts as a copy; a second Ctrl-C never does.
+/// While the object exists, SIGINT, SIGTERM and SIGHUP are recorded and do not end the process.
+/// A second SIGINT or SIGTERM ends the process, unless it is a copy of the first signal.
+/// Copies occur because `timeout`, mpirun and a closing terminal signal both the process and its process group.
+/// A signal counts as a copy if it arrives within a second of the first. A second Ctrl-C never counts as one.
 class SignalWatch {
  public:
-  /// `acknowledgement`: a line that the handler of the first signal writes to stderr; empty for none.
+  /// `acknowledgement`: a line that is written to stderr when the first signal arrives; empty for none.
   explicit SignalWatch(std::string acknowledgement = "");
   SignalWatch(const SignalWatch&) = delete;
   SignalWatch& operator=(const SignalWatch&) = delete;
   /// Restores the previous signal handlers.
   ~SignalWatch();
 
-  /// Returns the signal that was received, or 0.
+  /// Returns the number of the first signal received, or 0 if there was none.
   static int received();
 
  private:
   std::string acknowledgement_;
 };
 
-inline constexpr int kLostFileStatus = 2;  ///< exit status after SIGBUS, the same as after other file errors
-inline constexpr int kSignalStatus = 128;  ///< exit status after a signal, minus the signal's number, as in shells
+inline constexpr int kLostFileStatus = 2;  ///< exit status after SIGBUS; equals the status after other file errors
+inline constexpr int kSignalStatus = 128;  ///< a signal N gives the exit status 128 + N, as in shells
 
 }  // namespace headgate::cli

@@ -11,14 +11,15 @@ namespace headgate::cli {
 
 void spin_less(char** argv) {
   if (std::getenv("GOMP_SPINCOUNT") != nullptr || std::getenv("OMP_WAIT_POLICY") != nullptr) return;
-  // Executes the program by its resolved path: after executing /proc/self/exe, ps would show the process as "exe".
+  // Resolves /proc/self/exe before executing it: otherwise ps would show the name "exe".
   std::string program(PATH_MAX, '\0');
   const ssize_t length = ::readlink("/proc/self/exe", program.data(), program.size());
   if (length <= 0 || length == PATH_MAX) return;
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed; libgomp has not read the variable yet
+  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed: undoes setenv(), because this process's libgomp already runs without
+                                 // the variable
 }
 
 }  // namespace headgate::cli

@@ -3,9 +3,10 @@
 
 namespace headgate::cli {
 
-/// Shortens the time for which waiting OpenMP threads spin, so that other programs get the cores. Restarts this program
-/// with GOMP_SPINCOUNT=10000, because libgomp reads its variables before main(). Returns if GOMP_SPINCOUNT or
-/// OMP_WAIT_POLICY is already set, or if the program cannot be restarted.
+/// Makes idle OpenMP threads spin for a shorter time before they sleep, so that other programs get the cores.
+/// Restarts the program with GOMP_SPINCOUNT=10000; setting the variable is not enough, because libgomp reads it before
+/// main().
+/// Returns without a restart if GOMP_SPINCOUNT or OMP_WAIT_POLICY is set, or if the restart fails.
 void spin_less(char** argv);
 
 }  // namespace headgate::cli

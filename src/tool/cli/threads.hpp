@@ -8,7 +8,7 @@
 
 namespace headgate::cli {
 
-/// Declares --threads and its short name -t for a verb.
+/// Declares the option --threads, with the short name -t.
 template <typename Int>
 Option declare_threads(VerbOptions& verb, Int& to, const std::string& help) {
   return verb.value("-t,--threads", to, "N", help).checked(train::thread_complaint);

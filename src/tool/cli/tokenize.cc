@@ -35,7 +35,7 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::vector<std::string> text;
-  std::optional<std::int64_t> train;  ///< size of the vocabulary to learn; empty: tokenize a text
+  std::optional<std::int64_t> train;  ///< vocabulary size of a tokenizer to train; empty tokenizes a text
   std::vector<std::string> special;
   std::string out;
   bool bos = false;
@@ -65,7 +65,8 @@ class IdLines {
   void finish() {}
 };
 
-/// Prints the tokens as one JSON object. Prints the ids as they arrive, and then the other lists from a temporary file.
+/// Prints tokens as one JSON object with the lists "ids", "tokens" and "offsets".
+/// Prints "ids" as tokens arrive, and saves the data of the other two lists in a temporary file until the end.
 class JsonObject {
  public:
   explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }
@@ -120,14 +121,14 @@ class JsonObject {
   std::size_t count_ = 0;
 };
 
-/// Tokenizes a file in parts while reading it. Returns the number of bytes left out. Errors of the tokenizer name the
-/// file.
+/// Tokenizes a file piece by piece while reading it. Returns the number of bytes for which there is no token.
+/// An error of the tokenizer is rethrown with the path of the file.
 template <class Output>
 std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& encoder, Output output) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   std::error_code unknown;  // a pipe has no size
   const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
-  // Shows progress unless stdout is a terminal, where the printed tokens show it.
+  // Shows no progress if stdout is a terminal, because the printed tokens already show it there.
   const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;
   double done = 0.0;
   std::size_t left_out = 0;
@@ -150,7 +151,7 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
   return left_out;
 }
 
-/// Adds a text file to the trainer in parts. Error messages name the file.
+/// Passes a text file to the tokenizer's trainer, piece by piece. Error messages name the file.
 void add_text(tokenize::BpeTrainer& trainer, const std::string& path) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   try {
@@ -202,7 +203,7 @@ int run_train(const TokenizeOptions& o) {
 int run_tokenize(const TokenizeOptions& given) {
   if (given.train) return run_train(given);
   TokenizeOptions o = given;
-  // --text takes several paths, so a MODEL after it is parsed as the last path.
+  // --text accepts several paths and therefore swallows a MODEL that follows it; takes the last path as MODEL.
   if (o.model.empty() && o.text.size() > 1) {
     o.model = o.text.back();
     o.text.pop_back();

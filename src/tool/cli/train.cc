@@ -27,8 +27,8 @@ namespace {
 
 using console::say;
 
-/// Starts or resumes the run in this process of the group. Returns nothing if another process has failed and reports
-/// the reason.
+/// Starts or resumes the training run in this process of the group.
+/// Returns nothing if another process of the group has failed; that process prints the error.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group, &o](const std::string& line) {
     if (group.leads() && !console::is_quiet())
@@ -41,28 +41,29 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Ends all processes of the group after an error of this process, because the others would wait for it. Rethrows the
-/// error if this process is alone.
+/// Called in a catch block. Prints the error and ends all processes of the group, because the others would wait for
+/// this one.
+/// If the group has only this process, rethrows the error instead.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));
   group.end_all(kBadUsage);
 }
 
-/// Returns the line that the leading process prints at the first signal.
+/// Returns the line that the group's leading process prints when the first signal arrives.
 std::string acknowledgement(const train::ProcessGroup& group) {
   return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
                      group.size() == 1 ? "" : " after this step");
 }
 
-/// Runs the training loop in a process that does not lead its group. Returns the exit status.
+/// Runs the training loop in a process that is not the leader of its group. Returns the exit status.
 int follow(const train::Run& run, const train::LoopOptions& options) {
   const SignalWatch watch;
   try {
     train::follow_loop(
         *run.trainer, [] { return SignalWatch::received() != 0; }, options);
   } catch (const train::Diverged&) {
-    return kCheckFailed;  // the leading process reports it and exits with the same status
+    return kCheckFailed;  // the leader of the group prints the error and exits with the same status
   } catch (const train::GroupLost&) {
     return kSignalStatus + SignalWatch::received();
   } catch (const std::exception& error) {
@@ -74,7 +75,9 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  if (!begun) return kSuccess;  // a launcher may end all processes before the reason is printed
+  if (!begun)
+    return kSuccess;  // an error status could make a launcher end the process that reports the error
+                      // error
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
   train::LoopOptions options;
@@ -86,7 +89,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     if (!o.json) print_nothing_to_do(trainer);
     return kSuccess;
   }
-  constexpr int kPeakWindows = 30;  // measurements of one millisecond each
+  constexpr int kPeakWindows = 30;  // number of measurements, of one millisecond each
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);

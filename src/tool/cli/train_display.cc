@@ -74,7 +74,7 @@ void TrainDisplay::print_log(const std::string& line) const {
 }
 
 void TrainDisplay::after_step(const train::Progress& progress) {
-  constexpr double kShare = 0.1;  // weight of the newest step in the running mean
+  constexpr double kShare = 0.1;  // weight of the newest step in the running mean of the step time
   const train::StepReport& step = progress.step;
   seconds_per_step_ += (step.seconds - seconds_per_step_) * (seconds_per_step_ > 0.0 ? kShare : 1.0);
   loss_ = step.loss;

@@ -16,17 +16,17 @@ std::string evaluation_line(const train::Evaluation& evaluation);
 /// Formats a loss, for instance "loss 1.3863 (2.0000 bits a byte)".
 std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
-/// The lines that a training run prints on stdout.
+/// What a training run prints on stdout.
 enum class TrainLines {
-  log,      ///< log lines, with the figures of every N-th step while no progress bar is visible
-  records,  ///< the line of metrics.jsonl for each step
+  log,      ///< log lines; while no progress bar is visible, they include the loss and speed of every N-th step
+  records,  ///< one JSON line per step, as in metrics.jsonl
   none,
 };
 
-/// Shows the progress of a training run: a progress bar on a terminal, and lines on stdout.
+/// Shows the progress of a training run: a progress bar if stderr is a terminal, and the lines that TrainLines selects.
 class TrainDisplay : public train::LoopObserver {
  public:
-  /// `checkpoint`: path of the run's newest checkpoint.
+  /// `checkpoint`: path at which checkpoints are expected. A checkpoint saved elsewhere is reported.
   TrainDisplay(const train::Trainer& trainer, std::string checkpoint, std::int64_t log_every,
                TrainLines lines = TrainLines::log);
 
@@ -53,7 +53,7 @@ class TrainDisplay : public train::LoopObserver {
   std::int64_t log_every_;
   double loss_ = 0.0;                    ///< loss of the last step
   std::optional<double> bits_per_byte_;  ///< bits per byte of the last step
-  double seconds_per_step_ = 0.0;        ///< running mean of the time of a step
+  double seconds_per_step_ = 0.0;        ///< running mean of the seconds per step
 };
 
 }  // namespace headgate::cli

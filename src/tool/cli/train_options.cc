@@ -22,9 +22,9 @@ concept Explained = requires(Enum value) {
   explanation_of(value);
 };
 
-/// Lists the values of an option, for instance "plain (default) or zero_centred", or with explanations "input (the
-/// layer's input; default), …". Omits "none" unless it is the default. `chosen`: the default value; empty if the help
-/// text names it elsewhere.
+/// Lists the values of an enum option for --help, for instance "plain (default) or zero_centred".
+/// Values may have explanations: "input (the layer's input; default), …". Omits "none" unless it is the default.
+/// `chosen`: the default value; empty if the help text describes the default elsewhere.
 template <typename Enum>
 std::string words_text(std::optional<Enum> chosen) {
   std::vector<std::string> words;
@@ -40,7 +40,8 @@ std::string words_text(std::optional<Enum> chosen) {
   return out;
 }
 
-/// Returns the help text of an option's row, with the default value. of_task: see default_text().
+/// Returns the help text of the option that a table row describes, with the default value.
+/// of_task(task): returns the default config or settings of a training task, from which the default value is read.
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);
@@ -58,7 +59,7 @@ std::string help_of(const Row& row, const OfTask& of_task) {
   }
 }
 
-/// Declares the option of a row. Parsing stores its value in `slot`.
+/// Declares the option that a table row describes. Parsing stores the option's value in `slot`.
 template <class Row, class Slot>
 void declare(VerbOptions& verb, const Row& row, Slot& slot, const std::string& help) {
   using Value = ValueOf<Row>;
@@ -89,7 +90,8 @@ void declare_settings(VerbOptions& verb, train::RunChoices& choices, SettingGrou
 void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGroup group) {
   keys.for_each([&](const auto& row, auto& slot) {
     if (row.group != group || row.option.empty()) return;
-    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // lists have no command-line option
+    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // skips keys whose value is a list, because
+                                                                            // they have no option
       if (row.flag) {
         verb.flag(
             std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));
@@ -100,7 +102,7 @@ void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGro
   });
 }
 
-/// Returns the options that --resume may change: "--include, --data, …".
+/// Returns the names of the options that may be changed with --resume: "--include, --data, …".
 std::string options_that_may_change() {
   std::string out;
   for_each_row(train::kSettings, [&out](const auto& row) {

@@ -11,7 +11,7 @@
 
 namespace headgate::cli {
 
-/// Holds the command line of `headgate train`.
+/// The parsed command line of `headgate train`.
 struct TrainOptions {
   train::RunRequest run;
   bool resume = false;
@@ -19,11 +19,11 @@ struct TrainOptions {
   bool json = false;
 };
 
-/// Declares all options of `headgate train`: those of the rows of kConfigKeys and kSettings, and the options without a
-/// row.
+/// Declares all options of `headgate train`.
+/// Most come from the rows of the tables kConfigKeys (the model) and kSettings (the training).
 void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
-/// Declares --include for a verb. Its patterns select files in directories of text.
+/// Declares --include, whose patterns select the files to read from directories of text.
 Option declare_include(VerbOptions& verb, std::vector<std::string>& patterns);
 
 }  // namespace headgate::cli

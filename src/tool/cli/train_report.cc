@@ -31,8 +31,8 @@ std::string model_text(const models::DecoderConfig& c) {
       layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
 }
 
-/// Returns lines that name the initial model and the trained part. Empty for a new model if all of its parameters are
-/// trained.
+/// Returns lines that name the model from which training starts, and the trained parameters unless all are trained.
+/// Returns an empty string for a new model with all parameters trained.
 std::string start_text(const train::Trainer& trainer) {
   const train::TrainSettings& s = trainer.settings();
   std::string text;

@@ -6,25 +6,26 @@
 #include "models/train/loop.hpp"
 #include "models/train/start.hpp"
 
-// Prints the messages of `headgate train` at the start and at the end of a run. `out` is the run's directory, as the
-// user gave it.
+// Prints what `headgate train` reports at the start and at the end of a run.
+// `out`: directory of the run as given on the command line.
 
 namespace headgate::cli {
 
 void print_start(const train::Run& run);
-/// Prints that the run has already done all its steps.
+/// Prints that all steps of the run are already done.
 void print_nothing_to_do(const train::Trainer& trainer);
-/// Prints the line of a finished run. `loss`: loss_text() of the last step.
+/// Prints the final line of a completed run. `loss`: text of the last step's loss, from loss_text().
 void print_end(const train::Run& run, double seconds, const std::string& loss);
 
-// Each of the following functions returns the exit status of the verb.
+// Each function below prints a message and returns the exit status of `headgate train`.
 
-/// Reports that the run ended early, because of signal_number or, if it is 0, because of --stop-at.
+/// Reports that the run ended before its last step: because of the signal signal_number, or of --stop-at if it is 0.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
-/// Reports that other processes of the run have ended, and that a signal ends this process.
+/// Reports that other processes of the run have ended. Returns the exit status of the signal that this process
+/// received.
 int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out);
-/// Reports that the last checkpoint, or lines of metrics.jsonl, could not be written.
+/// Reports that the last checkpoint or some lines of metrics.jsonl could not be written.
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);
 
 }  // namespace headgate::cli

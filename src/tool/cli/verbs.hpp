@@ -7,22 +7,22 @@
 
 #include "tool/cli/command_line.hpp"
 
-// Declares the verbs of the command line, one file each. A verb declares its options in add_<verb> and returns a
-// function that runs it. main lists the verbs, runs the chosen one and turns exceptions into one line on stderr.
+// Declares the verbs (subcommands) of the command line. Each verb has its own source file.
+// Its function add_VERB() declares the options and returns a Verb, whose `run` executes the verb.
+// main() lists the verbs, runs the chosen one and prints an exception as one line on stderr.
 
 namespace headgate::cli {
 
-/// Help text of the argument MODEL.
+/// Help text of the positional argument MODEL.
 inline constexpr const char* kModelHelp =
     "A model's directory or GGUF file, or its name on the Hugging Face Hub, OWNER/NAME or OWNER/NAME@REVISION, where "
     "`hf download` has put it into the Hub's cache";
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
-inline constexpr int kBadUsage = 2;  ///< bad options, bad input, or a file that cannot be read or written
+inline constexpr int kBadUsage = 2;  ///< for bad options, bad input, or a file that cannot be read or written
 
-/// Thrown for bad options or bad input. main() prints "headgate VERB: what()" and exits with status 2, as for
-/// headgate::Error.
+/// Thrown for bad options or bad input. As for headgate::Error, main() prints "headgate VERB: what()" and exits with 2.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -30,8 +30,8 @@ class UsageError : public std::runtime_error {
 
 struct Verb {
   std::string name;
-  std::function<int()> run;  ///< returns the exit status, kSuccess or kCheckFailed; throws on bad usage or input
-  bool runs_models = false;  ///< its threads often wait for each other, so main calls spin_less()
+  std::function<int()> run;  ///< returns kSuccess or kCheckFailed as exit status; throws on bad usage or input
+  bool runs_models = false;  ///< OpenMP threads often wait while a model runs; true makes main() call spin_less()
 };
 
 Verb add_explain(CommandLine& line);
@@ -49,7 +49,7 @@ Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
 Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
-// These verbs describe the whole command line, so `line` must outlive them.
+// The three verbs below describe all verbs of `line`, which must outlive them.
 Verb add_help(CommandLine& line);
 Verb add_completion(CommandLine& line);
 Verb add_man(CommandLine& line);

@@ -50,7 +50,7 @@ xray::MapStyle map_style() {
   return console::takes_colours(STDOUT_FILENO) ? xray::MapStyle::colours : xray::MapStyle::shades;
 }
 
-/// Puts saved reports on one page.
+/// Combines X-ray reports that were saved as JSON into one HTML page.
 int run_from(const XrayOptions& o) {
   check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
     for (const std::string& path : o.from) inputs.add_file("--from", path);
