@@ -75,9 +75,7 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  if (!begun)
-    return kSuccess;  // an error status could make a launcher end the process that reports the error
-                      // error
+  if (!begun) return kSuccess;  // a failure could make a launcher end the process that still reports the error
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
   train::LoopOptions options;

@@ -10,9 +10,9 @@
 
 namespace headgate::console {
 
-/// Shows on stderr how long work has been running, for work that cannot tell its completed fraction: "0:12  backward
-/// pass". Shown only if progress_is_shown(). A thread redraws the line until the object is destroyed; nothing else may
-/// write to stderr before then.
+/// Shows on stderr the elapsed time and the name of work whose progress cannot be measured: "0:12  backward pass".
+/// Shows nothing unless progress_is_shown(). A thread redraws the line until the object is destroyed.
+/// Until then, nothing else may write to stderr.
 class Activity {
  public:
   explicit Activity(std::string text);
@@ -21,7 +21,7 @@ class Activity {
   /// Stops the thread and removes the line.
   ~Activity();
 
-  /// Replaces the text of the line.
+  /// Replaces the text after the elapsed time.
   void show(std::string text);
 
  private:
@@ -30,9 +30,9 @@ class Activity {
   const ProgressBar::Clock::time_point began_ = ProgressBar::Clock::now();
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::string text_;  // guarded by mutex_, as is done_
+  std::string text_;  // mutex_ guards text_ and done_
   bool done_ = false;
-  std::thread thread_;  // not joinable if nothing is shown
+  std::thread thread_;  // not joinable if no line is shown
 };
 
 }  // namespace headgate::console

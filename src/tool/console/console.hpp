@@ -6,20 +6,22 @@
 
 namespace headgate::console {
 
-/// Prints the text and flushes; does not report errors. If the stream's reader is gone, redirects the stream to
-/// /dev/null and returns false once. Any other failure remains visible by ferror.
+/// Prints the text and flushes the stream.
+/// Returns false if the reader of the stream has gone, and redirects the stream to /dev/null, so that later calls
+/// succeed.
+/// Returns true after all other failures, which std::ferror() still shows.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 
-/// Returns whether a stream is a terminal that understands control codes (TERM is set and not "dumb").
+/// Returns whether a stream is a terminal that supports control codes: TERM is set and is not "dumb".
 bool takes_control_codes(int descriptor);
-/// Returns whether a stream takes control codes and may show colours: NO_COLOR is not set, or empty.
+/// Returns whether a stream may show colours: it supports control codes, and NO_COLOR is unset or empty.
 bool takes_colours(int descriptor);
 
-/// Suppresses notes and progress from now on (--quiet).
+/// Turns off notes and progress for the rest of the process, as --quiet does.
 void be_quiet();
 bool is_quiet();
 
-/// Prints text that is neither a result nor an error on stderr, unless is_quiet().
+/// Prints `text` on stderr unless is_quiet(). For remarks that are neither results nor errors.
 void note(const std::string& text) noexcept;
 
 }  // namespace headgate::console

@@ -18,7 +18,7 @@
 namespace headgate::console {
 namespace {
 
-/// Returns the number in COLUMNS, or 0 if there is none.
+/// Returns the number in the environment variable COLUMNS, or 0 if it is unset or not a number.
 std::size_t columns_of_environment() {
   const char* text = std::getenv("COLUMNS");
   if (text == nullptr) return 0;
@@ -28,7 +28,7 @@ std::size_t columns_of_environment() {
   return read.ec == std::errc{} && read.ptr == end ? columns : 0;
 }
 
-ProgressBar* g_in_line = nullptr;  // the bar that is currently drawn
+ProgressBar* g_in_line = nullptr;  // the bar on the current line; null if there is none
 
 }  // namespace
 
@@ -56,7 +56,7 @@ ProgressBar::ProgressBar(Appearance appearance) : visible_(progress_is_shown()),
 }
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
-  if (fraction <= first_fraction_) {  // no work is done yet, or the next task has begun
+  if (fraction <= first_fraction_) {  // no progress since the start, or a new task has begun at a lower fraction
     first_fraction_ = fraction;
     begin_ = now;
     return std::nullopt;

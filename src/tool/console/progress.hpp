@@ -10,21 +10,23 @@
 
 namespace headgate::console {
 
-/// Returns the width of the terminal on stderr, or COLUMNS if the terminal does not report one, or 80.
+/// Returns the number of columns of the terminal on stderr.
+/// If the terminal does not report its width, returns the value of COLUMNS, or 80 if that is unset.
 std::size_t terminal_columns();
 
-/// Returns whether progress is shown: stderr is a terminal that takes control codes, is_quiet() is false, and the
-/// library does not log its calls there (is_verbose()).
+/// Returns whether progress may be shown on stderr.
+/// stderr must be a terminal with control codes. Neither is_quiet() nor is_verbose() may hold: is_verbose() logs to
+/// stderr.
 bool progress_is_shown();
 
-/// Returns the delay before progress appears: the seconds in HEADGATE_PROGRESS_SECONDS, 2 by default.
+/// Returns the time to wait before progress appears: HEADGATE_PROGRESS_SECONDS seconds, 2 by default.
 std::chrono::steady_clock::duration progress_delay();
 
-/// Time at which a bar appears: at once, or after progress_delay().
+/// When a progress bar appears. delayed: after progress_delay(), so that short work shows none.
 enum class Appearance { at_once, delayed };
 
-/// A progress bar on stderr, drawn if progress_is_shown(). If there are several bars, the one that was shown last is
-/// drawn.
+/// A progress bar on stderr, drawn only if progress_is_shown().
+/// All bars share one line of the terminal: a bar that is drawn replaces the previous one.
 class ProgressBar {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35,12 +37,13 @@ class ProgressBar {
   ~ProgressBar() { clear(); }
 
   bool visible() const { return visible_; }
-  /// Redraws at most ten times a second. If seconds_left is empty, it is estimated from the mean speed so far.
+  /// Draws the bar, at most ten times a second.
+  /// If line.seconds_left is empty, estimates it from the mean speed since the start.
   void show(const StatusLine& line);
   void show(double fraction, const LinePart& part) { show({.fraction = fraction, .parts = {part}}); }
-  /// Removes the bar from the line.
+  /// Erases this bar if it is on the current line.
   void clear();
-  /// Removes the currently drawn bar, even if another object drew it.
+  /// Erases the bar on the current line, whichever object drew it.
   static void clear_line();
 
  private:
@@ -49,7 +52,7 @@ class ProgressBar {
   bool visible_ = false;
   Clock::time_point appears_;
   Clock::time_point last_;
-  Clock::time_point begin_ = Clock::now();  ///< time at which first_fraction_ was reached
+  Clock::time_point begin_ = Clock::now();  ///< when fraction `first_fraction_` was reached
   double first_fraction_ = 0.0;
 };
 

@@ -5,7 +5,8 @@
 
 namespace headgate::console {
 
-/// Quotes `text` for a POSIX shell where necessary. Control characters and bytes that are not UTF-8 become $'\xNN'.
+/// Quotes `text` if a POSIX shell would not read it as one word.
+/// Text with control characters or invalid UTF-8 becomes $'…', with those bytes as \xNN.
 std::string shell_word(const std::string& text);
 
 }  // namespace headgate::console

@@ -19,9 +19,9 @@ struct Character {
   std::size_t columns;
 };
 
-/// Returns the first character of UTF-8 `text`, which is not empty. A byte that is not UTF-8 counts as a character.
+/// Returns the first character of `text`, which must not be empty. A byte of invalid UTF-8 counts as a character.
 Character first_character(std::string_view text) {
-  constexpr unsigned char kFirstWide = 0xE1;  // lead byte of U+1000; later characters may be two columns wide
+  constexpr unsigned char kFirstWide = 0xE1;  // first byte of U+1000; from there on, characters count as two columns
   const auto lead = static_cast<unsigned char>(text.front());
   std::size_t bytes = lead < 0xC0 || lead > 0xF7 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   const std::string_view rest = text.substr(1, bytes - 1);
@@ -42,7 +42,7 @@ std::vector<Character> characters_of(std::string_view text) {
 
 bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-/// Returns as many characters of [begin, end) as fit in `columns`.
+/// Returns the longest prefix of the characters [begin, end) that fits in `columns` columns.
 template <class Iterator>
 std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns) {
   std::vector<Character> out;
@@ -53,8 +53,8 @@ std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns
   return out;
 }
 
-/// Returns the part in at most `columns` columns, or an empty string if it does not fit. If necessary, the path is
-/// shortened and the text before it is dropped.
+/// Formats one part of the status line in at most `columns` columns. Returns an empty string if the part does not fit.
+/// If necessary, shortens the path first and then drops the text before it.
 std::string fitted(const LinePart& part, std::size_t columns) {
   constexpr std::size_t kLeastPath = 8;
   const std::size_t text = columns_of(part.text);
@@ -64,8 +64,8 @@ std::string fitted(const LinePart& part, std::size_t columns) {
   return with_text ? part.text + shortened(part.path, columns - text) : shortened(part.path, columns);
 }
 
-/// Returns "[####....] ", at most a sixth of the line, or an empty string if fewer than three columns are left for the
-/// bar itself.
+/// Formats the bar "[####....] ". Between the brackets it takes at most a sixth of the line's `columns`.
+/// Returns an empty string if there is no room for three characters between the brackets. `left`: columns still free.
 std::string bar_text(double fraction, std::size_t columns, std::size_t left) {
   constexpr std::size_t kLeast = 3, kBrackets = 3;
   const std::size_t most = columns / 6;
@@ -90,7 +90,7 @@ std::string shortened(std::string_view text, std::size_t columns) {
     out = text;
   } else if (columns > 0) {
     const std::size_t kept = columns - 1;
-    // The end gets the larger half, because it holds the file's name.
+    // The end keeps more characters than the beginning, because it holds the file's name.
     const std::vector<Character> end = fitting(all.rbegin(), all.rend(), (kept + 1) / 2);
     for (const Character& c : fitting(all.begin(), all.end(), kept / 2)) out += c.bytes;
     out += kEllipsis;
@@ -108,7 +108,7 @@ std::string status_text(const StatusLine& line, std::size_t columns) {
   }
   std::string out = fmt::format("{:3.0f}%", 100.0 * fraction);
   std::size_t left = columns > out.size() ? columns - 1 - out.size() : 0;  // some terminals wrap at the last column
-  std::size_t reserved = 0;  // columns of essential parts that are not yet in the line
+  std::size_t reserved = 0;  // columns kept free for the essential parts that are not yet in `out`
   for (const LinePart& part : parts) {
     if (part.essential) reserved += kBetween.size() + columns_of(part.text + part.path);
   }

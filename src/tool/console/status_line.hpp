@@ -7,31 +7,32 @@
 #include <string_view>
 #include <vector>
 
-// Lays out one line of progress for the width of a terminal.
+// Formats a one-line progress display that fits the width of a terminal.
 
 namespace headgate::console {
 
-/// One part of the status line: a text followed by a path.
+/// A part of the status line: a text, followed by an optional path.
 struct LinePart {
   std::string text{};
-  std::string path{};      ///< follows the text; shortened in the middle if the line is too short
-  bool essential = false;  ///< kept even if the bar has to be dropped
+  std::string path{};      ///< printed after the text; its middle is cut out if the line is too long
+  bool essential = false;  ///< takes precedence over the progress bar if the line is too long
 };
 
 struct StatusLine {
-  double fraction = 0.0;  ///< fraction of the work that is done
+  double fraction = 0.0;  ///< completed fraction of the work, from 0 to 1
   std::optional<double> seconds_left{};
-  std::vector<LinePart> parts{};  ///< parts of the line, the most important one first
+  std::vector<LinePart> parts{};  ///< parts of the line, most important first
 };
 
-/// Returns an upper bound of the columns that UTF-8 `text` takes on a terminal. Control characters count as one.
+/// Returns how many columns `text` takes on a terminal at most. A control character counts as one column.
 std::size_t columns_of(std::string_view text);
 
-/// Returns `text` in at most `columns` columns: "…" replaces the middle of a longer one. Control characters become '?'.
+/// Shortens `text` to at most `columns` columns by replacing its middle with "…". Replaces control characters by '?'.
 std::string shortened(std::string_view text, std::size_t columns);
 
-/// Returns "[####....]  34%  0:12 left  PART  PART" in fewer than `columns` columns. The time left and essential parts
-/// take precedence over the bar, which shrinks or disappears. Other parts are shown in order as far as they fit.
+/// Formats the line "[####....]  34%  0:12 left  PART  PART" in fewer than `columns` columns.
+/// The bar shrinks or disappears to make room for the remaining time and the essential parts.
+/// Other parts follow in order if they still fit.
 std::string status_text(const StatusLine& line, std::size_t columns);
 
 }  // namespace headgate::console

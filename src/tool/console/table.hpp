@@ -7,17 +7,17 @@
 
 namespace headgate::console {
 
-inline constexpr std::size_t kTextColumns = 100;  ///< columns of the longest line of a paragraph
-inline constexpr std::size_t kTextIndent = 5;     ///< spaces before tables and paragraphs
+inline constexpr std::size_t kTextColumns = 100;  ///< width in columns of the longest line of a paragraph
+inline constexpr std::size_t kTextIndent = 5;     ///< number of spaces before each line of a table or paragraph
 
 using TableLines = std::vector<std::vector<std::string>>;
 
-/// Returns the heading lines of a table. Each heading is split at '_' into one word per line, and its last word is in
-/// the last line. A user types a heading by joining its words, from top to bottom, with '_'.
+/// Splits each heading at '_' into words and puts one word on each line, so that columns stay narrow.
+/// The last words of all headings share the last line. Reading down and joining with '_' gives the heading's name.
 TableLines heading_lines(const std::vector<std::string>& headings);
 
-/// Formats lines of cells, headings included: the first column left-aligned, the others right-aligned, each as wide as
-/// needed. All lines have the same number of cells.
+/// Formats a table. `lines` holds the cells of each line, headings included; all lines must have equally many.
+/// Aligns the first column to the left and the others to the right. Each column is as wide as its widest cell.
 std::string text_table(const TableLines& lines);
 
 /// Wraps `text` into lines of at most `columns` columns, each indented by `indent` spaces.

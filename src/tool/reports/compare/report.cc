@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Returns the definition of the metric that computes a figure.
+/// Returns the definition of the metric to which the figure belongs.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -31,8 +31,8 @@ std::string_view definition_of(const metrics::Figure& figure) {
   return {};
 }
 
-/// Returns the figures that at least one run has. Figures by trigger have no explanatory sentence, so the definition of
-/// their metric replaces it.
+/// Returns the figures that at least one run has recorded.
+/// A figure without an explanatory sentence gets its metric's definition instead; figures by trigger have none.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {
@@ -64,7 +64,7 @@ ordered_json run_json(const ComparedRun& run, std::size_t points) {
   for (const metrics::Figure* figure : lower_is_better()) {
     const train::Curve* curve = recorded.find(*figure);
     if (curve == nullptr) continue;
-    const std::size_t at = lowest(*curve).value();  // a curve has at least one number
+    const std::size_t at = lowest(*curve).value();  // has a value, because a curve has at least one number
     lowest_values[std::string(figure->key)] = {{"step", curve->steps[at]}, {"value", curve->values[at]}};
   }
   return {{"name", run.name},

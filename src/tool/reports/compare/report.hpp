@@ -11,23 +11,23 @@
 namespace headgate::compare {
 
 struct ComparedRun {
-  std::string name;  ///< path of the run's directory, as the user gave it
+  std::string name;  ///< path of the run's directory as given on the command line
   train::RecordedRun recorded;
 };
 
-/// Reads metrics.jsonl of each directory. Throws io::FileError.
+/// Reads metrics.jsonl in each directory of a training run. Throws io::FileError.
 std::vector<ComparedRun> read_runs(const std::vector<std::string>& directories);
 
-/// Returns the figures for which reports also show the lowest value: the losses that training lowers.
+/// Returns the loss figures. Training lowers them, so reports show their lowest value beside the last one.
 std::vector<const metrics::Figure*> lower_is_better();
 
-/// Returns notes on the records of a run that were left out, one line each.
+/// Returns notes that say which records of a run were left out, one line per note.
 std::vector<std::string> notes_on(const ComparedRun& run);
 
-/// Returns the report in the format of docs/reference/training.md, with at most `points` values per curve.
+/// Returns the report as JSON, as docs/reference/training.md describes it. Each curve keeps at most `points` values.
 nlohmann::ordered_json report_json(const std::vector<ComparedRun>& runs, std::size_t points);
 
-/// Returns an HTML page that contains the report and displays it without a network.
+/// Returns an HTML page that contains the report and displays it without network access.
 std::string report_page(const nlohmann::ordered_json& report);
 
 }  // namespace headgate::compare

@@ -31,7 +31,7 @@ namespace {
 
 using console::figure_text;
 
-constexpr std::size_t kColumns = 64, kRows = 8;  // size of a chart in characters
+constexpr std::size_t kColumns = 64, kRows = 8;  // columns and rows of a chart, in characters
 constexpr std::array kCharts{&train::kStepLoss,
                              &metrics::kLossNats,
                              &metrics::kFirstTokenAttention,
@@ -41,7 +41,7 @@ constexpr std::array kCharts{&train::kStepLoss,
 
 char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
 
-/// Returns the figures that at least one run has and that have a column in tables, as in `headgate eval`.
+/// Returns the figures that get a column in the table: at least one run has them, and `headgate eval` also prints them.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
   std::vector<const metrics::Figure*> out{&train::kStepLoss, &train::kStepBits};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
@@ -83,7 +83,7 @@ std::string table_text(const std::vector<ComparedRun>& runs) {
   return console::text_table(lines);
 }
 
-/// Tracks the minimum and the maximum of the numbers added, except NaN.
+/// Tracks the smallest and the largest of the numbers passed to add(). Ignores NaN.
 struct Range {
   double low = std::numeric_limits<double>::infinity(), high = -low;
 
@@ -92,17 +92,18 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  /// Divides the range into `cells` equal parts and returns the index of the part that contains `value`. Halving avoids
-  /// overflow for large values.
+  /// Divides the range into `cells` intervals of equal length and returns the index of the interval that contains
+  /// `value`.
+  /// Halves the numbers before subtracting, so that the difference of large values does not overflow.
   std::size_t cell(double value, std::size_t cells) const {
     const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);
-    if (!(share > 0.0)) return 0;  // `share` is NaN if low equals high
+    if (!(share > 0.0)) return 0;  // also true if `share` is NaN: low equals high
     return share < 1.0 ? static_cast<std::size_t>(share * static_cast<double>(cells)) : cells - 1;
   }
 };
 
-/// Draws a chart. In each column, a run's letter marks the mean of the run's values; "*" marks cells that several runs
-/// share.
+/// Draws a chart of curves, one per run. In each column, the letter of a run marks the mean of its values there.
+/// "*" marks a cell that several runs share.
 std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, const Range& steps, const Range& values) {
   std::vector<std::string> rows(kRows, std::string(kColumns, ' '));
   for (std::size_t run = 0; run < curves.size(); ++run) {
@@ -121,7 +122,7 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
   return rows;
 }
 
-/// Returns a chart of the figure over steps, or an empty string if no run has the figure.
+/// Formats a chart of one figure over the training steps. Returns an empty string if no run has the figure.
 std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
   std::vector<const train::Curve*> curves;
   Range steps, values;

@@ -8,8 +8,10 @@
 
 namespace headgate::compare {
 
-/// Returns a table with a line for each run: steps, tokens and last figures, "-" for missing ones. Adds notes on
-/// records that were left out, and charts of the main figures over steps. A letter stands for each run in the charts.
+/// Formats a table that compares training runs, with a line for each run: steps, tokens and the last value of each
+/// figure.
+/// Adds notes on records that were left out, and charts of the main figures over the steps.
+/// In the table and the charts, a letter stands for each run. "-" marks a missing value.
 std::string runs_text(const std::vector<ComparedRun>& runs);
 
 }  // namespace headgate::compare

@@ -9,7 +9,7 @@ namespace headgate::compare {
 
 namespace {
 
-/// Returns whether `a` comes before `b` in ascending order, with NaN first.
+/// Compares two numbers for ascending order, with NaN before all others.
 bool before(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a < b; }
 
 }  // namespace

@@ -9,15 +9,16 @@
 
 namespace headgate::compare {
 
-/// Returns ascending indices of at most `most` (at least 4) values of a curve. Keeps the first and the last value, and
-/// the lowest and the highest of each of (most − 2) / 2 equal parts between them, so that no spike is lost. Returns all
-/// indices of a curve with at most `most` values.
+/// Selects at most `most` values of a curve for a chart and returns their indices, ascending. `most` must be at least
+/// 4.
+/// Keeps the first and the last value. Divides the others into (most − 2) / 2 equal parts.
+/// Keeps the lowest and the highest value of each part, so that every spike stays visible.
 std::vector<std::size_t> thinned(const train::Curve& curve, std::size_t most);
 
-/// Returns the index of the lowest value, or nothing if all values are NaN.
+/// Returns the index of the lowest value; ignores NaN. Returns nothing if all values are NaN.
 std::optional<std::size_t> lowest(const train::Curve& curve);
 
-/// Returns the last value, or nothing if it is NaN.
+/// Returns the last value of a curve. Returns nothing if it is NaN.
 std::optional<double> last(const train::Curve& curve);
 
 }  // namespace headgate::compare
