@@ -20,9 +20,10 @@ namespace headgate::xray {
 
 namespace {
 
-/// Maximum number R of queries with buffered weights. The buffer then has Hq · R · T numbers, some 10 MB at T = 2048.
+/// Maximum number R of queries whose attention weights are computed at once. The buffer holds Hq · R · T weights.
+/// For example, Hq = 8 and T = 2048 take 8 MiB in f32.
 constexpr std::int64_t kHeldQueries = 128;
-/// Maximum number of buffered weights, 32 MiB in f32. Longer texts therefore buffer fewer queries at a time.
+/// Maximum number of weights in the buffer: 32 MiB in f32. For long texts, R is reduced to keep this limit.
 constexpr std::int64_t kHeldWeights = std::int64_t{1} << 23;
 
 std::int64_t most_heads(const models::DecoderConfig& config) {
@@ -39,7 +40,7 @@ std::size_t held_weights(const models::DecoderConfig& config, std::int64_t token
   return static_cast<std::size_t>(heads * held_queries(heads, tokens) * layers::AttentionCache::slots(tokens));
 }
 
-/// Returns the largest number of output features that a head of any layer has.
+/// Returns the largest number of output features per head in any layer.
 std::int64_t most_features(const models::DecoderConfig& config) {
   return std::max(config.head_dim, metrics::value_heads(config) > 0 ? config.linear.value_dim : 0);
 }
@@ -49,7 +50,7 @@ std::size_t bin_of(double gate) {
   return place > 0.0 ? static_cast<std::size_t>(std::min(place, static_cast<double>(kGateBins - 1))) : 0;
 }
 
-/// Replaces the weights a of a query, which may be negative, by the shares |a| / Σ|a|.
+/// Normalises the weights a of one query, which may be negative, to |a| / Σ|a|. All-zero weights stay 0.
 void make_shares(float* weights, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t j = 0; j < count; ++j) sum += std::abs(static_cast<double>(weights[j]));
@@ -59,7 +60,8 @@ void make_shares(float* weights, std::int64_t count) {
   }
 }
 
-/// Returns the mean distance Σ w_j (t − j) / Σ w_j over the keys first … t of query t; 0 if all weights are 0.
+/// Returns the mean distance Σ w_j (t − j) / Σ w_j between query t and its keys j = first … t. Returns 0 if all w_j are
+/// 0.
 double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   double sum = 0.0, weighted = 0.0;
   for (std::int64_t j = first; j <= t; ++j) {
@@ -70,7 +72,8 @@ double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   return sum == 0.0 ? 0.0 : weighted / sum;
 }
 
-/// Returns a view of the output of head h for the tokens in `view`, (N,D).
+/// Returns the output of head h for the tokens in `view`, (N,D). This is what the head passes to the output projection
+/// W_o.
 View<const float, 2> written_by(const models::LayerView<float>& view, std::int64_t h) {
   const View<const float, 3>& y = view.head_outputs;
   return {y.at(0, h), {y.shape[0], y.shape[2]}, {y.strides[0], y.strides[2]}};
@@ -135,7 +138,7 @@ void Collector::find_largest_activation(const models::LayerView<float>& view) {
   }
 }
 
-/// Begins a layer: sets the sums of all its heads to 0.
+/// Begins a layer: clears the sums of its heads.
 void Collector::begin(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t D = view.head_outputs.shape[2];
@@ -146,8 +149,8 @@ void Collector::begin(const models::LayerView<float>& view) {
   gate_.assign(view.gate.present() ? static_cast<std::size_t>(tokens_) : 0, 0.0);
 }
 
-/// Adds the attention weights of the queries in `view` to the sums. For linear attention, adds the weights of all
-/// tokens of the sequence.
+/// Adds the attention weights of the queries in `view` to the sums of each head.
+/// For linear attention, adds the weights of all queries of the sequence; the caller waits for the end of the sequence.
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -170,8 +173,8 @@ void Collector::add_looks(const models::LayerView<float>& view) {
   }
 }
 
-/// Computes rows_(heads,count,S), the weights of the queries begin … begin+count−1 in `view`. Returns S, the number of
-/// keys in a row.
+/// Computes the attention weights of `count` queries, from query `begin` of `view` on, into rows_ (heads,count,S).
+/// Returns S, the number of weights per query.
 std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t begin, std::int64_t count) {
   std::vector<std::int64_t> indices(static_cast<std::size_t>(count));
   std::iota(indices.begin(), indices.end(), begin);
@@ -195,9 +198,9 @@ std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t
 void Collector::add_gates(const models::LayerView<float>& view) {
   const std::int64_t N = view.shape.seq, width = metrics::gate_width(config_, view.layer);
   const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(heads_);
-  const View<float, 2> gates{gates_.data(), {N, width}};  // the buffer is large enough for the widest layer
+  const View<float, 2> gates{gates_.data(), {N, width}};  // gates_ is large enough for the layer with the most gates
   metrics::gate_values_of(gates, view, config_, context_);
-  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // means over features
+  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // means over gates
     for (std::int64_t n = 0; n < N; ++n) {
       double sum = 0.0;
       for (std::int64_t x = first; x < first + count; ++x) sum += static_cast<double>(gates(n, x));
@@ -219,7 +222,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Adds the output gates of linear attention. They are SiLU values, shown by their magnitude, which may exceed 1.
+/// Adds the output gates silu(z) of linear attention. Uses their absolute values, which may exceed 1.
 void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
   for (std::int64_t h = 0; h < H; ++h) {
@@ -238,7 +241,7 @@ void Collector::add_output_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Converts the sums of a layer to its LayerRecord.
+/// Ends a layer: computes its LayerRecord from the sums of its heads.
 void Collector::finish(const models::LayerView<float>& view) {
   LayerRecord& record = layers_[static_cast<std::size_t>(view.layer)];
   record.heads.resize(heads_.size());
@@ -264,8 +267,8 @@ void Collector::finish(const models::LayerView<float>& view) {
   heads_.clear();
 }
 
-/// Adds the effective ranks of each head. Linear attention has no product W_v W_o, because a convolution and SiLU stand
-/// between the two matrices.
+/// Computes the effective ranks of each head and stores them in `record`.
+/// Linear attention has no rank of W_v W_o, because a convolution and SiLU stand between the two matrices.
 void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
   const bool linear = metrics::is_linear(config_, layer);
   const models::LayerWeights<const float> weights = places_.layer(layer, parameters_);
@@ -279,7 +282,7 @@ void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
     const Gram outputs = gram_of_columns(out.range(1, h * D, D));
     head.written_rank = effective_rank(singular_values(heads_[static_cast<std::size_t>(h)].written, outputs));
     if (linear) continue;
-    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // rows of v_proj come last
+    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // v_proj fills the last rows
     if (h % queries == 0) values = gram_of_rows(in.range(0, first_value + h / queries * D, D));
     head.value_output_singular_values = singular_values(values, outputs);
     head.value_output_rank = effective_rank(head.value_output_singular_values);

@@ -19,50 +19,52 @@ namespace headgate::xray {
 inline constexpr std::size_t kGateBins = 20;
 inline constexpr std::size_t kTopKeys = 8;
 
-/// Histogram of gates over 20 equal bins of [0,1]. Values outside count in the first or the last bin.
+/// Histogram of gate values in 20 equal bins of [0,1]. Values below 0 count in the first bin, values above 1 in the
+/// last.
 using GateHistogram = std::array<std::int64_t, kGateBins>;
 
-/// Holds the data that the page shows for a head: a query head of attention, or a value head of linear attention. The
-/// weights w of a query are softmax weights. For linear attention, they are the shares |a| / Σ|a| of
-/// linear_attention_weights().
+/// The data that the page shows for one head: a query head of attention, or a value head of linear attention.
+/// Below, w are the head's attention weights.
+/// For linear attention, w = |a| / Σ|a|, where a are the results of linear_attention_weights() for a query.
 struct HeadRecord {
-  std::string map;                                        ///< HeadMap::cells(), encoded by as_roots()
-  std::string received;                                   ///< (T) HeadMap::received(), encoded by as_roots()
-  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, weight) of the keys with the largest `received`
-  /// (T) mean gate over features, encoded by as_bytes(); none if the head has no gate of its own. For linear attention,
-  /// the mean of |silu(z)|.
+  std::string map;       ///< mean weights by query and key: HeadMap::cells(), encoded by as_roots()
+  std::string received;  ///< (T) mean weight of each key: HeadMap::received(), encoded by as_roots()
+  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, mean weight) of the keys that receive most
+  /// (T) mean over the features of the head's gate, encoded by as_bytes(). For linear attention, the mean of |silu(z)|.
+  /// Absent if the head has no gate of its own.
   std::optional<std::string> gate;
   std::optional<GateHistogram> gate_histogram;
   std::vector<double> value_output_singular_values;  ///< (D) singular values of W_v W_o; empty for linear attention
   std::optional<double> value_output_rank;           ///< effective rank of W_v W_o
-  double written_rank = 0.0;   ///< effective rank of the head's contribution to the residual stream, (T,C)
-  double mean_distance = 0.0;  ///< Σ w_tj (t − j) / Σ w_tj in tokens, mean over the queries 1 … T−1
+  double written_rank = 0.0;                         ///< effective rank of the head's output after W_o, (T,C)
+  double mean_distance = 0.0;  ///< Σ w_tj (t − j) / Σ w_tj, in tokens; mean over queries t = 1 … T−1
 };
 
 struct LayerRecord {
   std::vector<HeadRecord> heads;
-  std::string received;             ///< (T) weight that each key receives, mean over heads, by as_roots()
-  std::optional<std::string> gate;  ///< (T) mean over the layer's gates, encoded by as_bytes(); absent without a gate
+  std::string received;             ///< (T) mean weight of each key, mean over heads; by as_roots()
+  std::optional<std::string> gate;  ///< (T) mean over all gates of the layer, by as_bytes(); absent without a gate
 };
 
-/// The largest absolute value in the residual stream and its position. If a NaN occurs, `value` is NaN at the position
-/// of the first NaN.
+/// The largest absolute value among the outputs of all layers, and its position.
+/// If an output is NaN, `value` is NaN and the position is that of the first NaN.
 struct LargestActivation {
   double value = 0.0;
   std::int64_t layer = 0, token = 0, channel = 0;
 };
 
-/// Collects the LayerRecords of one sequence of T tokens while a model processes the sequence, whole or in parts. Uses
-/// O(T) memory.
+/// Computes the LayerRecords of one sequence of T tokens while a model processes it. Uses O(T) memory.
+/// The model may pass the sequence through each layer in several parts.
 class Collector : public models::LayerObserver<float> {
  public:
-  /// `config` and `parameters` describe the model and must outlive the collector. `part`: maximum number of tokens that
-  /// pass through a layer at a time. `cells`: maximum number of cells per side of a map. The decoder must keep the
-  /// inputs of the delta rule.
+  /// `config` and `parameters` describe the model and must outlive the collector.
+  /// `part`: maximum number of tokens that pass through a layer at a time.
+  /// `cells`: maximum number of cells per side of a head's map.
+  /// If the model has linear attention, the observed decoder needs PartOptions::keeps_rule.
   Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t part,
             std::int64_t cells, const ExecutionContext& context);
 
-  /// Returns the number of bytes that a collector allocates while it collects a layer.
+  /// Returns how many bytes a collector allocates while it processes a layer.
   static std::size_t planned_bytes(const models::DecoderConfig& config, std::int64_t tokens, std::int64_t part,
                                    std::int64_t cells);
 
@@ -73,12 +75,12 @@ class Collector : public models::LayerObserver<float> {
   const LargestActivation& largest_activation() const { return largest_activation_; }
 
  private:
-  /// Sums of one head over the tokens of all parts so far.
+  /// Running sums of one head over the tokens processed so far.
   struct HeadSums {
     HeadMap map;
     Gram written;                // Gram matrix of the head's output before W_o
-    double distances = 0.0;      // sum over queries of Σ w (t − j) / Σ w
-    std::vector<double> gate{};  // (T) mean over features; empty if the head has no gate of its own
+    double distances = 0.0;      // sum of each query's mean distance Σ w (t − j) / Σ w
+    std::vector<double> gate{};  // (T) mean gate over features; empty if the head has no gate of its own
     GateHistogram histogram{};
   };
   void find_largest_activation(const models::LayerView<float>& view);
@@ -97,10 +99,10 @@ class Collector : public models::LayerObserver<float> {
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;
   LargestActivation largest_activation_;
-  std::vector<HeadSums> heads_;  // for each head of the current layer, sums over its queries
-  std::vector<double> gate_;     // (T) mean over the gates of the current layer; empty without a gate
-  std::vector<float> rows_;      // (heads,R,S) weights of R queries
-  std::vector<float> gates_;     // (part,gate_width) gates of the current part
+  std::vector<HeadSums> heads_;  // running sums of each head of the current layer
+  std::vector<double> gate_;     // (T) mean gate of the current layer; empty without a gate
+  std::vector<float> rows_;      // (heads,R,S) attention weights of R queries on S keys
+  std::vector<float> gates_;     // (part,gate_width) gate values of the current part of the sequence
 };
 
 }  // namespace headgate::xray

@@ -22,14 +22,15 @@ std::size_t product(std::initializer_list<std::int64_t> sizes) {
   return out;
 }
 
-/// Returns whether the gate multiplies the attention output, so that an override can fix the gate at 1 or at its mean.
+/// Returns whether the gate multiplies the attention output. Only then can an override fix the gate at 1 or at its
+/// mean.
 bool multiplies(const layers::GateVariant& gate) { return layers::can_skip_attention(gate); }
 
 std::int64_t parts_of_layer(const models::DecoderConfig& config, std::int64_t layer, OverriddenPart part) {
   return part == OverriddenPart::heads ? metrics::heads_of_layer(config, layer) : 1;
 }
 
-/// Returns whether the head outputs of a layer have a multiplicative gate, which constant factors can replace.
+/// Returns whether a gate multiplies the head outputs of a layer, so that constant factors can replace the gate.
 bool takes_factors(const models::DecoderConfig& config, std::int64_t layer) {
   return metrics::is_linear(config, layer) || multiplies(config.gate);
 }
@@ -38,7 +39,8 @@ std::int64_t features_of(const models::DecoderConfig& config, std::int64_t layer
   return metrics::is_linear(config, layer) ? config.linear.value_dim : config.head_dim;
 }
 
-/// Returns the number of factors that replace the gates of all heads of a layer; 0 if takes_factors() is false.
+/// Returns the number of factors that replace the gates of a layer, one per head and feature.
+/// Returns 0 if takes_factors() is false.
 std::size_t factors_of(const models::DecoderConfig& config, std::int64_t layer) {
   if (!takes_factors(config, layer)) return 0;
   return product({metrics::heads_of_layer(config, layer), features_of(config, layer)});
@@ -55,8 +57,8 @@ bool has_override(const models::DecoderConfig& config, std::int64_t layer, Overr
   return reason_left_out(config.gate, kind).empty();
 }
 
-/// Records the inputs of overrides in a pass without overrides: the residual stream before each layer except the first,
-/// and the mean gates.
+/// Observes a pass of the unchanged model and records what the overrides need later.
+/// Records the residual stream before each layer except the first, and the mean of each gate over the tokens.
 class BasePass : public models::LayerObserver<float> {
  public:
   BasePass(const models::DecoderConfig& config, std::int64_t tokens, const ExecutionContext& context)
@@ -85,12 +87,12 @@ class BasePass : public models::LayerObserver<float> {
     }
   }
 
-  /// Returns the residual stream before a layer, (N,dim); absent for the first layer.
+  /// Returns the residual stream before a layer, (N,dim). Absent for the first layer, whose input is not recorded.
   View<const float, 2> input_of(std::int64_t layer) const {
     if (layer == 0) return {};
     return {streams_.data() + (layer - 1) * tokens_ * config_.dim, {tokens_, config_.dim}};
   }
-  /// Returns the mean gates (heads,D) of a layer for which takes_factors() is true.
+  /// Returns the gates of a layer, averaged over the tokens, (heads,D). Requires takes_factors().
   View<const float, 2> mean_gates_of(std::int64_t layer) const {
     return {mean_gates_[static_cast<std::size_t>(layer)].data(),
             {metrics::heads_of_layer(config_, layer), features_of(config_, layer)}};
@@ -99,12 +101,12 @@ class BasePass : public models::LayerObserver<float> {
  private:
   void add_mean_gates(const models::LayerView<float>& view) {
     const std::int64_t D = config_.head_dim, width = metrics::gate_width(config_, view.layer);
-    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // the buffer is large enough for the widest layer
+    const View<float, 2> gates{gates_.data(), {tokens_, width}};  // gates_ is sized for the layer with most gates
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
-      // Finds the gate of factor i. A layer has a gate per feature of each head, per feature shared by all heads, or
-      // per head.
+      // x: index of the gate that factor i replaces. Factors are (heads,D).
+      // The gates are (heads,D) too, or (D) if the heads share them, or (heads) if features share them.
       const std::int64_t x = width == std::ssize(means) ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
       means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) { return gates(t, x); });
     }
@@ -131,8 +133,8 @@ class BasePass : public models::LayerObserver<float> {
   const models::DecoderConfig& config_;
   std::int64_t tokens_;
   ExecutionContext context_;
-  std::vector<float> streams_;                  // (layers − 1,N,dim) residual stream before layers 1, 2, …
-  std::vector<std::vector<float>> mean_gates_;  // per layer: (heads,D) mean gates, or empty if takes_factors() is false
+  std::vector<float> streams_;  // (layers − 1,N,dim) residual stream before each layer except the first
+  std::vector<std::vector<float>> mean_gates_;  // (heads,D) for each layer; empty if takes_factors() is false
   std::vector<float> gates_;                    // (N,gate_width)
 };
 

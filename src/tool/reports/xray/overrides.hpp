@@ -16,15 +16,15 @@
 #include "models/evaluate/figure.hpp"
 #include "models/layers/gate_variant.hpp"
 
-// Measures the importance of heads: how the loss changes if a head's gate is fixed at one value for all tokens.
+// Measures how important heads are: the change of the loss if a head's gate has one fixed value for all tokens.
 
 namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// Describes an override: the formula that replaces the gated head output as the input of W_o, and its figure. o is the
-/// attention output of a head and g its gate. In linear attention, o is the normed output of a value head and g =
-/// silu(z) its output gate.
+/// A kind of override. `formula` replaces a head's gated output, the input of W_o. `figure` is the change of the loss.
+/// In the formula, o is the attention output of the head and g its gate.
+/// For linear attention, o is the normalised output of a value head and g = silu(z) its output gate.
 struct OverrideRow {
   Override value;
   std::string_view word, formula;
@@ -53,13 +53,13 @@ inline constexpr std::array kOverrides{
                             "token."}},
 };
 
-/// The part that one pass overrides: one head, or all heads of a layer.
+/// What each pass of the model overrides: a single head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
-/// Returns the reason why attention layers with this gate do not support the override; empty if they do.
+/// Returns why attention layers with this gate do not support the override. Returns an empty string if they support it.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
-/// Returns the reason why no layer of the model supports the override; empty if a layer does. Linear attention supports
-/// `closed` and `mean`, applied to its output gate.
+/// Returns why no layer of the model supports the override. Returns an empty string if at least one does.
+/// Linear attention supports `closed` and `mean`: they replace its output gate.
 std::string reason_left_out(const models::DecoderConfig& config, Override kind);
 
 /// Returns the overrides that a layer supports.
@@ -67,24 +67,26 @@ std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config
 /// Returns the overrides that at least one layer of the model supports.
 std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config);
 
-/// Describes a run of overrides. The changes of the loss are in the report.
+/// Summarises a run of override_parts(), which stores the changes of the loss in its `report` argument.
 struct OverrideRun {
   OverriddenPart part = OverriddenPart::heads;
-  std::int64_t tokens = 0;  ///< tokens used, from the beginning of the text
-  std::int64_t passes = 0;  ///< number of passes; equals planned_passes()
-  double loss = 0.0;        ///< loss of these tokens without an override
+  std::int64_t tokens = 0;  ///< number of tokens, from the beginning of the text
+  std::int64_t passes = 0;  ///< number of passes through the model; equals planned_passes()
+  double loss = 0.0;        ///< loss of the same tokens without an override
 };
 
-/// Returns the number of passes: one over all layers, and one for each part and override, which starts at the
-/// overridden layer.
+/// Returns the number of passes that override_parts() makes through the model.
+/// The first pass runs all layers without an override. One pass follows for each override of each head or layer; it
+/// begins at the overridden layer.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
-/// Returns the number of bytes that override_parts() allocates besides its decoder.
+/// Returns how many bytes override_parts() allocates, its decoder not counted.
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
-/// Runs the model on one sequence, once for each override of each part; targets are those of Decoder::loss(). Sets the
-/// override's figure, the change of the loss, in the report's row of the head or layer. Leaves the figure empty if the
-/// layer does not support the override. Calls progress(fraction) after each pass.
+/// Runs the model once for each override of each head or layer, and computes the change of the loss.
+/// Stores the change under the override's figure in `report`, in the row of the head or layer.
+/// Leaves the figure empty if the layer does not support the override.
+/// `tokens`: one sequence. `targets`: as for Decoder::loss(). Calls progress(fraction) after each pass.
 OverrideRun override_parts(metrics::Report& report, const models::DecoderConfig& config, const float* parameters,
                            const std::vector<std::int32_t>& tokens, const std::vector<std::int32_t>& targets,
                            OverriddenPart part, const ExecutionContext& context,

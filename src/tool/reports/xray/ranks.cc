@@ -16,7 +16,7 @@ namespace {
 
 using layers::Form;
 
-/// Computes out(n,n) = a b on one thread.
+/// Computes out = a b with matrices (n,n), on one thread.
 void multiply(std::vector<double>& out, std::int64_t n, View<const double, 2> a, Form a_form, View<const double, 2> b,
               Form b_form) {
   layers::multiply(layers::Product<double>{{out.data(), {n, n}}, a, a_form, b, b_form, layers::Update::overwrite},
@@ -40,7 +40,7 @@ Gram product_with_itself(View<const float, 2> x, bool transposed) {
 
 struct Spectrum {
   std::vector<double> values;   // ascending
-  std::vector<double> vectors;  // (n,n): row i is eigenvector i
+  std::vector<double> vectors;  // (n,n); row i is the eigenvector of values[i]
 };
 
 Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
@@ -57,7 +57,8 @@ Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
   return out;
 }
 
-/// Returns the square root of an eigenvalue, or 0 if rounding has made it negative. NaN stays NaN.
+/// Returns the square root of an eigenvalue that is at least 0 except for rounding. Negative ones give 0, NaN gives
+/// NaN.
 double root_of(double eigenvalue) { return eigenvalue < 0.0 ? 0.0 : std::sqrt(eigenvalue); }
 
 bool is_finite(const Gram& gram) {
@@ -75,8 +76,9 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   if (!is_finite(a) || !is_finite(b)) {
     return std::vector<double>(static_cast<std::size_t>(n), std::numeric_limits<double>::quiet_NaN());
   }
-  // Factors aᵀa = sᵀs with s = Λ^½ U. The singular values of a bᵀ equal those of s bᵀ. These are the square roots of
-  // the eigenvalues of s (bᵀb) sᵀ.
+  // The eigendecomposition aᵀa = Uᵀ Λ U gives s = Λ^½ U with sᵀs = aᵀa.
+  // Therefore a bᵀ and s bᵀ have the same singular values.
+  // Their squares are the eigenvalues of s (bᵀb) sᵀ.
   Spectrum of_a = spectrum_of(a, true);
   for (std::int64_t i = 0; i < n; ++i) {
     const double root = root_of(of_a.values[static_cast<std::size_t>(i)]);
