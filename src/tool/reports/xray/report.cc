@@ -48,7 +48,7 @@ constexpr metrics::Figure kWrittenRank{
     .meaning =
         "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
         "the residual stream."};
-/// A figure of heads and the function that reads it from a HeadRecord.
+/// A per-head figure that the Collector computes, and the function that reads its value from a HeadRecord.
 struct CollectedFigure {
   const metrics::Figure* figure;
   std::optional<double> (*of)(const HeadRecord& head);
@@ -59,8 +59,8 @@ constexpr std::array kCollectedFigures{
     CollectedFigure{&kWrittenRank, [](const HeadRecord& head) { return std::optional(head.written_rank); }},
 };
 
-/// Adds the collected figures to the report: the values of heads, and the means over the heads of a layer and of the
-/// model that have a value.
+/// Adds the figures of the Collector to the report: the value of each head, and means for each layer and for the model.
+/// A mean covers the heads that have a value.
 void add_collected(metrics::Report& report, const std::vector<LayerRecord>& layers) {
   for (const CollectedFigure& row : kCollectedFigures) {
     metrics::Mean model;
@@ -78,8 +78,9 @@ void add_collected(metrics::Report& report, const std::vector<LayerRecord>& laye
   }
 }
 
-/// Returns the metrics for an X-ray of these models. Omits metrics of the first token if a model's window hides it, and
-/// attention to sinks if no model has sink logits.
+/// Returns the metrics to compute for these models.
+/// Omits metrics of the first token if the sliding window of any model hides the first token from later ones.
+/// Omits the attention to sinks if no model has sink logits.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
   const bool hidden = std::any_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
     return metrics::hides_first_token(model.config, std::min(choices.tokens, model.config.seq_len));
@@ -95,7 +96,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// Returns the choices for evaluating the one sequence of the X-ray.
+/// Translates the choices of an X-ray to choices of an evaluation, which runs on the same single sequence.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -103,7 +104,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.held_out = choices.held_out;
   out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
-  constexpr std::int64_t kLongestPiece = 64;  // estimated bytes of a token, far above the mean
+  constexpr std::int64_t kLongestPiece = 64;  // assumed bytes per token, far above the mean
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.same_text = true;
@@ -114,7 +115,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   return out;
 }
 
-/// Opens the tokenizer of the model. Returns null if it cannot be opened and the input is token ids.
+/// Opens the model's tokenizer. If that fails and the input is token ids, returns null, because ids need no tokenizer.
 std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
   try {
     return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
@@ -124,7 +125,8 @@ std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& mode
   }
 }
 
-/// Returns the text of each token. If several tokens form a character, the last of them has all its bytes.
+/// Returns the text of each token. If several tokens encode one character, the last of them gets the whole character.
+/// Returns the token's number if the tokenizer cannot be opened.
 std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
                                    bool token_ids) {
   const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
@@ -137,7 +139,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   }
   tokenize::StreamDecoder decoder(*tokenizer);
   for (const std::int32_t token : tokens) {
-    // A byte-level model may begin with a BOS token, which has no text.
+    // A byte-level model may begin the sequence with a BOS token, which is outside the tokenizer's vocabulary.
     const std::string unknown = token_ids ? number_of(token) : "";
     out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
   }
@@ -145,7 +147,8 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   return out;
 }
 
-/// Holds tokens and targets of the evaluated sequence. cut() keeps only the first ones.
+/// The tokens of the evaluated sequence, and for each the target: the token that follows.
+/// cut(count) keeps only the first `count` tokens.
 struct Sequence {
   explicit Sequence(const train::SequenceSource& source)
       : tokens(static_cast<std::size_t>(source.seq_len())), targets(tokens.size()) {
@@ -159,7 +162,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens, targets;
 };
 
-/// Returns the options by which the collector's decoder splits the text into parts.
+/// Returns the decoder options for passing the sequence through each layer in parts of choices.part tokens.
 models::PartOptions parts_of(const Choices& choices) { return {.tokens = choices.part, .keeps_rule = true}; }
 
 void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
@@ -180,12 +183,12 @@ void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& se
   out.map_cells = std::min(T, choices.map_cells);
 }
 
-/// Returns the number of tokens that overrides use.
+/// Returns how many tokens of the sequence the override passes use.
 std::int64_t override_tokens(const train::EvaluationInput& input, const Choices& choices) {
   return std::min(input.source->seq_len(), choices.override_tokens);
 }
 
-/// Returns a line on the cost of a model's overrides.
+/// Describes the cost of a model's overrides in one line: the number of passes and of tokens.
 std::string override_plan(const train::LoadedModel& model, const train::EvaluationInput& input,
                           const Choices& choices) {
   const std::string words = comma_separated(overrides_of(model.config), &OverrideRow::word);
@@ -198,8 +201,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Does not count the decoder of the overrides: it has no more tokens than the evaluation's decoder, which is freed by
-  // then.
+  // Omits the decoder of the overrides from the sum. It runs after the evaluation's decoder is freed and needs no more
+  // memory.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }
@@ -207,7 +210,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
-  const double pass = choices.overrides ? 0.05 : 0.5;  // share of the progress for each of evaluation and collection
+  const double pass = choices.overrides ? 0.05 : 0.5;  // fraction of the progress for each of the two passes
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
     out.name = model.name;
@@ -275,7 +278,8 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// Adds the figures of the evaluation in three groups: model, layers and heads.
+/// Adds the figures of the evaluation to the JSON: of the model as "figures", of layers and heads under keys of their
+/// own.
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();

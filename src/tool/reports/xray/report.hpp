@@ -20,72 +20,74 @@ namespace headgate::xray {
 
 struct Choices {
   std::vector<std::string> models;
-  std::vector<std::string> text;       ///< paths of text files and directories
-  std::vector<std::string> include{};  ///< patterns that select files in directories, as in EvaluationChoices::include
-  bool held_out = false;               ///< uses only the tail of the text that training holds out
-  std::string token_ids{};             ///< path of a .npy file of token ids, in place of `text`
-  std::int64_t tokens = 2048;          ///< maximum number of tokens, from the beginning of the text, as one sequence
+  std::vector<std::string> text;           ///< paths of text files and directories
+  std::vector<std::string> include{};      ///< which files to read in directories, as in EvaluationChoices::include
+  bool held_out = false;                   ///< uses only the end of the text, which training holds out for evaluation
+  std::string token_ids{};                 ///< path of a .npy file of token ids, used in place of `text`
+  std::int64_t tokens = 2048;              ///< maximum length of the sequence, taken from the beginning of the text
   std::int64_t part = train::kPartTokens;  ///< maximum number of tokens that pass through a layer at a time
   std::int64_t map_cells = 96;             ///< maximum number of cells per side of a head's map
   std::optional<OverriddenPart> overrides{};
-  std::int64_t override_tokens = 256;                              ///< maximum number of tokens for overrides
-  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< precision of all passes except overrides
+  std::int64_t override_tokens = 256;                              ///< maximum number of tokens in override passes
+  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< of all passes except overrides (f32)
   ExecutionContext context{};
 };
 
-/// Holds the X-ray of a model on the first tokens of the text.
+/// The results of the X-ray of one model.
 struct ModelXray {
   std::string name;
   models::DecoderConfig config;
-  train::Evaluation evaluation;     ///< values of the figures of xray_metrics() and collected_figures()
-  std::int64_t map_cells = 0;       ///< cells per side of the heads' maps
-  std::vector<std::string> pieces;  ///< (T) text of each token, not always valid UTF-8; its number if unknown
-  std::vector<float> losses;        ///< (T) −log p of the token that follows, in nats; NaN for ignored targets
+  train::Evaluation evaluation;     ///< values of xray_metrics(), collected_figures() and the overrides
+  std::int64_t map_cells = 0;       ///< M, the number of cells per side of each head's map
+  std::vector<std::string> pieces;  ///< (T) text of each token, possibly invalid UTF-8; its number if unknown
+  std::vector<float> losses;        ///< (T) −log p of the next token, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
   LargestActivation largest_activation;
-  std::optional<OverrideRun> overrides;  ///< the figures of the overrides are in `evaluation`
+  std::optional<OverrideRun> overrides;  ///< settings of the overrides; their results are in `evaluation`
 };
 
-/// Returns the metrics of an X-ray: all metrics for tasks without triggers, except two. layer_loss costs several times
-/// as much as all others, and `reach` is covered by the figure mean_distance.
+/// Returns the metrics of an X-ray: all metrics that need no trigger tokens, except `layer_loss` and `reach`.
+/// layer_loss takes several times as long as all others together. The figure mean_distance replaces `reach`.
 metrics::MetricList xray_metrics();
 
-/// The figure of HeadRecord::mean_distance: the mean distance in tokens between a query and its keys, weighted by
-/// attention.
+/// The mean distance between a query and its keys in tokens, weighted by attention: HeadRecord::mean_distance.
 inline constexpr metrics::Figure kMeanDistance{
     .key = "mean_distance",
     .meaning =
         "How many tokens back queries look on average, by their weights: attention layers by those of the "
         "softmax, layers of linear attention by the magnitudes of the weights hidden in their state."};
 
-/// Returns the figures of heads that the Collector computes. No metric can compute them, because they need all
-/// attention weights, matrices of the model, or a head's output for the whole text.
+/// Returns the per-head figures that the Collector computes.
+/// They cannot be metrics: they need all attention weights, weight matrices, or a head's output for the whole text.
 std::vector<const metrics::Figure*> collected_figures();
 
-/// Returns the type of a layer; sliding_attention if the layer has a window, including a window for the whole model.
+/// Returns the type of a layer. An attention layer with a sliding window has the type sliding_attention.
+/// The window may be the layer's own or the whole model's.
 models::LayerType type_of(const models::DecoderConfig& config, std::int64_t layer);
 
-/// Returns the figures that at least one model has, except figures of overrides. Figures of metrics come first, then
-/// collected_figures().
+/// Returns the figures that at least one model has: first those of metrics, then collected_figures().
+/// Leaves out the figures of overrides.
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
-/// Callbacks of an X-ray. progress receives the current model and the fraction done. plan receives, before the first
-/// model runs, a line for each model on the cost of its overrides.
+/// Callbacks of xray(). progress(model, fraction) is called during the work on each model.
+/// If overrides are requested, plan(line) is called for each model before the first one runs.
+/// `line` gives the cost of the model's overrides.
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;
 };
 
-/// Runs each model on the text. Throws Error and io::FileError as evaluation_inputs does.
+/// Loads the models choices.models and computes the X-ray of each. Throws the Error and io::FileError of
+/// evaluation_inputs().
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
-/// Runs each loaded model on the text; ignores choices.models. Throws the same errors.
+/// Computes the X-ray of each loaded model and ignores choices.models. Throws the same errors as the other overload.
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener);
 
-/// Returns the report in the format of docs/reference/xray.md.
+/// Returns the report as JSON, in the format that docs/reference/xray.md describes.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
 
-/// Returns an HTML page that contains the report and displays it without a network.
+/// Returns an HTML page that contains the report and displays it without network access.
 std::string report_page(const nlohmann::ordered_json& report);
 
 }  // namespace headgate::xray

@@ -29,15 +29,15 @@ namespace {
 using io::Json;
 using nlohmann::ordered_json;
 
-/// A value within a report: what holds it, and its key or index there.
+/// A value within the JSON of a report, with its key or index in the object or list `above` that contains it.
 struct Place {
   const Json* value;
-  const Place* above = nullptr;  ///< null for the whole JSON
+  const Place* above = nullptr;  ///< place of the containing object or list; null for the whole report
   std::string_view key{};
   std::size_t index = 0;
 };
 
-/// Returns the name of a place for messages, such as "models[1].heads[0][3].map".
+/// Returns the path of a place for error messages, such as "models[1].heads[0][3].map".
 std::string name_of(const Place& place) {
   if (place.above == nullptr) return "the JSON";
   std::string out = place.above->above == nullptr ? "" : name_of(*place.above);
@@ -45,17 +45,17 @@ std::string name_of(const Place& place) {
   return out + (out.empty() ? "" : ".") + io::printable(place.key);
 }
 
-/// Returns the model that contains `place`, models[N] or a value below it.
+/// Returns the model models[N] that contains `place`, or `place` itself if it is a model.
 const Json& model_of(const Place& place) {
   const Place* at = &place;
   while (at->above->above->above != nullptr) at = at->above;
   return *at->value;
 }
 
-/// Returns a count of the model that contains `place`.
+/// Returns the number stored under `key` in the model that contains `place`, for instance its number of layers.
 std::size_t count_of(const char* key, const Place& place) { return model_of(place).at(key).get<std::size_t>(); }
 
-/// A type of values. `words` describe it in messages.
+/// A JSON type that a part of a report must have. `words` names the type in error messages.
 struct Type {
   const char* words;
   bool (*holds)(const Json& value);
@@ -86,17 +86,17 @@ constexpr Type kCount{"a whole number of at least 0 and below 2^64",
 constexpr Type kBytes{"string of base64", is_base64};
 constexpr Type kLayerType{"a known layer type", is_layer_type};
 
-/// Limits of a size, both included.
+/// The smallest and the largest allowed size.
 struct Limits {
   std::size_t least = 0, most = std::numeric_limits<std::size_t>::max();
 };
 
 constexpr Limits exactly(std::size_t size) { return {size, size}; }
 
-/// A rule on the number of a list's entries, on the number of bytes in base64, or on a count itself. `reason` follows
-/// the limits in messages.
+/// The allowed sizes of a value: entries of a list, decoded bytes of a base64 string, or the value of a count.
+/// `reason` follows the limits in error messages.
 struct Size {
-  Limits (*limits)(const Place& place) = nullptr;  ///< null: any size
+  Limits (*limits)(const Place& place) = nullptr;  ///< returns the limits; null allows any size
   const char* reason = "";
 };
 
@@ -120,14 +120,15 @@ constexpr Size kPerBin{[](const Place&) { return exactly(kGateBins); }};
 constexpr Size kPair{[](const Place&) { return exactly(2); }, ", a token and its weight"};
 constexpr Size kToken{[](const Place& at) { return Limits{0, count_of("tokens", at) - 1}; }, ", below tokens"};
 
-/// A part of a report that the page reads. In a path, [] stands for all entries of a list and * for all keys.
+/// A rule for the values at `path` in a report. In `path`, [] stands for every entry of a list and .* for every key.
 struct Part {
   std::string_view path;
   Type type;
   Size size{};
 };
 
-/// All parts, each after those that hold it and those that its size depends on.
+/// The rules for all parts of a report that the page reads, in the order in which they are checked.
+/// A rule comes after the rules for the containing values and for the counts that its size depends on.
 constexpr Part kParts[] = {
     {"", kObject},
     {"version", kCount, kVersion},
@@ -199,7 +200,7 @@ template <typename... Args>
   io::fail(file, "not a report that this headgate reads: {}", fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Throws io::FileError unless the value has the part's type and size.
+/// Throws io::FileError if the value at `place` does not have the type and the size that `part` requires.
 void check(const std::string& file, const Place& place, const Part& part) {
   const Json& value = *place.value;
   if (value.is_null() && part.type.nullable) return;
@@ -227,7 +228,7 @@ void check(const std::string& file, const Place& place, const Part& part) {
   }
 }
 
-/// Checks all values at `path` below `place`. The values that hold them have been checked.
+/// Checks all values at `path`, which is relative to `place`. Requires that the containing values have been checked.
 void walk(const std::string& file, const Place& place, std::string_view path, const Part& part) {
   const Json& value = *place.value;
   if (path.empty()) return check(file, place, part);
@@ -253,7 +254,7 @@ void walk(const std::string& file, const Place& place, std::string_view path, co
 
 ordered_json parse_report(const std::string& name, std::string_view text) {
   constexpr int kMostDepth = 16;
-  // Parses to sorted keys: ordered_json searches all keys of an object for each key that it parses.
+  // Parses to io::Json, which sorts keys. ordered_json would take quadratic time for objects with many keys.
   const Json report = io::parse_json(name, text, kMostDepth);
   for (const Part& part : kParts) walk(name, {&report}, part.path, part);
   return report;
@@ -262,7 +263,7 @@ ordered_json parse_report(const std::string& name, std::string_view text) {
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
   std::set<std::string> known_texts, keys, names;
-  std::map<std::string, std::size_t> numbers;  // the next number for a name that occurs again
+  std::map<std::string, std::size_t> numbers;  // for each name, the number that the next model with this name gets
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();

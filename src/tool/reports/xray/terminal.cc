@@ -33,11 +33,11 @@ namespace headgate::xray {
 
 namespace {
 
-/// Colours of the 256-colour palette from dark to bright, blue to yellow, which colour-blind readers can tell apart.
+/// A colour scale from dark blue to bright yellow, in the 256-colour palette. Colour-blind readers can tell it apart.
 constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
 constexpr std::string_view kShades = " .:-=+*#%@";
 
-/// A figure of heads, shown as a map. Values of at least `largest` have the last colour.
+/// A map that shows one per-head figure. A value of `largest` or more gets the last colour of the scale.
 struct Map {
   const metrics::Figure* figure;
   double largest;
@@ -57,7 +57,7 @@ std::string cell(std::optional<double> value, double largest, MapStyle style) {
   return fmt::format("\x1b[48;5;{}m  \x1b[0m", kColours[step_of(*value, largest, kColours)]);
 }
 
-/// Returns the maps of a model side by side. Omits layers without any of the figures.
+/// Draws the maps of a model side by side, with a line for each layer. Omits layers in which no head has a value.
 std::string maps_text(const std::string& heading, const ModelXray& model, const std::vector<Map>& maps,
                       MapStyle style) {
   const auto& heads = model.evaluation.report.heads;
@@ -108,7 +108,7 @@ std::string figure_cell(std::optional<double> value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
 
-/// A column of the table of layers.
+/// A column of the table of layers: the figure it shows, and the number of decimals.
 struct LayerColumn {
   const metrics::Figure* figure;
   int decimals;
@@ -123,8 +123,8 @@ constexpr std::array kLayerColumns{LayerColumn{&metrics::kFirstTokenAttention, 4
                                    LayerColumn{&metrics::kStateRank, 2},
                                    LayerColumn{&kMeanDistance, 1}};
 
-/// Returns a table of a model's layers, with a bar for the mean distance of each. Returns an empty string if all layers
-/// have one type.
+/// Formats a table of a model's layers, with a bar that shows the mean attention distance of each.
+/// Returns an empty string if all layers are of one type.
 std::string layers_text(const ModelXray& model) {
   const std::vector<metrics::FigureRow>& layers = model.evaluation.report.layers;
   if (model.config.layer_types.empty()) return {};
@@ -155,13 +155,15 @@ std::string layers_text(const ModelXray& model) {
                      console::text_table(lines));
 }
 
-/// A change of the loss, and the head or layer that causes it.
+/// A change of the loss, with the name of the overridden head or layer.
 struct Change {
   std::string where;
   double value;
 };
 
-/// Returns the changes of the loss by an override, largest first. Values that are not finite come last.
+/// Returns the change of the loss for each overridden head or layer, largest first.
+/// `figure` selects the kind of override.
+/// Changes that are not finite come last.
 std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& figure) {
   std::vector<Change> out;
   const metrics::Report& report = model.evaluation.report;
@@ -183,7 +185,8 @@ std::vector<Change> changes_of(const ModelXray& model, const metrics::Figure& fi
   return out;
 }
 
-/// Returns a line for each override: the three largest changes and the smallest one, or the reason why there are none.
+/// Formats a line for each kind of override: the three largest changes of the loss and the smallest one.
+/// If the model does not support an override, the line gives the reason.
 std::string change_lines(const ModelXray& model) {
   constexpr std::size_t kLargest = 3;
   std::string out;
@@ -203,7 +206,7 @@ std::string change_lines(const ModelXray& model) {
   return out;
 }
 
-/// Returns a table of the changes, with a line for each layer and a column for each override.
+/// Formats a table of the changes of the loss, with a line for each layer and a column for each kind of override.
 std::string change_table(const ModelXray& model) {
   const std::vector<const OverrideRow*> kinds = overrides_of(model.config);
   std::vector<std::vector<std::string>> lines{{"layer"}};

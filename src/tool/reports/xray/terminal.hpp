@@ -9,20 +9,23 @@
 
 namespace headgate::xray {
 
-/// Styles of head maps. colours: backgrounds from the ANSI palette of 256 colours. shades: characters, for files and
+/// How a head map is drawn: by background colours on a terminal, or by characters of varying density in files and
 /// pipes.
 enum class MapStyle { colours, shades };
 
-/// Return all figures with their definitions: a list of objects with the keys `name`, `of` and `definition`, or text.
+/// Return all figures of an X-ray with their definitions. list_text() formats what list_json() returns: a list of
+/// objects.
+/// Each object has the keys "name", "of" (such as "of heads") and "definition".
 nlohmann::ordered_json list_json();
 std::string list_text();
 
-/// Returns the verdict() on each model, one paragraph each.
+/// Formats the verdict() on each model as a paragraph.
 std::string verdicts_text(const std::vector<ModelXray>& models);
 
-/// Returns the verdicts, and the figures of whole models side by side. Adds a table of layers for each model with
-/// several types of layers. Adds small maps for each model, with one row per layer and one cell per head. Adds the
-/// changes of the loss if heads or layers were overridden.
+/// Formats the summary of an X-ray: the verdicts, and a table that compares the figures of whole models.
+/// Adds for each model a table of its layers if they are of several types.
+/// Adds small maps of the heads, with a line for each layer and a cell for each head.
+/// Adds the changes of the loss if heads or layers were overridden.
 std::string headline_text(const std::vector<ModelXray>& models, MapStyle style);
 
 }  // namespace headgate::xray

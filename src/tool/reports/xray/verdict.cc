@@ -22,13 +22,13 @@ namespace {
 
 using console::percent_text;
 
-/// A layer and the share of its heads that have attention sinks.
+/// A layer, and the fraction of its heads that have an attention sink.
 struct SinkLayer {
   std::size_t layer;
   double rate;
 };
 
-/// Returns the layers for which the share of heads with sinks was measured.
+/// Returns the layers for which metrics::kSinkRate was measured.
 std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
   std::vector<SinkLayer> out;
   for (std::size_t layer = 0; layer < report.layers.size(); ++layer) {
@@ -37,8 +37,9 @@ std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
   return out;
 }
 
-/// Returns "from layer 12 on" if at least half of the heads have sinks, both in that layer and on average over it and
-/// all later layers. Otherwise returns the range of layers with sinks. At least one layer must have sinks.
+/// Describes which layers have sinks. Requires at least one layer with sinks.
+/// Returns "from layer 12 on" for the first layer where half of the heads have sinks, in it and on average from it on.
+/// If there is no such layer, returns the range from the first to the last layer with sinks.
 std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
   constexpr double kMost = 0.5;
   for (std::size_t i = 0; i + 1 < layers.size(); ++i) {

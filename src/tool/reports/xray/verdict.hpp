@@ -7,8 +7,9 @@
 
 namespace headgate::xray {
 
-/// Summarises attention sinks and massive activations of a model in a few sentences: the layers and heads with sinks,
-/// the attention to the first token, and the position of the largest activation.
+/// Summarises the attention sinks and massive activations of a model in a few sentences.
+/// Gives the layers and the share of heads with sinks, the attention to the first token, and the position of the
+/// largest activation.
 std::string verdict(const ModelXray& model);
 
 }  // namespace headgate::xray
