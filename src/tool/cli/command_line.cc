@@ -90,8 +90,8 @@ std::string nearest_option(const std::string& word, const CLI::App& verb) {
 }
 
 /// Returns the message to print for a parse error.
-/// CLI11's message for a missing value names the value's type, which is empty here; it is replaced by "OPTION needs a
-/// value".
+/// Replaces CLI11's message for a missing value by "OPTION needs a value".
+/// CLI11's message would name the type of the value, but the options here have no type.
 std::string words_of(const CLI::ParseError& error) {
   const std::string what = error.what();
   const bool lacks_value =
@@ -164,8 +164,8 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // Ignores the values passed to the callback, because CLI11 may have processed them. results() returns the values as
-  // typed.
+  // Ignores the values passed to the callback, because CLI11 may have processed them.
+  // results() returns the values as typed.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -298,8 +298,7 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports unexpected arguments before a missing option, because an unexpected argument may be that option,
-      // mistyped.
+      // Reports unexpected arguments before a missing option: one of them may be that option, mistyped.
       // Unexpected arguments also come before a refused value, because they precede it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();

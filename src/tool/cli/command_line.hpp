@@ -79,8 +79,8 @@ class VerbOptions {
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
   /// Declares an option that takes one value, shown as `--name TYPE`. If the option is repeated, the last value counts.
   /// Refuses an empty value, which is what an unset shell variable expands to. Refuses numbers out of T's range.
-  /// T: std::string, int, std::int64_t, std::uint64_t or double, or a std::optional of one, empty if the option is not
-  /// given.
+  /// T: std::string, int, std::int64_t, std::uint64_t, double, or a std::optional of one of these.
+  /// A std::optional stays empty if the option is not given.
   template <typename T>
   Option value(const std::string& name, T& to, const std::string& type, const std::string& help);
   /// Declares an option that takes one value and may be repeated. Collects all values in `to`.
@@ -88,8 +88,7 @@ class VerbOptions {
                 const std::string& help);
   /// Declares an option that takes one or more values and may be repeated. Collects all values in `to`.
   Option lists(const std::string& name, std::vector<std::string>& to, const std::string& type, const std::string& help);
-  /// Declares an option and passes its value to take(value). If take() throws Error, parsing reports the value as
-  /// invalid.
+  /// Declares an option and passes its value to take(value). If take() throws Error, the value is refused.
   Option word(const std::string& name, const std::function<void(const std::string& value)>& take,
               const std::string& type, const std::string& help);
   Option flag(const std::string& name, bool& to, const std::string& help);
@@ -127,8 +126,8 @@ class CommandLine {
   /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
   /// `description`: its first paragraph is the summary that --help shows in the list of verbs.
   /// `quiet`: names of the option that suppresses notes and progress.
-  /// Pass only "--quiet" if the verb has an option --q: users confuse -q with --q, and CLI11 2.4 and later refuses the
-  /// pair.
+  /// Pass only "--quiet" if the verb has an option --q, because users confuse -q with --q.
+  /// CLI11 2.4 and later refuses to declare both.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -120,8 +120,7 @@ std::string zsh_quoted(const std::string& text) {
   return fmt::format("'{}'", out);
 }
 
-/// Returns the part ":TYPE:ACTION" of a zsh _arguments specification, which tells zsh how to complete an option's
-/// value.
+/// Returns ":TYPE:ACTION", the part of a zsh _arguments specification that says how to complete a value.
 std::string zsh_value(const OptionDescription& option) {
   std::string action = " ";
   if (option.kind() == ValueKind::words) action = fmt::format("({})", fmt::join(option.words, " "));

@@ -49,8 +49,8 @@ struct DemoArguments {
 };
 
 /// Returns the directory of the worked problems, found relative to the executable.
-/// An installed executable finds the installed directory. One in a build folder finds a link to the examples in the
-/// source.
+/// An installed executable finds the installed directory.
+/// An executable in a build folder finds a link to the examples of the source tree.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();

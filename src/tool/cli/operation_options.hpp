@@ -60,8 +60,8 @@ inline std::vector<std::int64_t> parse_indices(const char* option, const std::st
 }
 
 /// Returns the help text of an input or output tensor.
-/// `types`: the tensor's element types; empty if they are those of q. `forward_only`: gradients do not support the
-/// tensor.
+/// `types`: the tensor's element types; empty if they are those of q.
+/// `forward_only`: true if gradients cannot be computed with this tensor.
 inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
   return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
                      forward_only ? "; without gradients" : "");

@@ -28,8 +28,8 @@ class InputFiles {
   std::vector<io::NamedPath> paths_;
 };
 
-/// Throws Error if two outputs are the same file, or if an output would overwrite an input. Call it before the work
-/// begins.
+/// Throws Error if two outputs are the same file, or if an output would overwrite an input.
+/// Call it before the work begins.
 /// Calls list_inputs(inputs) only if at least one output is given. Throws io::FileError if the inputs cannot be listed.
 void check_overwrites(const std::vector<io::NamedPath>& outputs,
                       const std::function<void(InputFiles& inputs)>& list_inputs);

@@ -76,7 +76,7 @@ extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void*
   }
   while (reported.test_and_set()) ::pause();
   std::size_t bytes = 0;
-  const char* begin = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // leaves the line, which may hold a progress bar
+  const char* begin = ::isatty(STDERR_FILENO) == 1 ? "\n" : "";  // starts a new line after a progress bar
   for (const char* part :
        {begin, g_who.load(), ": ", path, ": became shorter while it was read, or its disk has failed\n"}) {
     const std::size_t count = std::min(std::strlen(part), line.size() - bytes);

@@ -21,8 +21,8 @@ void report_files_too_large();
 /// `who` must stay valid until the process ends.
 void report_lost_files(const char* who);
 
-/// Lets a verb finish its work after its output has been lost. Without this call, a closed output pipe ends the
-/// process.
+/// Lets a verb finish its work after its output pipe has been closed.
+/// Without this call, the first write to the closed pipe ends the process.
 /// Ignores SIGPIPE: a write to a closed pipe then fails with an error.
 /// Opens closed standard streams as /dev/null, so that files opened later do not get their descriptors.
 void survive_lost_output();

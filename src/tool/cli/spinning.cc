@@ -18,8 +18,7 @@ void spin_less(char** argv) {
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed: undoes setenv(), because this process's libgomp already runs without
-                                 // the variable
+  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed: undoes setenv(), which came too late for libgomp
 }
 
 }  // namespace headgate::cli

@@ -4,8 +4,7 @@
 namespace headgate::cli {
 
 /// Makes idle OpenMP threads spin for a shorter time before they sleep, so that other programs get the cores.
-/// Restarts the program with GOMP_SPINCOUNT=10000; setting the variable is not enough, because libgomp reads it before
-/// main().
+/// Sets GOMP_SPINCOUNT=10000 and restarts the program, because libgomp reads the variable before main().
 /// Returns without a restart if GOMP_SPINCOUNT or OMP_WAIT_POLICY is set, or if the restart fails.
 void spin_less(char** argv);
 

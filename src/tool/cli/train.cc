@@ -41,9 +41,8 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Called in a catch block. Prints the error and ends all processes of the group, because the others would wait for
-/// this one.
-/// If the group has only this process, rethrows the error instead.
+/// Prints the error and ends all processes of the group, because the others would wait for this one.
+/// If the group has only this process, rethrows the error instead. Must be called in a catch block.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));

@@ -7,8 +7,7 @@
 namespace headgate::console {
 
 /// Prints the text and flushes the stream.
-/// Returns false if the reader of the stream has gone, and redirects the stream to /dev/null, so that later calls
-/// succeed.
+/// If the reader of the stream has gone, redirects the stream to /dev/null and returns false. Later calls then succeed.
 /// Returns true after all other failures, which std::ferror() still shows.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 

@@ -15,8 +15,8 @@ namespace headgate::console {
 std::size_t terminal_columns();
 
 /// Returns whether progress may be shown on stderr.
-/// stderr must be a terminal with control codes. Neither is_quiet() nor is_verbose() may hold: is_verbose() logs to
-/// stderr.
+/// True if stderr is a terminal with control codes, is_quiet() is false, and the library does not log to stderr
+/// (is_verbose() is false).
 bool progress_is_shown();
 
 /// Returns the time to wait before progress appears: HEADGATE_PROGRESS_SECONDS seconds, 2 by default.

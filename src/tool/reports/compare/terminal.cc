@@ -92,8 +92,7 @@ struct Range {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  /// Divides the range into `cells` intervals of equal length and returns the index of the interval that contains
-  /// `value`.
+  /// Divides the range into `cells` equal intervals and returns the index of the interval that contains `value`.
   /// Halves the numbers before subtracting, so that the difference of large values does not overflow.
   std::size_t cell(double value, std::size_t cells) const {
     const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);

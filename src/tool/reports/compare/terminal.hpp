@@ -8,8 +8,7 @@
 
 namespace headgate::compare {
 
-/// Formats a table that compares training runs, with a line for each run: steps, tokens and the last value of each
-/// figure.
+/// Formats a table that compares training runs. Each line holds the steps, tokens and last figures of a run.
 /// Adds notes on records that were left out, and charts of the main figures over the steps.
 /// In the table and the charts, a letter stands for each run. "-" marks a missing value.
 std::string runs_text(const std::vector<ComparedRun>& runs);

@@ -9,8 +9,8 @@
 
 namespace headgate::compare {
 
-/// Selects at most `most` values of a curve for a chart and returns their indices, ascending. `most` must be at least
-/// 4.
+/// Selects at most `most` values of a curve for a chart and returns their indices, ascending.
+/// Requires `most` ≥ 4.
 /// Keeps the first and the last value. Divides the others into (most − 2) / 2 equal parts.
 /// Keeps the lowest and the highest value of each part, so that every spike stays visible.
 std::vector<std::size_t> thinned(const train::Curve& curve, std::size_t most);

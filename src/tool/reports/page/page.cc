@@ -18,8 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Replaces the placeholder `mark` of the page's template by `text`. Throws Error if the template lacks the
-/// placeholder.
+/// Replaces the placeholder `mark` of the page's template by `text`. Throws Error if the placeholder is missing.
 void put(std::string& page, std::string_view mark, std::string_view text) {
   const std::size_t at = page.find(mark);
   require(at != std::string::npos, "the page's template lacks {}", mark);
@@ -30,8 +29,8 @@ std::string dumped(const ordered_json& json) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-/// Formats JSON to stand inside an HTML script element. Escapes "<", so that "</script>" in a text cannot end the
-/// element.
+/// Formats JSON to stand inside an HTML script element.
+/// Escapes "<", so that "</script>" in a text cannot end the element.
 std::string script_json(const ordered_json& json) {
   std::string out;
   for (const char c : dumped(json)) {

@@ -60,8 +60,8 @@ void make_shares(float* weights, std::int64_t count) {
   }
 }
 
-/// Returns the mean distance Σ w_j (t − j) / Σ w_j between query t and its keys j = first … t. Returns 0 if all w_j are
-/// 0.
+/// Returns the mean distance Σ w_j (t − j) / Σ w_j between query t and its keys j = first … t.
+/// Returns 0 if all w_j are 0.
 double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   double sum = 0.0, weighted = 0.0;
   for (std::int64_t j = first; j <= t; ++j) {
@@ -72,8 +72,7 @@ double distance_of(const float* weights, std::int64_t first, std::int64_t t) {
   return sum == 0.0 ? 0.0 : weighted / sum;
 }
 
-/// Returns the output of head h for the tokens in `view`, (N,D). This is what the head passes to the output projection
-/// W_o.
+/// Returns the output of head h for the tokens in `view`, (N,D), before the output projection W_o.
 View<const float, 2> written_by(const models::LayerView<float>& view, std::int64_t h) {
   const View<const float, 3>& y = view.head_outputs;
   return {y.at(0, h), {y.shape[0], y.shape[2]}, {y.strides[0], y.strides[2]}};

@@ -19,8 +19,8 @@ namespace headgate::xray {
 inline constexpr std::size_t kGateBins = 20;
 inline constexpr std::size_t kTopKeys = 8;
 
-/// Histogram of gate values in 20 equal bins of [0,1]. Values below 0 count in the first bin, values above 1 in the
-/// last.
+/// Histogram of gate values in 20 equal bins of [0,1].
+/// Values below 0 count in the first bin, values above 1 in the last.
 using GateHistogram = std::array<std::int64_t, kGateBins>;
 
 /// The data that the page shows for one head: a query head of attention, or a value head of linear attention.

@@ -21,7 +21,7 @@ class HeadMap {
   void add_row(std::int64_t i, std::int64_t first, const float* weights);
 
   /// Returns the lower triangle of the map, row by row, (M (M + 1) / 2).
-  /// Each cell is the mean over the added (query, key) pairs in it, or 0 if there are none.
+  /// Each cell is the mean weight of the (query, key) pairs that were added to it, or 0 if there were none.
   std::vector<double> cells() const;
   /// Returns for each key its mean weight over the queries that see it, (T).
   std::vector<double> received() const;
@@ -33,8 +33,8 @@ class HeadMap {
   std::vector<double> key_sums_, key_counts_;
 };
 
-/// Returns the indices of the `count` largest values, in descending order. The lower index of two equal values comes
-/// first.
+/// Returns the indices of the `count` largest values, in descending order of the values.
+/// Among equal values, the lower index comes first.
 std::vector<std::size_t> largest(const std::vector<double>& values, std::size_t count);
 
 /// Encodes each number x in [0,1] as the byte round(255 x), and the bytes in base64. Clamps x to [0,1]; NaN becomes 0.

@@ -22,8 +22,8 @@ std::size_t product(std::initializer_list<std::int64_t> sizes) {
   return out;
 }
 
-/// Returns whether the gate multiplies the attention output. Only then can an override fix the gate at 1 or at its
-/// mean.
+/// Returns whether the gate multiplies the attention output.
+/// Only then can an override fix the gate at 1 or at its mean.
 bool multiplies(const layers::GateVariant& gate) { return layers::can_skip_attention(gate); }
 
 std::int64_t parts_of_layer(const models::DecoderConfig& config, std::int64_t layer, OverriddenPart part) {

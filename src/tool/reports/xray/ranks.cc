@@ -57,8 +57,7 @@ Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
   return out;
 }
 
-/// Returns the square root of an eigenvalue that is at least 0 except for rounding. Negative ones give 0, NaN gives
-/// NaN.
+/// Returns the square root of an eigenvalue. A negative one, which only rounding can cause, gives 0. NaN gives NaN.
 double root_of(double eigenvalue) { return eigenvalue < 0.0 ? 0.0 : std::sqrt(eigenvalue); }
 
 bool is_finite(const Gram& gram) {

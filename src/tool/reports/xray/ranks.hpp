@@ -17,8 +17,8 @@ struct Gram {
   std::int64_t n = 0;
   std::vector<double> values;
 
-  /// Adds another Gram matrix of the same size. For example, gram_of_columns() of x is the sum over groups of rows of
-  /// x.
+  /// Adds another Gram matrix of the same size.
+  /// Example: xᵀ x is the sum of the Gram matrices of the upper and the lower half of the rows of x.
   void add(const Gram& other) {
     for (std::size_t i = 0; i < values.size(); ++i) values[i] += other.values[i];
   }
@@ -29,8 +29,8 @@ Gram gram_of_rows(View<const float, 2> x);
 /// Returns xᵀ x (n,n) for x (m,n).
 Gram gram_of_columns(View<const float, 2> x);
 
-/// Returns the n largest singular values of a bᵀ, in descending order; all others are 0. `a` is aᵀa and `b` is bᵀb,
-/// (n,n).
+/// Returns the n largest singular values of a product a bᵀ, in descending order. All other singular values are 0.
+/// The arguments are the Gram matrices aᵀa and bᵀb, (n,n).
 /// Singular values below 1e-7 of the largest are lost to rounding.
 /// Returns NaNs if an input is not finite or the eigenvalue solver does not converge.
 std::vector<double> singular_values(const Gram& a, const Gram& b);

@@ -201,8 +201,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Omits the decoder of the overrides from the sum. It runs after the evaluation's decoder is freed and needs no more
-  // memory.
+  // Does not add the decoder of the overrides: the evaluation's decoder is at least as large and is freed first.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }
@@ -210,7 +209,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
-  const double pass = choices.overrides ? 0.05 : 0.5;  // fraction of the progress for each of the two passes
+  // Evaluation and collection each take the fraction `pass` of the progress bar; overrides take the rest.
+  const double pass = choices.overrides ? 0.05 : 0.5;
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
     out.name = model.name;
@@ -278,8 +278,7 @@ ordered_json overrides_json(const ModelXray& model) {
           {"kinds", std::move(kinds)}};
 }
 
-/// Adds the figures of the evaluation to the JSON: of the model as "figures", of layers and heads under keys of their
-/// own.
+/// Adds the figures of the evaluation to the JSON under the keys "figures", "layer_figures" and "head_figures".
 void add_figures(ordered_json& out, const ModelXray& model) {
   ordered_json evaluation = train::evaluation_json(model.evaluation, train::HeadFigures::included);
   ordered_json layers = ordered_json::array(), heads = ordered_json::array();

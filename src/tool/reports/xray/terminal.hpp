@@ -9,13 +9,12 @@
 
 namespace headgate::xray {
 
-/// How a head map is drawn: by background colours on a terminal, or by characters of varying density in files and
-/// pipes.
+/// How a head map is drawn. colours: by background colours, for terminals.
+/// shades: by characters of increasing density, for files and pipes.
 enum class MapStyle { colours, shades };
 
-/// Return all figures of an X-ray with their definitions. list_text() formats what list_json() returns: a list of
-/// objects.
-/// Each object has the keys "name", "of" (such as "of heads") and "definition".
+/// Returns all figures of an X-ray as JSON objects with the keys "name", "of" (such as "of heads") and "definition".
+/// list_text() formats the same list as text.
 nlohmann::ordered_json list_json();
 std::string list_text();
 

@@ -8,8 +8,7 @@
 namespace headgate::xray {
 
 /// Summarises the attention sinks and massive activations of a model in a few sentences.
-/// Gives the layers and the share of heads with sinks, the attention to the first token, and the position of the
-/// largest activation.
+/// Gives the layers and the share of heads with sinks, the attention to the first token, and the largest activation.
 std::string verdict(const ModelXray& model);
 
 }  // namespace headgate::xray
