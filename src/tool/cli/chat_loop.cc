@@ -133,7 +133,7 @@ class Loop {
   }
 
   void print_end(const Generated& result, const GenerateFigures& figures) {
-    console::ProgressBar::clear_line();  // removes the bar that an interrupted question has left
+    console::ProgressBar::clear_line();  // removes the progress bar of an interrupted question
     if (options_.json) {
       const auto object = generated_json(options_.model, conversation_.asked_ids(), result, figures, output_.text);
       output_.reader_left = !say(stdout, json_line(object));

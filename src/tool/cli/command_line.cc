@@ -213,7 +213,8 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  // From a certain limit on, CLI11 takes only one value after an option. kMostValues stays below that limit.
+  // If an option allows too many values, CLI11 takes only one after each option name.
+  // kMostValues stays below that limit.
   // CLI11's allow_extra_args() would avoid the limit, but it splits a value such as "[a,b]" into several.
   constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
   app_->get_option(name)->expected(1, kMostValues);

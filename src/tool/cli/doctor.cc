@@ -125,7 +125,7 @@ std::optional<double> load_of_machine() {
 }
 
 std::string advice_on_load(double load, int cores) {
-  constexpr double kBusy = 0.5;  // busy from this load average per core on
+  constexpr double kBusy = 0.5;  // load average per core from which a machine counts as busy
   if (cores < 2 || load < kBusy * cores || variable("GOMP_SPINCOUNT") || variable("OMP_WAIT_POLICY")) return "";
   return fmt::format(
       "{:.1f} threads ran on {} cores in the last minute: beside other programs set GOMP_SPINCOUNT=10000 for Python "

@@ -108,7 +108,8 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Throws only if none of the models can use the threshold. Models without a suitable gate are evaluated without it.
+  // Throws only if none of the models can use the threshold.
+  // Models whose gate does not multiply the attention output are evaluated without the threshold.
   check_gate_threshold(o.gate_threshold, named(models));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(o.evaluation, models);
   const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);

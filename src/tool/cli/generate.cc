@@ -193,7 +193,7 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   const Generated result = generate::generate(decoder, *model.tokenizer, prompt.encoding.ids,
                                               {o.sampling, most, prompt.end_ids, o.stop_texts}, hooks);
 
-  console::ProgressBar::clear_line();  // removes the bar that an interrupted prompt has left
+  console::ProgressBar::clear_line();  // removes the progress bar of an interrupted prompt
   if (!o.logits.empty()) log_probabilities.write(o.logits, file.config().vocab);
   const bool shown = o.verbose || (::isatty(STDERR_FILENO) == 1 && !console::is_quiet());
   GenerateFigures figures = figures_of(result);

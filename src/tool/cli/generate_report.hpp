@@ -35,7 +35,7 @@ struct GenerateFigures {
   double machine_gbps = 0.0;  ///< memory read bandwidth of this machine; 0 if not measured
 };
 
-/// Computes all figures from the result of a generation except machine_gbps, which needs a measurement.
+/// Computes all figures of a generation except machine_gbps, which needs a measurement.
 GenerateFigures figures_of(const generate::Generated& result);
 
 /// Measures the memory read bandwidth of this machine in 1e9 bytes per second.

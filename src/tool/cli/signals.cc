@@ -32,7 +32,7 @@ constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 // They therefore call only functions that POSIX lists as async-signal-safe, and access only lock-free atomics.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_received_from_keyboard{false};
-std::atomic<std::int64_t> g_received_at_ms{0};  // when the first signal arrived, in milliseconds of the monotonic clock
+std::atomic<std::int64_t> g_received_at_ms{0};  // time of the first signal, on the monotonic clock
 std::atomic<const char*> g_acknowledgement{nullptr};
 std::atomic<const char*> g_who{""};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free &&
@@ -154,7 +154,8 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // Until the handler has stored the time of the first signal, the maximum makes every other signal count as its copy.
+  // The handler sets the time of the first signal a little later than g_received.
+  // Until then the maximum makes a second signal count as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

@@ -35,7 +35,7 @@ namespace {
 struct TokenizeOptions {
   std::string model;
   std::vector<std::string> text;
-  std::optional<std::int64_t> train;  ///< vocabulary size of a tokenizer to train; empty tokenizes a text
+  std::optional<std::int64_t> train;  ///< vocabulary size of the tokenizer to train; empty: tokenize a text
   std::vector<std::string> special;
   std::string out;
   bool bos = false;

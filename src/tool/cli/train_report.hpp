@@ -19,7 +19,7 @@ void print_end(const train::Run& run, double seconds, const std::string& loss);
 
 // Each function below prints a message and returns the exit status of `headgate train`.
 
-/// Reports that the run ended before its last step: because of the signal signal_number, or of --stop-at if it is 0.
+/// Reports that the run ended before its last step, because of a signal or, if signal_number is 0, of --stop-at.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
 /// Reports that other processes of the run have ended.

@@ -20,7 +20,7 @@ inline constexpr const char* kModelHelp =
 
 inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
-inline constexpr int kBadUsage = 2;  ///< for bad options, bad input, or a file that cannot be read or written
+inline constexpr int kBadUsage = 2;  ///< exit status: bad options, bad input, or a file that cannot be read or written
 
 /// Thrown for bad options or bad input. As for headgate::Error, main() prints "headgate VERB: what()" and exits with 2.
 class UsageError : public std::runtime_error {

@@ -16,7 +16,7 @@ using TableLines = std::vector<std::vector<std::string>>;
 /// The last words of all headings share the last line. Reading down and joining with '_' gives the heading's name.
 TableLines heading_lines(const std::vector<std::string>& headings);
 
-/// Formats a table. `lines` holds the cells of each line, headings included; all lines must have equally many.
+/// Formats a table from the cells of its lines, headings included. All lines must have the same number of cells.
 /// Aligns the first column to the left and the others to the right. Each column is as wide as its widest cell.
 std::string text_table(const TableLines& lines);
 

@@ -32,7 +32,7 @@ std::string_view definition_of(const metrics::Figure& figure) {
 }
 
 /// Returns the figures that at least one run has recorded.
-/// A figure without an explanatory sentence gets its metric's definition instead; figures by trigger have none.
+/// A figure by trigger has no explanatory sentence; the definition of its metric takes that place.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {

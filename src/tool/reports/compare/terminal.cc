@@ -96,7 +96,7 @@ struct Range {
   /// Halves the numbers before subtracting, so that the difference of large values does not overflow.
   std::size_t cell(double value, std::size_t cells) const {
     const double share = (0.5 * value - 0.5 * low) / (0.5 * high - 0.5 * low);
-    if (!(share > 0.0)) return 0;  // also true if `share` is NaN: low equals high
+    if (!(share > 0.0)) return 0;  // `share` is NaN if low equals high
     return share < 1.0 ? static_cast<std::size_t>(share * static_cast<double>(cells)) : cells - 1;
   }
 };

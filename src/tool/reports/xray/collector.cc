@@ -20,8 +20,8 @@ namespace headgate::xray {
 
 namespace {
 
-/// Maximum number R of queries whose attention weights are computed at once. The buffer holds Hq · R · T weights.
-/// For example, Hq = 8 and T = 2048 take 8 MiB in f32.
+/// Maximum number R of queries whose attention weights are computed at once. They fill a buffer of Hq · R · T weights.
+/// For example, Hq = 8 query heads and T = 2048 tokens take 8 MiB in f32.
 constexpr std::int64_t kHeldQueries = 128;
 /// Maximum number of weights in the buffer: 32 MiB in f32. For long texts, R is reduced to keep this limit.
 constexpr std::int64_t kHeldWeights = std::int64_t{1} << 23;
@@ -149,7 +149,7 @@ void Collector::begin(const models::LayerView<float>& view) {
 }
 
 /// Adds the attention weights of the queries in `view` to the sums of each head.
-/// For linear attention, adds the weights of all queries of the sequence; the caller waits for the end of the sequence.
+/// For linear attention, adds the weights of all queries of the sequence. It is then called only at the sequence's end.
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -199,7 +199,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   const std::int64_t owners = metrics::gate_owners(config_, view.layer), heads = std::ssize(heads_);
   const View<float, 2> gates{gates_.data(), {N, width}};  // gates_ is large enough for the layer with the most gates
   metrics::gate_values_of(gates, view, config_, context_);
-  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // means over gates
+  const auto add_means = [&](std::vector<double>& out, std::int64_t first, std::int64_t count) {  // one mean per token
     for (std::int64_t n = 0; n < N; ++n) {
       double sum = 0.0;
       for (std::int64_t x = first; x < first + count; ++x) sum += static_cast<double>(gates(n, x));

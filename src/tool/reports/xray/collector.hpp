@@ -42,7 +42,7 @@ struct HeadRecord {
 
 struct LayerRecord {
   std::vector<HeadRecord> heads;
-  std::string received;             ///< (T) mean weight of each key, mean over heads; by as_roots()
+  std::string received;             ///< (T) mean weight of each key, mean over heads; encoded by as_roots()
   std::optional<std::string> gate;  ///< (T) mean over all gates of the layer, by as_bytes(); absent without a gate
 };
 

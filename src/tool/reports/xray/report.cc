@@ -126,7 +126,7 @@ std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& mode
 }
 
 /// Returns the text of each token. If several tokens encode one character, the last of them gets the whole character.
-/// Returns the token's number if the tokenizer cannot be opened.
+/// Without a tokenizer, returns the number of each token as text.
 std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
                                    bool token_ids) {
   const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
