@@ -12,7 +12,7 @@
 
 namespace headgate::cli {
 
-/// Declares an option whose value is the word of an enumerator, as Words<Enum> lists them.
+/// Declares an option whose value is the word of an enumerator, as OptionWords<Enum> lists them.
 /// Parsing stores the enumerator in `to`, an Enum or a std::optional<Enum>.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,

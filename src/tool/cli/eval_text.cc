@@ -33,7 +33,7 @@ using Figures = std::vector<const Figure*>;
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
 // Minimum number of decimals in the tables with one column per head.
-// A figure that is also a column in the table of layers has that column's decimals, if they are more.
+// A metric value that the table of layers also shows has the decimals that it has there, if they are more.
 constexpr int kLeastDecimals = 3;
 
 /// Formats a table cell: the value, or "-" if there is no value.
@@ -42,13 +42,13 @@ std::string cell(std::optional<double> value, int decimals) {
   return !value ? "-" : is_nan ? "nan" : fmt::format("{:.{}f}", *value, decimals);
 }
 
-/// A row of a table: a label, and the values of the row's figures.
+/// A row of a table: a label, and the metric values of the row.
 struct NamedRow {
   std::string name;
   const FigureRow* figures;
 };
 
-/// Removes figures that tables do not show and figures without a value in any row. Returns the others.
+/// Removes figures (named metric values) that tables do not show, and figures that no row has. Returns the others.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -73,7 +73,8 @@ std::string figures_table(const std::string& heading, const Figures& figures, co
   return '\n' + console::text_table(lines);
 }
 
-/// Returns the figures that describe a whole model and that at least one model has, in the order of all_metrics().
+/// Returns the metric values that describe a whole model and that at least one model has.
+/// Their order is that of all_metrics().
 Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   std::vector<const Metric*> all = metrics::all_metrics();
   std::erase_if(all, [&](const Metric* metric) {
@@ -86,7 +87,7 @@ Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   return metrics::figures_of(all, /*of_triggers=*/false);
 }
 
-/// Returns the figures that metrics report for each layer.
+/// Returns the metric values that exist for each layer.
 Figures figures_of_layers(const metrics::Report& report) {
   std::vector<const Metric*> of_layers = report.metrics;
   std::erase_if(of_layers, [](const Metric* metric) {
@@ -95,7 +96,7 @@ Figures figures_of_layers(const metrics::Report& report) {
   return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// Formats a table of the figures by trigger, which only tasks with trigger tokens have (bigram-backcopy).
+/// Formats a table of the metric values by trigger token. Only tasks with trigger tokens have them (bigram-backcopy).
 /// Returns an empty string for other tasks.
 std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   std::vector<NamedRow> rows;
@@ -111,13 +112,14 @@ std::string tokens_text(const train::Evaluation& evaluation) {
   return fmt::format("{} tokens in sequences of {}", evaluation.tokens, evaluation.seq_len);
 }
 
-/// Returns a note that one-token sequences have no attention figures. Returns an empty string for longer sequences.
+/// Returns a note that one-token sequences have no attention metrics. Returns an empty string for longer sequences.
 std::string one_token_sentence(const train::Evaluation& evaluation) {
   if (evaluation.seq_len > 1) return "";
   return "\nA sequence of one token has no figures of attention: its query sees itself alone.\n";
 }
 
-/// Formats one table for each figure that at least one head has. A table has a line per layer and a column per head.
+/// Formats one table for each metric value that at least one head has. A table has a line per layer and a column per
+/// head.
 std::string heads_text(const metrics::Report& report) {
   constexpr int kWidth = 7;
   std::string out;
@@ -181,7 +183,7 @@ std::string in_lines(const std::string& text) {
   return out + '\n';
 }
 
-/// Returns the JSON keys of the figures, separated by spaces.
+/// Returns the JSON keys of metric values, separated by spaces.
 /// Adds "(null without a gate)" after each run of keys that are null for models without a gate.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;

@@ -20,18 +20,18 @@ struct EvaluatedModel {
   std::shared_ptr<const train::SequenceSource> source;  ///< source of the evaluated sequences
 };
 
-/// Formats the figures of one model, with a line for each layer and a line for the whole model.
-/// HeadFigures::included adds a table of layers by heads for each per-head figure.
+/// Formats the metric values of one model, with a line for each layer and a line for the whole model.
+/// HeadFigures::included adds a table of layers by heads for each metric value that heads have.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Formats a table that compares the figures of several models on the same text, with a line for each model.
+/// Formats a table that compares the metric values of several models on the same text, with a line for each model.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
 /// Returns the output of --json: an object for a single model, or a list of objects for several models.
 /// Each object of a list also holds the model's name.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
-/// Returns whether all figures of a model are finite. If not, prints the first figure that is not finite on stderr.
+/// Returns whether all metric values of a model are finite. If not, prints on stderr where the first other one is.
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
 
 /// Returns the help text that explains the keys of the --json output.

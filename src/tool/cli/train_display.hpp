@@ -10,7 +10,7 @@
 
 namespace headgate::cli {
 
-/// Formats the figures of an evaluation during training as one line.
+/// Formats the metric values of an evaluation during training as one line.
 std::string evaluation_line(const train::Evaluation& evaluation);
 
 /// Formats a loss, for instance "loss 1.3863 (2.0000 bits a byte)".

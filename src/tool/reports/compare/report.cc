@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Returns the definition of the metric to which the figure belongs.
+/// Returns the definition of the metric that computes the value `figure`.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -31,7 +31,7 @@ std::string_view definition_of(const metrics::Figure& figure) {
   return {};
 }
 
-/// Returns the figures that at least one run has recorded.
+/// Returns the figures (named metric values) that at least one run has recorded.
 /// A figure by trigger has no explanatory sentence; the definition of its metric takes that place.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();

@@ -41,7 +41,7 @@ constexpr std::array kCharts{&train::kStepLoss,
 
 char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
 
-/// Returns the figures that get a column in the table: at least one run has them, and `headgate eval` also prints them.
+/// Returns the metric values that get a column: at least one run has them, and `headgate eval` also prints them.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
   std::vector<const metrics::Figure*> out{&train::kStepLoss, &train::kStepBits};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);
@@ -121,7 +121,7 @@ std::vector<std::string> plot(const std::vector<const train::Curve*>& curves, co
   return rows;
 }
 
-/// Formats a chart of one figure over the training steps. Returns an empty string if no run has the figure.
+/// Formats a chart of one metric value over the training steps. Returns an empty string if no run has it.
 std::string chart_text(const std::vector<ComparedRun>& runs, const metrics::Figure& figure) {
   std::vector<const train::Curve*> curves;
   Range steps, values;

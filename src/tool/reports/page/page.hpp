@@ -22,7 +22,8 @@ struct PageParts {
 /// `report` needs two members: "headgate", the version of the program, and "figures", a list of figure_json() objects.
 std::string page_of(const PageParts& parts, const nlohmann::ordered_json& report);
 
-/// Describes a figure as JSON: its key, its display name, a sentence that explains it, and whether it is a share.
+/// Describes a figure (a named metric value) as JSON: its key, its display name, a sentence that explains it, and
+/// whether it is a share.
 nlohmann::ordered_json figure_json(const metrics::Figure& figure);
 
 /// Rounds a number to 5 significant digits, which is what a page shows. Returns null if the number is not finite.

@@ -29,7 +29,7 @@ using GateHistogram = std::array<std::int64_t, kGateBins>;
 struct HeadRecord {
   std::string map;       ///< mean weights by query and key: HeadMap::cells(), encoded by as_roots()
   std::string received;  ///< (T) mean weight of each key: HeadMap::received(), encoded by as_roots()
-  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, mean weight) of the keys that receive most
+  std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, mean weight) of the keys with most weight
   /// (T) mean over the features of the head's gate, encoded by as_bytes(). For linear attention, the mean of |silu(z)|.
   /// Absent if the head has no gate of its own.
   std::optional<std::string> gate;

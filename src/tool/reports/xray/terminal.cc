@@ -37,7 +37,7 @@ namespace {
 constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
 constexpr std::string_view kShades = " .:-=+*#%@";
 
-/// A map that shows one per-head figure. A value of `largest` or more gets the last colour of the scale.
+/// A map that shows one metric value of each head. A value of `largest` or more gets the last colour of the scale.
 struct Map {
   const metrics::Figure* figure;
   double largest;
@@ -108,7 +108,7 @@ std::string figure_cell(std::optional<double> value, int decimals) {
   return value ? fmt::format("{:.{}f}", *value, decimals) : "-";
 }
 
-/// A column of the table of layers: the figure it shows, and the number of decimals.
+/// A column of the table of layers: the metric value that it shows, and the number of decimals.
 struct LayerColumn {
   const metrics::Figure* figure;
   int decimals;
