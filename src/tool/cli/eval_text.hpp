@@ -31,7 +31,8 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models);
 /// Each object of a list also holds the model's name.
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads);
 
-/// Returns whether all metric values of a model are finite. If not, prints on stderr where the first other one is.
+/// Returns whether all metric values of a model are finite.
+/// If not, prints on stderr where the first non-finite value is.
 bool check_finite(const std::string& verb, const std::string& model, const train::Evaluation& evaluation);
 
 /// Returns the help text that explains the keys of the --json output.

@@ -155,7 +155,7 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     g_acknowledgement.store(acknowledgement_.c_str());
   }
   // The handler sets the time of the first signal a little later than g_received.
-  // Until then the maximum makes a second signal count as a copy of the first.
+  // Until then, a time far in the future makes a second signal count as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

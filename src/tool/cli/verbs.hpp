@@ -22,7 +22,8 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< exit status: bad options, bad input, or a file that cannot be read or written
 
-/// Thrown for bad options or bad input. As for headgate::Error, main() prints "headgate VERB: what()" and exits with 2.
+/// Thrown for bad options or bad input.
+/// As for headgate::Error, main() prints "headgate VERB: what()" and exits with status kBadUsage.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -79,7 +79,7 @@ class Collector : public models::LayerObserver<float> {
   struct HeadSums {
     HeadMap map;
     Gram written;                // Gram matrix of the head's output before W_o
-    double distances = 0.0;      // sum of each query's mean distance Σ w (t − j) / Σ w
+    double distances = 0.0;      // sum over queries of the mean distance Σ w (t − j) / Σ w
     std::vector<double> gate{};  // (T) mean gate over features; empty if the head has no gate of its own
     GateHistogram histogram{};
   };
