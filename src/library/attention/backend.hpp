@@ -5,33 +5,35 @@
 
 #include "library/attention/problem.hpp"
 
-// Declares the interface of the operation's implementations. The public functions check their arguments, then call the
-// first implementation that can compute the problem.
+// Declares Backend, the interface of an implementation of attention.
+// The public functions check their arguments, then call the backend that choose_backend() returns.
 
 namespace headgate {
 
 struct Backend {
   const char* name;
-  /// Returns null if this backend can compute the problem, otherwise the reason for declining, to follow "backend NAME:
-  /// ".
+  /// Returns null if this backend can compute the problem.
+  /// Otherwise returns the reason why not, as a text that fits after "backend NAME: ".
   const char* (*declines)(const Problem& problem);
-  // The passes throw only std::bad_alloc, before any output is written, and Cancelled.
+  // forward, backward and statistics throw only std::bad_alloc and Cancelled.
+  // They throw std::bad_alloc before they write any output.
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);
   void (*statistics)(const StatisticsProblem& problem);
 };
 
-/// The kernels for CPUs (src/library/attention/cpu). This backend declines nothing.
+/// The CPU backend (src/library/attention/cpu). It can compute every problem.
 extern const Backend kCpuBackend;
 
-/// Returns all backends of this build, best first. The last one declines nothing.
+/// Returns all backends of this build, best first. The last one can compute every problem.
 std::span<const Backend* const> backends();
 
-/// Returns the backend named by the problem's context, else `forced` unless null, else the first of `list` that does
-/// not decline. Throws Error with the reasons if every candidate declines.
+/// Returns the backend that computes the problem.
+/// This is problem.context.backend if set, else `forced` if not null, else the first in `list` that does not decline.
+/// Throws Error with the reasons if no candidate can compute the problem.
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
 
-/// Calls choose_backend with this build's backends and the one that set_backend forced, if any.
+/// Calls choose_backend() with this build's backends and the backend that set_backend() selected, if any.
 const Backend& backend_for(const Problem& problem);
 
 }  // namespace headgate

@@ -11,7 +11,8 @@ void attention_backward(const AttentionGradients& gradients, const AttentionInpu
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
   BackwardProblem problem = check_backward(gradients, inputs, saved, incoming, options);
   const Backend& backend = backend_for(problem);
-  // Returns early if there is no gradient to write: kernels visit every batch, and any number may be without queries.
+  // Returns early if every gradient is absent or empty.
+  // Kernels loop over all B batches, and B may be huge in empty tensors.
   const bool writes = std::any_of(kAttentionGradients.begin(), kAttentionGradients.end(),
                                   [&](const auto& row) { return (gradients.*row.member).numel() > 0; });
   if (!writes) return;

@@ -56,7 +56,7 @@ void check_shape(const CacheShape& s) {
   require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
-  // Checks the sizes with at least one page, so that sums of token counts cannot overflow even in a cache without
+  // Limits the bytes of at least one page, so that sums of token counts cannot overflow, even if the cache has no
   // pages.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
@@ -84,7 +84,7 @@ void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   }
 }
 
-/// Returns a view of rows [first, first + n) of page `page`, shape (1,Hkv,n,width).
+/// Returns a view (1,Hkv,n,width) of the tokens [first, first + n) in page `page`.
 template <typename Void>
 BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t page, std::int64_t first,
                               std::int64_t n) {
@@ -162,12 +162,15 @@ KvCache::KvCache(const CacheShape& shape) : memory_(new std::byte[cache_bytes(sh
   adopt(place_cache(memory_.get(), shape), 0);
 }
 
-/// Switches to `tensors`; the first `pages` pages keep their users. Allocates memory before anything changes.
+/// Makes `tensors` the memory of the cache.
+/// The first `pages` pages stay in use or free as they were; all later pages are free.
+/// Allocates before it changes the cache, so that std::bad_alloc leaves the cache as it was.
 void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
   const CacheShape shape = headgate::shape_of(tensors);
   users_.resize(static_cast<std::size_t>(shape.pages), 0);
   free_.reserve(static_cast<std::size_t>(shape.pages));
-  // The free list is a stack: pages are taken from its end, lowest number first.
+  // free_ is a stack: take_page() takes its last entry.
+  // Numbers are in descending order, so that the lowest page is taken first.
   std::vector<std::int32_t> all(static_cast<std::size_t>(shape.pages - pages));
   for (std::size_t n = 0; n < all.size(); ++n)
     all[n] = static_cast<std::int32_t>(shape.pages - 1) - static_cast<std::int32_t>(n);
@@ -212,16 +215,17 @@ std::int32_t KvCache::take_page() {
 }
 
 void KvCache::release_page(std::int32_t page) {
-  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // cannot fail: adopt reserved the capacity
+  if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // cannot throw: adopt() reserved memory
 }
 
-/// Returns the last page of a sequence if the page has room, otherwise -1.
+/// Returns the number of the sequence's last page if the page has room for a token, otherwise -1.
 std::int32_t KvCache::open_page(const Tokens& of) const {
   return of.length < static_cast<std::int64_t>(of.pages.size()) * shape_.page ? of.pages.back() : -1;
 }
 
-/// Counts the free pages needed to append `more` tokens to each sequence, including copies of shared open pages. Of the
-/// sequences that share an open page, each that appends copies the page, except the last owner.
+/// Returns how many free pages are needed to append `more` tokens to each sequence.
+/// Forked sequences may share a last page that has room.
+/// A sequence copies a shared page before it appends to it; the last remaining owner appends without a copy.
 std::int64_t KvCache::pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const {
   if (more == 0) return 0;
   std::int64_t needed = 0;
@@ -261,7 +265,7 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
   require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
           B, needed, free_pages());
-  for (const std::int64_t s : sequences) {  // everything that can fail comes before the first change
+  for (const std::int64_t s : sequences) {  // allocates before the first change, so that a failure changes nothing
     Tokens& t = sequences_[static_cast<std::size_t>(s)];
     t.pages.reserve(t.pages.size() + static_cast<std::size_t>(needed));
   }

@@ -10,17 +10,18 @@
 #include "library/attention/problem.hpp"
 #include "library/call/verbose.hpp"
 
-// Defines the line that HEADGATE_VERBOSE=1 prints for an attention call (call/verbose.hpp).
+// Formats and prints the line that HEADGATE_VERBOSE=1 shows for an attention call (call/verbose.hpp).
 
 namespace headgate {
 
-/// Records which routes a backend chose for the sequences of a call, and why it declined better ones.
+/// Records which route computed each sequence of a call, and why preferred routes declined.
+/// A route is one of the backend's algorithms, such as "tiles" or "few_queries".
 struct CallReport {
-  /// Sequences that took one route for the same reasons.
+  /// Counts the sequences that took the same route for the same reasons.
   struct Group {
     const char* route;
     std::int64_t sequences = 0;
-    /// Reasons of the routes that declined: "not few_queries: REASON; not native16: REASON".
+    /// Reasons why preferred routes declined: "not few_queries: REASON; not native16: REASON".
     std::string declined;
   };
   const char* backend = "";
@@ -28,15 +29,16 @@ struct CallReport {
   std::size_t memory_bytes = 0;  ///< total bytes of the workspaces of all routes
 };
 
-/// Formats one line, for example "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles
+/// Returns one line, for example "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles
 /// × 1 (not …: …), 3.20 MiB, 1.250 ms".
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
                         const CallReport& report, double milliseconds);
 
-/// Times a call, and prints its report if HEADGATE_VERBOSE is on.
+/// Measures the time of a call and prints its report if HEADGATE_VERBOSE is on.
 class ReportedCall {
  public:
-  /// Begins the call. The backend writes to problem.report. The arguments must outlive the object.
+  /// Starts the clock. If HEADGATE_VERBOSE is on, sets problem.report, so that the backend records its routes.
+  /// The arguments must outlive the object.
   ReportedCall(const char* operation, Problem& problem, const AttentionOptions& options)
       : operation_(operation), problem_(problem), options_(options) {
     if (is_verbose()) problem.report = &report_;
@@ -44,7 +46,7 @@ class ReportedCall {
   ReportedCall(const ReportedCall&) = delete;
   ReportedCall& operator=(const ReportedCall&) = delete;
 
-  /// Ends a call that has succeeded: prints its report.
+  /// Prints the report if HEADGATE_VERBOSE is on. Call it only after the attention call has succeeded.
   void end() const;
 
  private:

@@ -18,7 +18,7 @@ void check_numbers(Call& call, const ConstTensorView& from) {
   call.input({"from", from}, {DType::f32, DType::f64, DType::bf16, DType::f16});
 }
 
-/// Calls visit(i0, i1, i2) for every row of a 4-d shape.
+/// Calls visit(a, b, c) for all indices of the first three dimensions of `shape`.
 template <class Visit>
 void for_each_row(const Shape& shape, const Visit& visit) {
   for (std::int64_t a = 0; a < shape[0]; ++a) {
@@ -78,11 +78,11 @@ void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTen
     float largest = 0.0F;
     for (std::int64_t i = 0; i < n; ++i) {
       const float x = std::abs(static_cast<float>(widened(in[i * from.strides[3]])));
-      if (x > largest || std::isnan(x)) largest = x;  // NaN stays: no later comparison with NaN is true
+      if (x > largest || std::isnan(x)) largest = x;  // a NaN in `largest` stays: x > NaN is false
     }
     const float s = largest / kLargest;
     const bool divides = s > 0.0F && std::isfinite(s);
-    // Clamps because a subnormal scale has lost bits, so a quotient may exceed 127.
+    // Clamps to ±127. A subnormal scale has few significant bits, so that x / s may exceed 127.
     for (std::int64_t i = 0; i < n; ++i) {
       const float x = divides ? static_cast<float>(widened(in[i * from.strides[3]])) / s : 0.0F;
       out[i * to.strides[3]] = static_cast<std::int8_t>(std::lrint(std::clamp(x, -kLargest, kLargest)));

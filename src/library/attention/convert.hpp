@@ -5,7 +5,7 @@
 
 namespace headgate {
 
-/// Implement convert and quantize (headgate/convert.hpp) without checking their arguments.
+/// Implement convert() and quantize() of headgate/convert.hpp, but do not check the arguments.
 void convert_unchecked(const TensorView& to, const ConstTensorView& from);
 void quantize_unchecked(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 

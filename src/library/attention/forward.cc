@@ -14,11 +14,11 @@
 namespace headgate {
 namespace {
 
-/// Reduces max_logit over queries if it has a figure for each head. Backends compute a figure for each row: the problem
-/// gets memory for these.
+/// Computes max_logit per head, if that is requested, as the maximum over the head's rows.
+/// Backends write max_logit per row, so this class gives them a buffer with one value per row.
 class HeadMaxima {
  public:
-  /// Throws std::bad_alloc if there is no memory for a figure of each row.
+  /// Allocates the buffer if max_logit is requested per head. Throws std::bad_alloc if it is too large.
   explicit HeadMaxima(ForwardProblem& p) : p_(p), heads_(p.outputs.max_logit) {
     const Shape& q = p.inputs.q.shape;
     rows_.shape = {q[0], q[1], q[2], 1};
@@ -32,7 +32,7 @@ class HeadMaxima {
     p.outputs.max_logit = rows_;
   }
 
-  /// Writes the maxima of the rows, after the backend has computed these.
+  /// Writes the maximum of each head. Call it after the backend has filled the buffer.
   void write() const {
     if (memory_ == nullptr) return;
     const bool packed = p_.packed();
@@ -46,7 +46,7 @@ class HeadMaxima {
   }
 
  private:
-  /// Returns the largest figure of rows [begin, end), NaN if one is NaN.
+  /// Returns the largest max_logit of rows [begin, end) of head h, or NaN if one of them is NaN.
   double largest_of(std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end) const {
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t i = begin; i < end; ++i) {

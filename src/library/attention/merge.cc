@@ -16,7 +16,8 @@
 namespace headgate {
 namespace {
 
-/// Checks the parts and sets the sizes of the problem. `names` owns the names of the parts' tensors.
+/// Checks the parts and sets the sizes in `m`.
+/// Stores the tensors' names for error messages in `names`, such as "parts[0].attn".
 void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::string>& names, MergeProblem& m) {
   if (parts.empty()) call.fail("parts is empty but must have at least one part");
   names.reserve(2 * parts.size());
@@ -46,7 +47,7 @@ void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::
   m.parts = parts;
 }
 
-/// Fails if the lse of any part is +∞. `names` are the names that check_parts stored.
+/// Fails if the lse of any part contains +∞, which marks a row that was not computed. `names` comes from check_parts().
 void check_parts_computed(const Call& call, const MergeProblem& m, const std::vector<std::string>& names) {
   for (std::size_t n = 0; n < m.parts.size(); ++n) {
     check_rows_computed(call, {names[2 * n + 1].c_str(), m.parts[n].lse});
@@ -76,7 +77,7 @@ void check_lse_output(Call& call, const Argument& arg, const MergeProblem& m) {
   call.shape(arg, "(B,Hq,T,1)", {m.B, m.Hq, m.T, 1});
 }
 
-/// Checks a vector with one entry per batch, each from `low` to `high`.
+/// Checks a vector (1,1,1,B) of integers from `low` to `high`.
 void check_vector(const Call& call, const Argument& arg, std::int64_t B, std::int64_t low, std::int64_t high) {
   if (!call.given(arg)) return;
   if (arg.view.dtype != DType::i32 && arg.view.dtype != DType::i64) {

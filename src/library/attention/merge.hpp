@@ -8,23 +8,23 @@
 
 namespace headgate {
 
-/// Checked arguments of attention_merge, or of its backward pass if incoming.dy is present.
+/// Holds the checked arguments of attention_merge or, if incoming.dy is present, of attention_merge_backward.
 struct MergeProblem {
   std::int64_t B = 0, Hq = 0, T = 0, Dv = 0;
-  DType dtype = DType::none;      ///< dtype of attn in all parts
+  DType dtype = DType::none;      ///< dtype of every part's attn
   GateFn gate_fn = GateFn::none;  ///< none if there is no gate
   GateOp gate_op = GateOp::mul;
-  ExecutionContext context;  ///< the context with its defaults resolved
+  ExecutionContext context;  ///< execution context, with its defaults filled in
   std::span<const MergePart> parts;
-  ConstTensorView gate;  ///< absent if gate_fn is none
+  ConstTensorView gate;  ///< gate logits; absent if gate_fn is none
   AttentionOutputs outputs;
   AttentionIncoming incoming;
   std::span<const MergePartGradients> gradients;
   TensorView dgate;
 };
 
-/// Merges the parts on the CPU (cpu/merge_kernel.cc). Throws std::bad_alloc, before any output is written, and
-/// Cancelled.
+/// Merges the parts on the CPU, forward or backward (cpu/merge_kernel.cc).
+/// Throws Cancelled, or std::bad_alloc before it writes any output.
 void cpu_merge(const MergeProblem& problem);
 
 }  // namespace headgate

@@ -22,7 +22,7 @@
 namespace headgate {
 namespace {
 
-/// Checks the shape of the block table, which has one row per sequence, and sets page and S.
+/// Checks the shape of the block table, if there is one: it needs one row per sequence. Sets p.page and p.S from it.
 void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument table{"block_table", in.block_table};
   if (!call.given(table)) return;
@@ -57,7 +57,7 @@ void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Checks q, k and v, and sets the sizes that their shapes determine.
+/// Checks q, k and v. Sets the sizes in `p` that follow from their shapes.
 void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
@@ -90,7 +90,7 @@ void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   p.group = p.Hkv == 0 ? 1 : p.Hq / p.Hkv;
 }
 
-/// Fails if the number of scores overflows 64 bits.
+/// Fails if the number of attention scores overflows 64 bits.
 void check_size_of_scores(const Call& call, const AttentionInputs& in, const Problem& p) {
   const std::int64_t batches = p.page > 0 ? p.N : p.B;
   if (product_fits({batches, p.Hq, p.T, p.S})) return;
@@ -98,7 +98,7 @@ void check_size_of_scores(const Call& call, const AttentionInputs& in, const Pro
             shape_text(in.k.shape), batches == p.B ? "B" : "N");
 }
 
-/// Checks the scales of int8 keys and values: one scale per row of k and v.
+/// Checks k_scale and v_scale. int8 keys and values need one scale per token and head; other dtypes have none.
 void check_scales(Call& call, const AttentionInputs& in) {
   for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
                                   std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
@@ -114,10 +114,11 @@ void check_scales(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Returns true if one thread computes a call before a second one starts: 2^18 multiply-adds take some ten
-/// microseconds. If fewer than eight queries share a key, half as many take as long, because each number read is used
-/// less often. The bounds were measured in the forward pass. In the backward pass, two threads are faster from twice as
-/// many on.
+/// Returns whether the call is so small that one thread finishes before a second one could start.
+/// One thread computes 2^18 multiply-adds in about ten microseconds.
+/// If fewer than eight queries share a key, the limit is half of that: each loaded number is then used less often.
+/// The limits were measured in the forward pass.
+/// In the backward pass, two threads are faster only from twice these limits on.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -133,7 +134,7 @@ void check_dropout(const Call& call, const AttentionOptions& options) {
 
 void check_options(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
-  // Kernels multiply by scale · log2 e.
+  // Kernels multiply scores by scale · log2(e), which must be finite too.
   if (!(std::abs(p.scale) * std::numbers::log2e <= range.huge)) {
     call.fail("scale is {} but must be finite in {}, times log2(e) too", p.scale, range.name);
   }
@@ -158,7 +159,7 @@ void check_options(const Call& call, const AttentionOptions& options, const Comp
   p.window_right = options.window_right;
   if (options.causality == Causality::causal && (p.window_right == kNoWindow || p.window_right > 0)) p.window_right = 0;
   if (p.inputs.query_offsets.present()) return;
-  // Drops windows that hide no key.
+  // Removes window limits that hide no key.
   if (p.window_left >= p.S - 1) p.window_left = kNoWindow;
   if (p.window_right >= p.T - 1) p.window_right = kNoWindow;
 }
@@ -210,7 +211,7 @@ void check_biases_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
-/// Checks the bounds of packed queries and sets the number of sequences.
+/// Checks cu_seqlens_q, the bounds of the sequences in packed queries. Sets p.N, the number of sequences.
 void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   p.N = p.B;
@@ -221,7 +222,7 @@ void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   p.N = queries.view.shape[3] - 1;
 }
 
-/// Checks the bounds of packed keys, which must be absent if keys lie in pages.
+/// Checks cu_seqlens_k, the bounds of the sequences in packed keys. It must be absent if there is a block table.
 void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
@@ -237,7 +238,7 @@ void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   call.same_dim(keys, queries, 3, "N + 1");
 }
 
-/// Returns the symbolic shape of a vector with one entry per sequence.
+/// Returns the shape of a vector with one entry per sequence, as text for error messages.
 const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
 
 void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
@@ -262,7 +263,7 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   call.entries(offsets, p.N, -kMaxQueryOffset, kMaxQueryOffset);
 }
 
-/// Checks the block table's entries for keys within key_lengths. Other entries are not read.
+/// Checks the page numbers in the block table, up to the page of each sequence's last key. Later entries are not read.
 void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
   if (!in.block_table.present()) return;
   if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
@@ -279,14 +280,15 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
   }
 }
 
-/// Checks the entries of one list of keys, in a sequence of S keys. `at` is the list's position in key_indices.
+/// Checks the K entries of one key list. Each must be -1 or the number of a key block, from 0 to `blocks` - 1.
+/// `at` is the list's index in key_indices, for the error message.
 template <typename Index>
 void check_list(const Call& call, const Index* list, std::int64_t stride, std::int64_t K, std::int64_t blocks,
                 const std::array<std::int64_t, 3>& at) {
   const auto is_wrong = [blocks](std::int64_t e) { return e < -1 || e >= blocks; };
   bool any_wrong = false;
   if (stride == 1) {
-    for (std::int64_t n = 0; n < K; ++n) any_wrong |= is_wrong(list[n]);  // in vectors
+    for (std::int64_t n = 0; n < K; ++n) any_wrong |= is_wrong(list[n]);  // vectorized: no early exit
     if (!any_wrong) return;
   }
   for (std::int64_t n = 0; n < K; ++n) {
@@ -296,7 +298,7 @@ void check_list(const Call& call, const Index* list, std::int64_t stride, std::i
   }
 }
 
-/// Checks the lists of keys, one per query and key/value head, and broadcasts them.
+/// Checks key_indices, which has one key list per query and key/value head. Broadcasts it over batches and heads.
 void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
   const Argument arg{"key_indices", in.key_indices};
   p.key_block_size = options.key_block_size;
@@ -352,7 +354,8 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
   }
 }
 
-/// Checks the sinks, finite or −∞: one logit per query head, or one per query, which all batches may share.
+/// Checks the sink logits, which must be finite or −∞. There is one per query head, or one per query and query head.
+/// All batches may share them.
 void check_sinks(Call& call, const AttentionInputs& in, const ComputeRange& range, Problem& p) {
   const Argument arg{"sinks", in.sinks};
   if (!call.given(arg)) return;
@@ -399,11 +402,11 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   return p;
 }
 
-/// Selects whether a call reads or writes its tensors.
+/// Tells check_query_tensors() whether the call reads or writes the tensors.
 enum class Access { reads, writes };
 
-/// Checks tensors with one row for each query of a head: outputs, which may all be absent, saved tensors and incoming
-/// gradients.
+/// Checks the tensors that `kRows` lists: outputs, saved tensors or incoming gradients.
+/// Fails if the call reads a tensor and requires it, but it is absent.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {
@@ -426,7 +429,9 @@ void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   }
 }
 
-/// Checks the saved tensors, which the backward pass reads: y and lse always, attn if y does not determine it.
+/// Checks the saved tensors of the backward pass.
+/// It requires y and lse, and also attn if `needs_attn`.
+/// dgate depends on attn, and y does not determine attn where the gate is 0.
 void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const Problem& p) {
   check_query_tensors<Access::reads, kSavedTensors>(call, saved, p);
   if (needs_attn && !saved.attn.present()) {
@@ -434,7 +439,8 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// Returns the inputs of a call that reads no values: k replaces v, with the gate's number of columns.
+/// Returns the inputs of a call that does not read v.
+/// Puts k in the place of v, with as many columns as the gate has, so that the checks of v's shape pass.
 AttentionInputs without_values(const AttentionInputs& given) {
   AttentionInputs in = given;
   in.v = in.k;
@@ -444,7 +450,7 @@ AttentionInputs without_values(const AttentionInputs& given) {
   return in;
 }
 
-/// Returns the inputs that statistics read.
+/// Returns the inputs that attention_statistics reads: without v, and without the gate unless first_gated is requested.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
   AttentionInputs in = given;
@@ -477,8 +483,8 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
   }
 }
 
-/// Prepares a forward pass without y, which computes lse, weights or max_logit alone. v then has no columns, so that
-/// kernels multiply by no values, and the gate is not read.
+/// Turns `p` into a forward pass without y, which writes only lse, weights or max_logit.
+/// Sets Dv to 0, so that kernels multiply by no values. Removes the gate, which is not read.
 void leave_out_y(const Call& call, ForwardProblem& p) {
   if (p.outputs.attn.present()) call.fail("attn is asked for but y is absent");
   if (!p.outputs.lse.present() && !p.outputs.weights.present() && !p.outputs.max_logit.present()) {
@@ -491,7 +497,8 @@ void leave_out_y(const Call& call, ForwardProblem& p) {
   p.inputs.gate = {};
 }
 
-/// Sets the number of sequences to 0 if all are empty: they need no work, however many there are.
+/// Sets B and N to 0 if there are no queries and no keys.
+/// Kernels loop over sequences, and any number of them may be empty.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
@@ -542,7 +549,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // lse = +∞ marks rows that the forward pass skipped
+  AttentionOptions all_rows = options;  // lse = +∞ already marks the rows that gate_threshold skipped
   all_rows.gate_threshold = 0.0;
   all_rows.dropout = 0.0;  // lse does not depend on dropout
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;

@@ -9,50 +9,52 @@
 
 namespace headgate {
 
-/// Queries and keys that attend to each other, as ranges of rows of the tensors.
+/// Locates one sequence's queries and keys in the tensors. Queries attend only to keys of their own sequence.
 struct Sequence {
-  std::int64_t b = 0;               ///< batch index in tensors with a row per query
-  std::int64_t kb = 0;              ///< batch index in tensors with a row per key, if these are not paged
-  std::int64_t q0 = 0, T = 0;       ///< first query row, and number of queries
-  std::int64_t k0 = 0, S = 0;       ///< first key row, and number of keys
-  std::int64_t keys = 0;            ///< number of keys that are visible and read, from the first on
-  std::int64_t first_position = 0;  ///< query i stands at key position first_position + i
-  std::int64_t number = 0;          ///< index among the call's sequences, and row of the block table
+  std::int64_t b = 0;               ///< batch index in q and other tensors with one row per query
+  std::int64_t kb = 0;              ///< batch index in k and other tensors with one row per key, if k is not paged
+  std::int64_t q0 = 0, T = 0;       ///< row of the first query in q, and number of queries
+  std::int64_t k0 = 0, S = 0;       ///< row of the first key in k, and number of keys
+  std::int64_t keys = 0;            ///< number of keys that are read; key_lengths hides the last S − keys
+  std::int64_t first_position = 0;  ///< query i is aligned with key first_position + i
+  std::int64_t number = 0;          ///< index of the sequence in the call, and its row in the block table
 };
 
 struct CallReport;
 
-/// Value of window_left or window_right for a side without a limit.
+/// Value of window_left or window_right that means no limit on that side.
 inline constexpr std::int64_t kNoWindow = -1;
 
-/// Arguments that both passes share, checked and normalised.
+/// Holds the checked arguments that forward, backward and statistics have in common.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
-  std::int64_t group = 1;  ///< Hq / Hkv
+  std::int64_t group = 1;  ///< query heads that share a key/value head: Hq / Hkv
   std::int64_t N = 0;      ///< number of sequences: B, or the number of sequences in a packed batch
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
-  /// Key j is visible to a query at position `at` iff at − window_left ≤ j ≤ at + window_right. kNoWindow means no
-  /// limit. Causality is included in window_right.
+  /// A query at position p sees key j if p − window_left ≤ j ≤ p + window_right. kNoWindow means no limit on that side.
+  /// Causality is stored here too: it lowers window_right to 0.
   std::int64_t window_left = kNoWindow, window_right = kNoWindow;
   GateFn gate_fn = GateFn::none;  ///< none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  double gate_threshold = 0.0;  ///< if > 0, rows with gates of at most this magnitude are skipped; the gate multiplies
+  double gate_threshold = 0.0;  ///< if > 0, skips rows whose |gate| is at most this; gate_op is then mul
   Precision precision = Precision::exact;
-  double dropout = 0.0;  ///< probability of dropping a weight, in [0, 1)
+  double dropout = 0.0;  ///< probability that an attention weight is dropped, in [0, 1)
   std::int64_t dropout_seed = 0;
   std::int64_t key_block_size = 1;  ///< keys per entry of key_indices
-  std::int64_t page = 0;            ///< tokens per page of k and v, if a block table orders pages; 0: not paged
-  ExecutionContext context;         ///< the context with its defaults resolved
-  CallReport* report = nullptr;     ///< receives the backend's report, unless null
-  /// The inputs as given, with two changes. By stride 0, bias, key_bias and mask are broadcast to (B,Hq,T,S), sinks
-  /// to (B,Hq,T,1) and key_indices to (B,Hkv,T,K). gate is absent if gate_fn is none.
+  std::int64_t page = 0;            ///< tokens per page of k and v; 0 if there is no block table
+  ExecutionContext context;         ///< execution context, with its defaults filled in
+  CallReport* report = nullptr;     ///< where the backend records its routes, unless null
+  /// The caller's inputs with two changes.
+  /// Stride 0 broadcasts bias, key_bias and mask to (B,Hq,T,S), sinks to (B,Hq,T,1) and key_indices to (B,Hkv,T,K).
+  /// gate is absent if gate_fn is none.
   AttentionInputs inputs;
-  bool sinks_by_query = false;  ///< true if sinks are given for each query, false if for each head
+  bool sinks_by_query = false;  ///< true if there is a sink logit per query and head, false if one per head
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }
-  /// Returns true if the keys of a packed batch are packed like its queries. Otherwise each sequence has its own pages.
+  /// Returns whether keys are packed like the queries.
+  /// In a packed batch with a block table they are not: each sequence then has pages of its own.
   bool packs_keys() const { return packed() && page == 0; }
   std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
@@ -71,43 +73,45 @@ struct Problem {
     s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
-  /// Returns the key position after the last query, unless query_offsets are given. This is S, whether or not the last
-  /// keys are hidden. In a packed batch over pages, S is the room for the longest sequence, so the result is the number
-  /// of keys present.
+  /// Returns the position after that of the last query, if query_offsets is absent.
+  /// This is S, even if key_lengths hides the last keys.
+  /// In a packed batch with pages, S is the capacity of a row of the block table.
+  /// The result is then the sequence's number of keys.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   /// Returns the ALiBi slope of query head h in sequence n.
   double alibi_slope(std::int64_t n, std::int64_t h) const {
     return load(inputs.alibi_slopes, 0, 0, inputs.alibi_slopes.shape[2] == 1 ? 0 : n, h);
   }
-  /// Returns the sink logit of query i of a sequence in head h.
+  /// Returns the sink logit of query i of sequence s, in query head h.
   double sink(const Sequence& s, std::int64_t h, std::int64_t i) const {
     return load(inputs.sinks, s.b, h, s.q0 + i, 0);
   }
 };
 
-/// Checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns and gate is absent.
+/// Holds the checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns and gate is absent.
 struct ForwardProblem : Problem {
   AttentionOutputs outputs;
 };
 
-/// Checked arguments of a backward pass.
+/// Holds the checked arguments of a backward pass.
 struct BackwardProblem : Problem {
   AttentionSaved saved;
   AttentionIncoming incoming;
   AttentionGradients gradients;
 };
 
-/// Checked arguments of attention_statistics. v is absent, and so is gate unless first_gated is requested. Dv is the
-/// gate's last dimension, or 1.
+/// Holds the checked arguments of attention_statistics. v is absent. gate is present only if first_gated is requested.
+/// Dv is the gate's last dimension, or 1 without a gate.
 struct StatisticsProblem : Problem {
-  bool causal = false;  ///< true if queries see no later key, but may see the key at their own position
+  bool causal = false;  ///< true if queries see the key at their own position, but no later key
   ConstTensorView lse;
   StatisticsSelection selection;
   AttentionStatistics outputs;
 };
 
-/// Check the arguments and return the problem. Throw Error, naming the argument and the values, unless the arguments
-/// fit together. Only integer inputs, alibi_slopes and sinks are read, and lse by check_backward.
+/// Check the arguments and return them as a problem.
+/// Throw Error with the argument's name and values if arguments are invalid.
+/// They read the elements of integer inputs, alibi_slopes and sinks. check_backward also reads those of lse.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
