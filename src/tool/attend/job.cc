@@ -13,7 +13,7 @@
 namespace headgate::attend {
 namespace {
 
-/// Makes an array with the dimensions of q except the last, followed by `last`.
+/// Makes an array whose shape is q's without the last dimension, followed by the dimensions `last`.
 io::Array make_output(DType dtype, const io::Array& q, std::vector<std::int64_t> last) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 1);
   shape.insert(shape.end(), last.begin(), last.end());
@@ -37,8 +37,9 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, views_of<kIncomingTensors>(a.incoming), options);
 }
 
-/// Makes the array of a statistic. Its shape begins with q's leading dimensions, or with (N,Hq) if it has one entry per
-/// sequence. The output's own dimensions follow, without those that are always 1.
+/// Makes the array of a statistic.
+/// Its shape begins with q's dimensions before (T,D), or with (N,Hq) if the statistic has one entry per sequence.
+/// The statistic's own dimensions follow, except those that are always 1.
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
   const Shape whole = sizes.shape(output);
@@ -86,7 +87,7 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the outputs that are written or that a later stage needs.
+/// Makes the arrays of the outputs that are written to files or read by statistics or the backward pass.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {
   using O = AttentionOutputs;

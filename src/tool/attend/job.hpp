@@ -14,16 +14,18 @@
 #include "models/io/npy.hpp"
 #include "tool/attend/operation.hpp"
 
-// Implements `headgate attend`: reads arrays from .npy files, runs attention forward and backward, writes .npy files.
+// Implements `headgate attend`: reads arrays from .npy files, runs attention on them and writes the results to .npy
+// files.
 
 namespace headgate::attend {
 
-/// Selects the outputs of attention_statistics and the directory for them. Each output becomes a file with its name.
+/// Selects the outputs of attention_statistics to write, and their directory.
+/// Each becomes a file with its name, such as entropy.npy.
 struct Statistics {
   std::string directory;               ///< empty: no statistics are written
   std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
-  std::optional<std::int64_t> window;  ///< empty: no window_share
-  std::vector<std::int64_t> queries;   ///< queries of the output `rows`
+  std::optional<std::int64_t> window;  ///< window of window_share; empty: window_share is not written
+  std::vector<std::int64_t> queries;   ///< queries whose weights are written as the output `rows`
   bool gated = false;                  ///< whether first_gated is written
 
   bool wants(const StatisticsOutput& output) const;
@@ -48,15 +50,15 @@ struct Results : OperationResults<AttentionTables> {
   std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of kStatisticsOutputs
 };
 
-/// Checks the paths of all output files and throws as check_paths does. Writes nothing.
+/// Checks the paths of all output files with check_paths(), which throws for unusable ones. Writes nothing.
 void check_outputs(const Files& files);
 
-/// Computes the results that `files` has paths for. `off_by_one` gives every head a sink logit of 0. Throws
-/// io::FileError and Error for arrays that do not fit.
+/// Computes the outputs, statistics and gradients that `files` asks for.
+/// `off_by_one` gives every head a sink logit of 0. Throws io::FileError or Error if the arrays do not fit together.
 Results compute(const Files& files, const Arrays& arrays, const AttentionOptions& options, bool off_by_one,
                 const OnStage& on_stage);
 
-/// Writes all output files atomically (all of them or none) and returns their entries.
+/// Writes all output files, or none if one of them fails. Returns the list of files.
 std::vector<io::NpyWriter::Entry> write_outputs(const Files& files, const Results& results);
 
 }  // namespace headgate::attend

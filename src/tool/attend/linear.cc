@@ -9,8 +9,9 @@
 namespace headgate::attend {
 namespace {
 
-/// Returns the shape of an output. y has the rank of q and max(Hq, Hv) heads. State dimensions are clamped to
-/// kMaxStateDim; the call rejects larger problems anyway.
+/// Returns the shape of the output `row`: y or a state. y has the rank of q and max(Hq, Hv) heads.
+/// The dimensions of a state are clamped to kMaxStateDim, so that no huge array is made before
+/// linear_attention_forward() rejects the inputs.
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {
   const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
   if (row.kind == TensorKind::state) {
@@ -49,18 +50,19 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
   linear_attention_backward(gradients, in, views_of<kLinearIncoming>(a.incoming), options);
 }
 
-/// Makes the array of a statistics or weights output. Its shape begins with q's leading dimensions, or with (N,H) if it
-/// has one entry per sequence. The output's own dimensions follow, without those that are always 1.
+/// Makes the array of a statistic or of weights.
+/// Its shape begins with q's dimensions before (T,D), or with (N,H) if it has one entry per sequence.
+/// The output's own dimensions follow, except those that are always 1.
 template <class Row>
 io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
   const Shape shape = sizes.shape(row.of);
-  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // dimensions B and H that q lacks
+  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // q may lack B, or B and H
   const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.of));
   return io::make_array(q.dtype == DType::f64 ? DType::f64 : DType::f32,
                         {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});
 }
 
-/// Makes the arrays of the wanted outputs and returns views of them.
+/// Makes an array for each output in `rows` that `wants` accepts. Returns views of the arrays.
 template <class Rows, class Wants>
 auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes& sizes, const Wants& wants,
                   std::array<io::Array, std::tuple_size_v<Rows>>& arrays) {
@@ -89,7 +91,7 @@ void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const L
   linear_attention_weights(weights, in, make_vector_view(wanted.queries.data(), R), options);
 }
 
-/// Calls visit(row, array) for each statistics or weights output that is written.
+/// Calls visit(row, array) for each statistic and each weights output to write; `row` is its table entry.
 template <class Visit>
 void for_each_figure(const LinearFigureFiles& wanted, const LinearResults& results, const Visit& visit) {
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {

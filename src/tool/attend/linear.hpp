@@ -13,8 +13,8 @@
 #include "library/core/linear_statistics_rows.hpp"
 #include "tool/attend/operation.hpp"
 
-// Implements `headgate linear`: reads arrays from .npy files, runs linear attention forward and backward, writes .npy
-// files.
+// Implements `headgate linear`: reads arrays from .npy files, runs linear attention on them and writes the results to
+// .npy files.
 
 namespace headgate::attend {
 
@@ -25,14 +25,15 @@ struct LinearTables {
   static constexpr const auto& kGradients = kLinearGradients;
 };
 
-/// Selects the weights and statistics to write and the directory for them. Each output becomes a file with its name.
+/// Selects the weights and statistics to write, and their directory.
+/// Each becomes a file with its name, such as reach.npy.
 struct LinearFigureFiles {
   std::string directory;              ///< empty: none are written
   std::vector<std::int64_t> queries;  ///< queries for which weights are written
 
   bool wants_weights() const { return !directory.empty() && !queries.empty(); }
-  /// Returns whether a statistic is written. Means over queries are not: readers can compute them from the per-query
-  /// files.
+  /// Returns whether a statistic is written.
+  /// Means over a sequence are not written: users can compute them from the values per query.
   bool wants(const LinearStatisticsOutput& output) const {
     return !directory.empty() && output.of != LinearFigureOf::sequence;
   }
@@ -53,14 +54,15 @@ struct LinearResults : OperationResults<LinearTables> {
   std::array<io::Array, kLinearStatistics.size()> statistics;  ///< in the order of kLinearStatistics
 };
 
-/// Checks the paths of all output files and throws as check_paths does. Writes nothing.
+/// Checks the paths of all output files with check_paths(), which throws for unusable ones. Writes nothing.
 void check_outputs(const LinearFiles& files);
 
-/// Computes the results that `files` has paths for. Throws io::FileError and Error for arrays that do not fit.
+/// Computes the outputs, weights, statistics and gradients that `files` asks for.
+/// Throws io::FileError or Error if the arrays do not fit together.
 LinearResults compute(const LinearFiles& files, const LinearArrays& arrays, const LinearAttentionOptions& options,
                       const OnStage& on_stage);
 
-/// Writes all output files atomically (all of them or none) and returns their entries.
+/// Writes all output files, or none if one of them fails. Returns the list of files.
 std::vector<io::NpyWriter::Entry> write_outputs(const LinearFiles& files, const LinearResults& results);
 
 }  // namespace headgate::attend

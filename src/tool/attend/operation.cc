@@ -13,7 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Limit of B·H. A file without elements may have any number of heads, and every head is visited.
+// Largest number of heads in all batches, B·H.
+// An array without elements may claim any number, and calls loop over all heads.
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
 
 void require_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,
@@ -40,7 +41,7 @@ void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io
 
 void add_file(io::NpyWriter& writer, const std::string& path, const io::Array& array) {
   if (!array.present()) return;
-  // NumPy has no bf16; f32 represents every bf16 value exactly.
+  // Writes bf16 as f32, because NumPy has no bf16. f32 represents every bf16 value exactly.
   if (array.dtype == DType::bf16) {
     writer.add(path, converted(array, DType::f32));
   } else {

@@ -21,14 +21,15 @@
 #include "models/io/output_guard.hpp"
 #include "tool/attend/reader.hpp"
 
-// Runs an operation on .npy files. `Tables` lists its tensors: kInputs (q first), kIncoming, kOutputs and kGradients.
+// Defines templates that run attention or linear attention on .npy files.
+// `Tables` lists the operation's tensors in four tables: kInputs (q first), kIncoming, kOutputs and kGradients.
 
 namespace headgate::attend {
 
-/// Called at the beginning of each stage with its name, such as "forward pass".
+/// Callback at the beginning of each stage. It receives the stage's name, such as "forward pass".
 using OnStage = std::function<void(const char* stage)>;
 
-/// Paths of the files; empty if not given.
+/// Holds the paths of the operation's files. A path is empty if no file is given.
 template <class Tables>
 struct OperationFiles {
   PerTensor<std::string, Tables::kInputs> inputs;
@@ -39,7 +40,7 @@ struct OperationFiles {
   const std::string& q() const { return inputs[Tables::kInputs.front().member]; }
 };
 
-/// Arrays read from the files, in the dtypes of the computation.
+/// Holds the arrays read from the files, converted to the dtypes of the computation.
 template <class Tables>
 struct OperationArrays {
   PerTensor<io::Array, Tables::kInputs> inputs;
@@ -88,13 +89,13 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
   return paths;
 }
 
-/// Throws if two outputs have the same path, an output would overwrite an input, or the directory of an output is not
-/// writable. Writes nothing. The entries of `directories` may not exist yet: they are created later.
+/// Throws if two outputs have the same path, if an output would overwrite an input, or if a path is not writable.
+/// Writes nothing. Directories in `directories` may be missing: they are created later, when their files are written.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);
 
-/// Reads every input. Arrays with the dtype of q are converted to `dtype`; if it is empty, they must share one dtype.
-/// int8 arrays are not converted. Throws io::FileError or Error.
+/// Reads every input and incoming gradient. Converts q, and arrays that must have q's dtype, to `dtype`.
+/// If `dtype` is empty, these arrays must share one dtype. Does not convert int8 arrays. Throws io::FileError or Error.
 template <class Tables>
 OperationArrays<Tables> read_arrays(const OperationFiles<Tables>& files, std::optional<DType> dtype) {
   Reader reader(files.q(), dtype);
@@ -108,10 +109,10 @@ OperationArrays<Tables> read_arrays(const OperationFiles<Tables>& files, std::op
   return arrays;
 }
 
-/// Adds a file for `array` if it is present.
+/// Adds a file with the contents of `array` to `writer`, if the array is present.
 void add_file(io::NpyWriter& writer, const std::string& path, const io::Array& array);
 
-/// Adds a file for each output and gradient that is present and has a path in `files`.
+/// Adds a file to `writer` for each output and gradient that is present and has a path in `files`.
 template <class Tables>
 void add_results(io::NpyWriter& writer, const OperationFiles<Tables>& files, const OperationResults<Tables>& results) {
   for (std::size_t n = 0; n < Tables::kOutputs.size(); ++n) {
@@ -126,7 +127,7 @@ void add_results(io::NpyWriter& writer, const OperationFiles<Tables>& files, con
 
 // --- arrays ---------------------------------------------------------------------------------------------------------
 
-/// Returns a view with four dimensions; missing leading dimensions have size 1.
+/// Returns a four-dimensional view of `array`. Leading dimensions that the array lacks have size 1.
 template <typename Array>
 auto view4(Array& array) {
   std::conditional_t<std::is_const_v<Array>, ConstTensorView, TensorView> view;
@@ -141,7 +142,7 @@ auto view4(Array& array) {
   return view;
 }
 
-/// Returns a view (B,Hq,T,1) of an array with q's leading dimensions.
+/// Returns a view (B,Hq,T,1) of an array (T), (Hq,T) or (B,Hq,T).
 template <typename Array>
 auto row_view(Array& array) {
   auto view = view4(array);
@@ -175,7 +176,7 @@ auto view_of(const Row& row, Array& array) {
   return by_query ? row_view(array) : view4(array);
 }
 
-/// Returns the views of all arrays of a table.
+/// Returns views of all arrays that the table `kRows` lists.
 template <const auto& kRows>
 auto views_of(const PerTensor<io::Array, kRows>& arrays) {
   typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
@@ -186,14 +187,15 @@ auto views_of(const PerTensor<io::Array, kRows>& arrays) {
 /// Throws io::FileError unless q has a rank from 2 to 4.
 void check_rank_of_q(const std::string& path, const io::Array& q);
 
-/// Throws io::FileError if the array is present but does not have the rank that its kind requires beside q.
+/// Throws io::FileError if the array is present and its rank does not fit its kind and the rank of q.
 void check_rank(TensorKind kind, std::string_view shape, const std::string& path, const io::Array& array,
                 const io::Array& q);
 
-/// Throws Error if `rows`, given by `option`, name a query that q does not have.
+/// Throws Error if `rows` contains a number that is not a query of q.
+/// `option` is the command-line option that set `rows`.
 void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q);
 
-/// Throws io::FileError if B·H of the array exceeds the limit of a call.
+/// Throws io::FileError if the array has more than 2^24 heads in all batches, B·H.
 void check_heads(const std::string& path, const io::Array& array);
 
 template <class Tables>
@@ -214,10 +216,12 @@ void check_ranks(const OperationFiles<Tables>& files, const OperationArrays<Tabl
 
 // --- messages -------------------------------------------------------------------------------------------------------
 
-/// Returns a library message without the function's name at its beginning; the command line prints the verb instead.
+/// Removes the library function's name, such as "attention_forward: ", from the beginning of an error message.
+/// The command line prints the command's verb instead.
 std::string without_function(std::string what);
 
-/// Returns the file of the argument that a library message begins with, or an empty string if it begins with none.
+/// Returns the path of the file for the argument that an error message names first, or "" if it names none.
+/// For example, "bias has dtype i32" returns the path of the bias.
 template <class Tables>
 std::string file_of_argument(const OperationFiles<Tables>& files, std::string_view message) {
   constexpr std::string_view kIncomingWord = "incoming ";
@@ -233,7 +237,8 @@ std::string file_of_argument(const OperationFiles<Tables>& files, std::string_vi
   return "";
 }
 
-/// Calls call(). If it throws Error, throws an error that names the file of the argument instead.
+/// Runs call().
+/// If it throws Error about the argument from some file, throws io::FileError with that file's path instead.
 template <class Tables, class Call>
 void run_on_files(const OperationFiles<Tables>& files, const Call& call) {
   try {

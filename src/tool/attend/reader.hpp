@@ -9,18 +9,19 @@
 
 namespace headgate::attend {
 
-/// Returns the array in another dtype. Elements are converted in memory order; the strides stay the same.
+/// Returns a copy of the array in another dtype, with the same strides.
 io::Array converted(const io::Array& from, DType dtype);
 
-/// Reads input files in the dtypes that the computation requires.
+/// Reads input files and converts the arrays to the dtypes of the computation.
 class Reader {
  public:
-  /// Reads q. Arrays with the dtype of q are converted to `dtype`; if it is empty, they are not converted.
+  /// Reads q. The reader converts q, and arrays that must have q's dtype, to `dtype`.
+  /// If `dtype` is empty, these arrays must share one dtype.
   Reader(const std::string& q_path, std::optional<DType> dtype);
 
   io::Array q();
 
-  /// Reads the array of a table row; returns an absent array if the path is empty.
+  /// Reads the array that a tensor table describes in `row`. Returns an absent array if the path is empty.
   template <class Row>
   io::Array read(const Row& row, const std::string& path) const {
     return read(row.elements, row.file.or_f32, path);

@@ -40,7 +40,7 @@ class AttentionJob : public BenchJob {
   double flops() const override { return flops_of(workload_.problem().spec(), op_); }
   double read_bytes() const override {
     const verify::CaseSpec& s = workload_.problem().spec();
-    if (s.T * 8 > s.S) return 0.0;  // many queries read K and V from the caches
+    if (s.T * 8 > s.S) return 0.0;  // with many queries, K and V are read from the caches
     const double row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.key_dtype()));
     return static_cast<double>(s.B * s.Hkv * s.S) * (row + (s.quantized ? 2.0 * sizeof(float) : 0.0));
   }

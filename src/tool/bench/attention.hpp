@@ -7,12 +7,12 @@
 
 namespace headgate::bench {
 
-/// Returns a factory of jobs that make one forward or backward attention call on the problem `spec`. The factory's
-/// argument replaces the number of threads of `spec`.
+/// Returns a factory of jobs that run attention forward or backward on the problem `spec`.
+/// The factory's argument replaces spec.threads.
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
-/// Returns a factory of jobs that call attention_statistics once, for the outputs that `spec` requests, after one
-/// forward pass. A job counts the FLOPs of the forward pass, so that the ratio of the two rates is the ratio of their
+/// Returns a factory of jobs that run attention_statistics() for the outputs that `spec` requests.
+/// The job counts the FLOPs of a forward pass, so that its rate relative to a forward job's is the ratio of their
 /// times.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 

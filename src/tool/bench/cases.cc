@@ -29,21 +29,22 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Guaranteed ratios of rates. 16-bit storage is at most 5% slower than f32, and the gate costs at most 2%. Odd shapes
-// are at most 15% slower than their neighbours. Packed sequences of different lengths are at most 10% slower than equal
-// ones.
+// Guaranteed ratios of FLOP rates. 16-bit storage takes at most 5% longer than f32, and the gate at most 2%.
+// Odd shapes, such as D = 72, reach 85% of the rate of the next regular shape.
+// Packed sequences of different lengths reach 90% of the rate of equally long ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-constexpr double kSequencesFloor = 0.85;  // share of the read limit, for one new token in each of many sequences
-// Guaranteed share of the machine's sgemm rate that a forward pass reaches; more is not required.
+constexpr double kSequencesFloor = 0.85;  // share of the memory read rate, for one new token in each of many sequences
+// Share of the machine's sgemm rate that is enough for a forward pass, even if it misses its guaranteed share of FMA
+// peak.
 constexpr double kSgemmShareFloor = 0.96;
 
-/// Guaranteed speedup of native16 over f32 products of the same bf16 tensors.
+/// Guaranteed speedup of Precision::native16 over Precision::exact on the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// Share of rows that a gate threshold leaves open, in percent, and the guaranteed speedup over computing all rows.
+/// Percentage of rows that a gate threshold leaves open, and the guaranteed speedup over computing all rows.
 struct OpenShare {
   int percent;
   double floor;
@@ -51,12 +52,12 @@ struct OpenShare {
 constexpr std::array kOpenShares{OpenShare{10, 6.0}, OpenShare{30, 2.6}, OpenShare{100, 0.99}};
 /// Guaranteed speedup of decoding when the gate closes half of the GQA groups.
 constexpr double kHalfClosedFloor = 1.7;
-// Guarantees that all statistics take at most 1.15 forward passes. Statistics that do not need the exponential of every
-// score take at most 0.6.
+// Guarantees that all statistics together take at most 1.15 times as long as a forward pass.
+// Statistics that do not need the exponential of every score take at most 0.6 times as long.
 constexpr double kAllStatisticsFloor = 1.0 / 1.15;
 constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
-/// Makes a spec with T = S = length, D = Dv = dim, and an elementwise sigmoid gate that multiplies.
+/// Returns the spec of a problem with T = S = length, D = Dv = dim, and an elementwise sigmoid gate that multiplies.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
   CaseSpec spec;
   spec.Hkv = heads;
@@ -93,8 +94,8 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
   groups.push_back(alone("backward/causal/D128", b, causal(square(kHeads, 2048, 128)), 0.76));
 }
 
-/// Compares the speed of bf16 products with that of f32 products. On a CPU without bf16 products both run the same
-/// code, and no least ratio is required.
+/// Adds cases that compare Precision::native16 with exact on bf16 tensors.
+/// On a CPU without bf16 products both run the same code, so that no ratio is guaranteed.
 void add_native16(std::vector<BenchGroup>& groups) {
   const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
   const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
@@ -112,7 +113,7 @@ void add_native16(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Makes a spec of `new_tokens` queries on 16k keys; `group` query heads share a key/value head.
+/// Returns the spec of decoding: `new_tokens` queries attend to 16384 keys. `group` query heads share a key/value head.
 CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int64_t new_tokens) {
   CaseSpec spec;
   spec.Hkv = heads;
@@ -126,7 +127,8 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// Returns the guaranteed share of the read limit, or of FMA peak if that is reached first, for one new token.
+/// Returns the guaranteed speed of decoding one new token.
+/// It is a share of the memory read rate, or of FMA peak if that limit is reached first.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -235,7 +237,8 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Compares gate thresholds. Every share of open rows counts the same FLOPs, so that ratios of rates are speedups.
+/// Adds cases with gate thresholds.
+/// All count the FLOPs of all rows, even of skipped ones, so that ratios of rates are speedups.
 void add_gate_threshold(std::vector<BenchGroup>& groups) {
   for (const bool is_causal : {false, true}) {
     const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
@@ -269,7 +272,7 @@ void add_gate_threshold(std::vector<BenchGroup>& groups) {
   }
 }
 
-// Compares D = 72 and 80 with 64 and 96, and T = S = 1000 with 1024.
+// Adds cases that compare odd shapes with regular ones: D = 72 with 64, D = 80 with 96, and T = S = 1000 with 1024.
 void add_odd_shapes(std::vector<BenchGroup>& groups) {
   for (const BenchOp op : {BenchOp::forward, BenchOp::backward}) {
     BenchGroup dims;
@@ -289,8 +292,8 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns `spec` as a packed batch of sequences with these numbers of keys. Each sequence has `new_tokens` queries or,
-/// if that is empty, as many queries as keys.
+/// Returns `spec` as a packed batch where sequence n has lengths[n] keys.
+/// Each sequence has `new_tokens` queries or, if that is empty, as many queries as keys.
 CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
   spec.cu_seqlens = DType::i32;
   spec.packed = static_cast<std::int64_t>(lengths.size());
@@ -301,7 +304,8 @@ CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::op
   return spec;
 }
 
-/// Compares packed sequences of very different lengths with equal ones of about as many FLOPs in total.
+/// Adds cases that compare a packed batch of very different lengths with equally long sequences of about as many FLOPs
+/// in total.
 void add_packed(std::vector<BenchGroup>& groups) {
   const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
   constexpr std::int64_t kEqual = 1680;
@@ -317,8 +321,8 @@ void add_packed(std::vector<BenchGroup>& groups) {
                         {{0, 1, kPackedFloor}}});
     }
   }
-  // One new token for each of 32 sequences of 100 to 8000 tokens. Sorted by length, each is 15% longer than the one
-  // before.
+  // Decodes one new token in each of 32 sequences of 100 to 8000 tokens.
+  // Sorted by length, each sequence is 15% longer than the one before.
   std::vector<std::int64_t> lengths;
   std::int64_t tokens = 0;
   for (int n = 0; n < 32; ++n) {
@@ -337,14 +341,16 @@ void add_packed(std::vector<BenchGroup>& groups) {
           {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
          {{0, 1, kPackedFloor}}});
   }
-  // Mixes prompts and single new tokens in one call.
+  // Mixes two prompts and four sequences with one new token each in one call.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
   mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
   mixed.T = 1024 + 500 + 4;
   groups.push_back(alone("packed/forward/mixed", BenchOp::forward, mixed, {}));
 }
 
-/// Compares lists of 2048 of many keys with attention to 2048 keys: for GQA, and for the shape of absorbed MLA.
+/// Adds cases where each query attends to a list of 2048 keys out of 32768 or more.
+/// Compares them with attention to 2048 keys without a list.
+/// The shapes are those of GQA and of MLA with absorbed projections.
 void add_listed(std::vector<BenchGroup>& groups) {
   constexpr std::int64_t kListed = 2048;
   struct Shape {
@@ -384,7 +390,7 @@ void add_listed(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns the bits of StatisticsSpec::absent for all outputs except `members`.
+/// Returns the value of StatisticsSpec::absent that requests only the outputs `members`.
 unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
@@ -393,7 +399,7 @@ unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> mem
   return absent;
 }
 
-/// Compares attention_statistics with the forward pass on the same problem.
+/// Adds cases that compare attention_statistics() with the forward pass on the same problem.
 void add_statistics(std::vector<BenchGroup>& groups) {
   using S = AttentionStatistics;
   for (const bool is_causal : {false, true}) {

@@ -15,30 +15,31 @@ namespace headgate::bench {
 struct BenchCase {
   std::string name;
   JobFactory make_job;
-  int threads = 0;  ///< number of threads; 0: as many as the run has
-  /// Guaranteed share of FMA peak or, if reading limits the job, of the read limit.
+  int threads = 0;  ///< number of threads; 0: BenchSettings::threads
+  /// Guaranteed share of FMA peak or, if the job is memory-bound, of the memory read rate.
   std::optional<double> floor = std::nullopt;
-  /// Guaranteed share of the sgemm rate. Replaces `floor` if it is the lower of the two rates.
+  /// Guaranteed share of the machine's sgemm rate.
+  /// If both floors are set, the case must reach the lower of the two rates.
   std::optional<double> sgemm_floor = std::nullopt;
 };
 
-/// Ratio of the rates of two cases that run alternately.
+/// Compares the FLOP rates of two cases that run alternately.
 struct BenchRatio {
   std::size_t numerator = 0, denominator = 0;  ///< indices of the cases in the group
-  std::optional<double> floor;                 ///< guaranteed ratio, if any
+  std::optional<double> floor;                 ///< guaranteed ratio of the two rates, if any
 };
 
-/// Cases that run alternately in one loop, so that a slowdown of the machine affects all of them alike.
+/// Cases that run alternately, so that a slowdown of the machine affects all of them alike.
 struct BenchGroup {
   std::vector<BenchCase> cases;
   std::vector<BenchRatio> ratios;
 };
 
-/// Returns the cases with a guaranteed rate, and cases that help to explain them. Leaves out cases for two threads if
-/// `threads` is 1.
+/// Returns all cases: those with a guaranteed speed, and others that help to explain them.
+/// Leaves out comparisons of two threads with one if `threads` is 1.
 std::vector<BenchGroup> bench_groups(int threads);
 
-/// Returns the cases with names that `wanted` accepts; keeps a ratio if both of its cases are kept.
+/// Returns the cases whose names `wanted` accepts. Keeps a ratio if both its cases are kept.
 std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
                                      const std::function<bool(const std::string& name)>& wanted);
 

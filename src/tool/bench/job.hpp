@@ -9,7 +9,7 @@
 
 namespace headgate::bench {
 
-/// A unit of work that bench times, with its data.
+/// Work that bench times, such as one attention call, together with its data.
 class BenchJob {
  public:
   BenchJob() = default;
@@ -20,16 +20,16 @@ class BenchJob {
   virtual void run() = 0;
   /// Returns the FLOPs of one run.
   virtual double flops() const = 0;
-  /// Returns the bytes that one run must read from memory, or read and write, if that limits it; 0 if the data fits in
-  /// the caches.
+  /// Returns the bytes of memory traffic in one run.
+  /// Returns 0 if memory does not limit the run, for example because the data fits in the caches.
   virtual double read_bytes() const { return 0.0; }
-  /// Returns the type in which FMA peak is measured for this job: f32 or f64.
+  /// Returns the dtype whose FMA peak limits this job: f32 or f64.
   virtual DType compute_dtype() const = 0;
-  /// Returns the parameters of the work, for the report.
+  /// Returns the job's parameters for the report, such as its shapes and dtype.
   virtual nlohmann::ordered_json facts() const = 0;
 };
 
-/// Guaranteed ratio of the rate on two cores to the rate on one core.
+/// Guaranteed speedup of two threads over one.
 inline constexpr double kTwoCoresFloor = 1.8;
 
 /// Creates a case's job for the given number of threads. The job owns its data.

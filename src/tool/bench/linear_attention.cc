@@ -25,12 +25,14 @@ using verify::BetaInput;
 using verify::DecayInput;
 using verify::LinearCaseSpec;
 
-// Guaranteed shares of FMA peak, and the guaranteed rate with per-feature decay relative to headwise decay.
+// Guaranteed shares of FMA peak in the forward and the backward pass. kPerFeatureFloor is the guaranteed rate with
+// per-feature decay, relative to headwise decay.
 constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
 constexpr double kPerFeatureFloor = 0.70;
 
-/// Returns the FLOPs of the recurrence; a multiply-add counts 2. Forward: reading S for the delta rule, adding to S,
-/// and reading S for each head of y. Backward: the four scans of docs/reference/math.md, section 11.3.
+/// Returns the FLOPs of the recurrence; a multiply-add counts 2.
+/// Forward, a token reads the state S for the delta rule, adds to S, and reads S once per head of y.
+/// Backward, the FLOPs are those of the four scans in docs/reference/math.md, section 11.3.
 double flops_of(const LinearCaseSpec& s, BenchOp op) {
   const double states = static_cast<double>(s.B * s.T * s.Hv),
                readers = static_cast<double>(s.Ho()) / static_cast<double>(s.Hv);
@@ -79,8 +81,8 @@ class LinearAttentionJob : public BenchJob {
   verify::LinearCase problem_;
 };
 
-/// Computes the reach of all queries, which needs every weight but stores none. Counts 4·D FLOPs for each pair of
-/// tokens: two multiply-adds per feature.
+/// Computes the statistic `reach`, which needs every attention weight but stores none.
+/// Counts 4·D FLOPs for each query and token that it sees: two multiply-adds per feature.
 class LinearReachJob : public BenchJob {
  public:
   explicit LinearReachJob(const LinearCaseSpec& spec)

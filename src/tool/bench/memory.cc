@@ -31,7 +31,7 @@ double peak_resident_bytes() {
   throw std::runtime_error("memory case: /proc/self/status has no VmHWM");
 }
 
-/// Returns the path of the running program's file. In the child, the link /proc/self/exe would name another program.
+/// Returns the path of the running program's file.
 std::string own_path() {
   std::array<char, 4096> path{};
   const ssize_t length = readlink("/proc/self/exe", path.data(), path.size() - 1);
@@ -96,7 +96,7 @@ void run_memory_probe(int threads) {
   spec.threads = threads;
   std::optional<Workload> workload;
   const double forward_seconds =
-      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // the constructor runs the forward call
+      seconds_of([&] { workload.emplace(spec, BenchOp::backward); });  // Workload's constructor runs the forward call
   const double backward_seconds = seconds_of([&] { workload->backward(); });
   fmt::print("{:.0f} {:.6f} {:.6f}\n", peak_resident_bytes(), forward_seconds, backward_seconds);
 }

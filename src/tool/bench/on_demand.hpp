@@ -7,8 +7,9 @@
 
 namespace headgate::bench {
 
-/// Times runs on request, for programs that time something else between the runs. Warms up and prints one line of JSON
-/// (machine, case, FLOPs). Then, for each line on stdin until it ends, runs once and prints the seconds of the run.
+/// Runs the case once for each line on stdin and prints the seconds of each run.
+/// Another program can thus alternate the runs with its own.
+/// Before the first run, warms up and prints one line of JSON with the machine, the case and its FLOPs.
 void run_on_demand(const BenchCase& bench_case, const std::string& isa, int threads);
 
 }  // namespace headgate::bench

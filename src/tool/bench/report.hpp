@@ -20,10 +20,10 @@ struct BenchReport {
 
 std::string machine_text(const MachineFacts& machine);
 std::string table_head();
-/// Returns the table's lines: one for each case, then one for each ratio.
+/// Returns a group's lines of the table: one for each case, then one for each ratio.
 std::string table_rows(const GroupResult& group);
 std::string memory_row(const MemoryResult& memory);
-/// Returns how many goals were met, and lists the others.
+/// Returns a text with the number of guarantees that were met and a list of those that were missed.
 std::string summary_text(const BenchReport& report);
 std::string report_json(const BenchReport& report);
 

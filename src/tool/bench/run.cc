@@ -11,15 +11,15 @@
 namespace headgate::bench {
 namespace {
 
-constexpr int kPeakWindows = 2;  // FMA-peak windows before each timed run
+constexpr int kPeakWindows = 2;  // measurements of FMA peak before each timed run
 
 /// A case with its job and the measurements so far.
 struct RunningCase {
   const BenchCase* bench_case;
   int threads;
   std::unique_ptr<BenchJob> job;
-  int calls = 1;                // consecutive calls in each round
-  std::vector<double> seconds;  // seconds per call, one entry per round
+  int calls = 1;                // consecutive calls in each timed run
+  std::vector<double> seconds;  // mean seconds per call of each timed run
   std::vector<double> peaks;    // GFLOP/s
   std::vector<double> reads;    // GB/s
 
@@ -32,8 +32,8 @@ struct RunningCase {
     seconds.push_back(all / calls);
   }
 
-  /// Measures the FMA peak again if every measurement beside this case is below kNear times the best of the whole
-  /// bench. The machine then seemed slower than it is, because other programs were busy.
+  /// Measures FMA peak again if all its measurements for this case are below kNear times the highest of the whole
+  /// bench. The measured peak is then too low, because other programs were busy.
   void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;
@@ -85,8 +85,8 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case once, or twice if that is fast, so that its memory is mapped and its threads exist. Sets the number
-/// of calls of each case. Returns the seconds of the slowest round.
+/// Runs each case once, or twice if the first run is fast, so that its memory is mapped and its threads exist.
+/// Sets the number of calls in each timed run. Returns the seconds of the longest timed run to expect.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;
   for (RunningCase& c : running) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::array<std::string_view, 10> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0",  "Q5_1",
                                                     "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"};
-/// Guaranteed share of the read rate for one row of x, counted in bytes of the stored matrix.
+/// Guaranteed share of the memory read rate for one row of x. Only the bytes of the stored matrix count.
 constexpr double kOneRowFloor = 0.6;
 /// Guaranteed rate for many rows of x, relative to the rate with a bf16 matrix.
 constexpr double kManyRowsFloor = 0.97;
@@ -32,8 +32,9 @@ struct ProductShape {
   std::int64_t N, O, C;
 };
 
-/// Returns random blocks with finite scales. Bit 2 of every byte is 0: in the high byte of f16 and bf16 this bit
-/// belongs to the exponent.
+/// Returns random blocks whose scales are finite.
+/// Clears bit 2 of every byte: in the high byte of f16 and bf16 it is an exponent bit, and infinities and NaN have all
+/// exponent bits set.
 std::vector<std::uint8_t> random_bytes(std::size_t count) {
   constexpr std::uint64_t kFinite = 0xFBFB'FBFB'FBFB'FBFBU;
   std::mt19937_64 random(1);
@@ -58,7 +59,7 @@ class StoredProductJob : public BenchJob {
   void run() override {
     const View<float, 2> y(y_.data(), {shape_.N, shape_.O});
     const View<const float, 2> x(x_.data(), {shape_.N, shape_.C});
-    if (format_.word == "BF16") {  // uses the path for widened matrices, for comparison
+    if (format_.word == "BF16") {  // runs the code for plain bf16 matrices, for comparison
       const View<const BFloat16, 2> w(reinterpret_cast<const BFloat16*>(bytes_.data()), {shape_.O, shape_.C});
       layers::linear_forward(y, x, w, layers::Update::overwrite, context_);
     } else {

@@ -7,8 +7,9 @@
 
 namespace headgate::bench {
 
-/// Returns the cases of products with matrices in GGUF blocks. One row of x is multiplied in each format (16384 x
-/// 4096), bf16 included, and 512 rows in some formats (2048 x 2048).
+/// Returns the cases of products x wᵀ where w is stored in GGUF blocks.
+/// All formats, bf16 included, run with one row of x and a 16384 x 4096 matrix.
+/// Some formats also run with 512 rows of x and a 2048 x 2048 matrix.
 std::vector<BenchGroup> stored_product_groups();
 
 }  // namespace headgate::bench

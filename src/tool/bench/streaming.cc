@@ -37,12 +37,14 @@ class ConvolutionJob : public BenchJob {
       short_convolution_backward(problem_.gradients(), problem_.inputs(), problem_.incoming(), problem_.options());
     }
   }
-  /// Returns the FLOPs; a multiply-add of a tap counts 2. Backward computes the sums again, dx and dweight.
+  /// Returns the FLOPs: 2 per multiply-add with a tap of the filter.
+  /// The backward pass has three times as many: for the sums, which it computes again, for dx and for dweight.
   double flops() const override {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();
   }
-  /// Returns the bytes of x and y or, backward, of x, dy and dx.
+  /// Returns the bytes of x and y forward, and of x, dy and dx backward.
+  /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
     return (op_ == BenchOp::forward ? 2.0 : 3.0) * elements() * static_cast<double>(dtype_bytes(problem_.spec().dtype));
@@ -78,11 +80,13 @@ class NormJob : public BenchJob {
       gated_norm_backward(problem_.gradients(), problem_.inputs(), problem_.dy(), problem_.options());
     }
   }
-  /// Returns the FLOPs without those of the gate function. Forward: a square and its sum, x · r · weight · g. Backward,
-  /// with n = x · r and e = dy · g · weight: the square and its sum, n, dy · g, e, e · n and its sum, e − n · mean and
-  /// its product with r, dweight and its sum, dgate.
+  /// Returns the FLOPs without those of the gate function. Here r is 1 / RMS(x) and g is the gate's value.
+  /// Forward, 5 per element: the square and its sum, and x · r · weight · g.
+  /// Backward, 14 per element, with n = x · r and e = dy · g · weight: the square and its sum, n, dy · g, e, e · n and
+  /// its sum, e − n · mean and its product with r, dweight and its sum, and dgate.
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
-  /// Returns the bytes of x, gate and y or, backward, of x, gate, dy, dx and dgate.
+  /// Returns the bytes of x, gate and y forward, and of x, gate, dy, dx and dgate backward.
+  /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
     return (op_ == BenchOp::forward ? 3.0 : 5.0) * elements() * static_cast<double>(dtype_bytes(problem_.spec().dtype));
@@ -120,8 +124,8 @@ BenchGroup alone(const std::string& name, BenchOp op, const Spec& spec) {
   return {{{name, make_job, 0, {}}}, {}};
 }
 
-/// Returns the spec of the convolution of q, k and v in a layer of 16 heads of 128 features. With one token, a state is
-/// updated in place.
+/// Returns the spec of the short convolution of q, k and v in a layer of 16 heads of 128 features: C = 3 · 16 · 128.
+/// With one token, the convolution updates its state in place.
 ConvolutionCaseSpec convolution(DType dtype, std::int64_t tokens) {
   ConvolutionCaseSpec spec;
   spec.T = tokens;

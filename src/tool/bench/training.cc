@@ -23,7 +23,7 @@ using models::ModelPrecision;
 
 constexpr std::int64_t kVocab = 256;
 
-/// Generates independent uniform bytes, because the time of a step does not depend on the text.
+/// Generates uniform random bytes as training data, because the time of a step does not depend on the text.
 class RandomBytes : public train::SequenceSource {
  public:
   explicit RandomBytes(std::int64_t seq_len) : seq_len_(seq_len) {}
@@ -55,7 +55,7 @@ train::TrainSettings settings_of(const DecoderConfig& config, std::int64_t batch
   settings.precision = precision;
   settings.threads = threads;
   settings.schedule.decay = train::Decay::constant;
-  settings.schedule.steps = std::int64_t{1} << 30;  // more than bench ever runs
+  settings.schedule.steps = std::int64_t{1} << 30;  // more steps than bench ever runs
   return settings;
 }
 
@@ -66,7 +66,7 @@ class TrainingJob : public BenchJob {
 
   void run() override { trainer_.step(); }
   double flops() const override { return trainer_.flops_per_step(); }
-  /// Returns f32: the reported shares refer to the f32 FMA peak, for bf16 too.
+  /// Returns f32 also for training in bf16: the report compares both with the f32 FMA peak.
   DType compute_dtype() const override { return DType::f32; }
 
   nlohmann::ordered_json facts() const override {
@@ -107,7 +107,7 @@ struct Size {
   double floor;
 };
 
-// Model sizes. With the gate they have 1.00, 10.7 and 51.6 million parameters.
+// Sizes of the models. They have 1.00, 10.7 and 51.6 million parameters, including the gate.
 constexpr Size kSizes[] = {{"1M", 4, 128, 4, 4, 32, 416, 4096, 0.45},
                            {"10M", 6, 384, 6, 3, 64, 1024, 4096, 0.60},
                            {"50M", 8, 704, 11, 11, 64, 1872, 2048, 0.60}};
@@ -127,7 +127,7 @@ DecoderConfig gated_config(const Size& size, std::int64_t length) {
   return config;
 }
 
-/// Returns a model without the gate and with a wider MLP, of about the same number of parameters.
+/// Returns the model without its gate. A wider MLP keeps the number of parameters about the same.
 DecoderConfig baseline_of_equal_size(const DecoderConfig& gated) {
   DecoderConfig config = models::baseline_of(gated);
   const std::int64_t missing = models::parameter_count(gated) - models::parameter_count(config);

@@ -7,9 +7,9 @@
 
 namespace headgate::bench {
 
-/// Returns groups that run whole training steps of decoders with an elementwise sigmoid gate at g1. The models have
-/// about 1M, 10M and 50M parameters and run in f32 and in bf16. One of them is compared with its baseline of equal
-/// size.
+/// Returns the cases of whole training steps, in f32 and in bf16.
+/// The models are decoders of about 1M, 10M and 50M parameters, with an elementwise sigmoid gate on the attention
+/// output. One model is also compared with a model of equal size without a gate.
 std::vector<BenchGroup> training_groups();
 
 }  // namespace headgate::bench

@@ -9,23 +9,26 @@
 #include "verify/case.hpp"
 #include "verify/spec.hpp"
 
-// Makes one call of the library with its own data, for bench to time and demo to show.
+// Runs one attention call on generated data, for bench to time and demo to show.
 
 namespace headgate::bench {
 
 enum class BenchOp { forward, backward };
 
-/// Returns the number of (query, key) pairs of one head that causality and window allow, or that lists of
-/// different keys have. Ignores masks and key lengths. For a packed batch, which must have its lengths given, returns
-/// the sum over all sequences.
+/// Returns the number of visible (query, key) pairs in one head.
+/// With key_indices, counts the keys in the lists, which must not repeat keys.
+/// Otherwise counts the keys that causality and window allow.
+/// Ignores masks and key lengths.
+/// For a packed batch, returns the sum over all sequences. spec.packed_queries and packed_keys must then be set.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
-/// Returns the FLOPs of one call. Forward: two per multiply-add of q kᵀ and p v over the visible pairs. Backward: 2.5
-/// times as many.
+/// Returns the FLOPs of one call.
+/// A forward call counts 2 per multiply-add of q kᵀ and of weights times v, over visible pairs only.
+/// A backward call counts 2.5 times as many.
 double flops_of(const verify::CaseSpec& spec, BenchOp op);
 
-/// Holds a problem in aligned memory, with the tensors that `op` needs. For a backward call the constructor runs the
-/// forward call that it depends on.
+/// Holds a problem in aligned memory, with the tensors that `op` needs.
+/// If `op` is backward, the constructor runs the forward call, whose outputs the backward call reads.
 class Workload {
  public:
   Workload(const verify::CaseSpec& spec, BenchOp op);
