@@ -22,8 +22,9 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-/// Returns the metrics of whole models that have a column in the demo's tables: those by trigger if `of_triggers`,
-/// otherwise the others.
+/// Returns the metrics that the demo's tables show, without those per layer.
+/// If `of_triggers`, returns only metrics that treat tokens after a trigger separately; otherwise returns only the
+/// others.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -37,7 +38,7 @@ metrics::MetricList shown_metrics(bool of_triggers) {
   return out;
 }
 
-/// Returns the spread of the model's evaluation figures over the seeds.
+/// Returns the mean, smallest and largest value over the seeds of each evaluation figure of the model.
 Spread figures_of(const TrainedModel& model, bool of_triggers) {
   std::vector<metrics::FigureRow> rows;
   rows.reserve(model.evaluations.size());
@@ -54,8 +55,8 @@ std::string range_text(const Spread& spread, const metrics::Figure& figure) {
   return fmt::format("{:.{}f}-{:.{}f}", *least, decimals, *most, decimals);
 }
 
-/// Returns a table with one line per model: its figures that have a column, and its speed. For several seeds it shows
-/// the means and, below them, the ranges.
+/// Returns a table of each model's figures and training speed.
+/// With several seeds, the table shows means and, on the line below, ranges.
 std::string figures_table(const std::vector<TrainedModel>& trained, bool of_triggers) {
   std::vector<const metrics::Figure*> columns = metrics::figures_of(shown_metrics(of_triggers), of_triggers);
   std::erase_if(columns, [](const metrics::Figure* figure) { return figure->demo_decimals == metrics::kNoColumn; });
@@ -92,7 +93,8 @@ std::vector<ComparedModel> three_models(DecoderConfig model) {
   return out;
 }
 
-/// Builds the parts that both tasks share: the models and, for each seed, the data.
+/// Builds a comparison of three models on `task`, with one data source per seed.
+/// The caller adds the metrics and the introduction.
 Comparison comparison_of(Task task, const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
   Comparison comparison;
   settings.task = task;
@@ -176,7 +178,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
-      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // same as demo_backcopy_model() and its settings
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // as demo_backcopy_model() and its settings
 }
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {

@@ -26,8 +26,8 @@ constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kDim = 128;
 
-/// Samples to check: single rows, and the last rows of a head. Only the last rows see the last keys, so they alone
-/// determine the gradients of those keys.
+/// Rows to compare with the oracle in each sampled head: single query rows, and the last kLastRows rows.
+/// Only the last rows see the last keys, so these rows alone determine dk and dv of the last keys.
 constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
@@ -44,7 +44,7 @@ verify::CaseSpec layer_spec(int threads) {
   return spec;
 }
 
-/// Returns rows [first, first + count) of head h as a view (1,1,count,n).
+/// Returns a view (1,1,count,n) of rows [first, first + count) in head h; n is the view's last dimension.
 ConstTensorView rows_of(const ConstTensorView& view, std::int64_t h, std::int64_t first, std::int64_t count) {
   ConstTensorView part = view;
   const std::size_t offset = offset_of(view, 0, h, first, 0) * dtype_bytes(view.dtype);
@@ -53,12 +53,12 @@ ConstTensorView rows_of(const ConstTensorView& view, std::int64_t h, std::int64_
   return part;
 }
 
-/// Counts elements compared with the oracle, and keeps the largest error in units of the tolerance.
+/// Counts the elements compared with the oracle. Keeps the largest error, divided by its tolerance.
 struct Tally {
   std::int64_t elements = 0;
   double worst = 0.0;
 
-  /// Compares rows of `actual` with the oracle's arrays, of which the first `skip` rows are skipped.
+  /// Compares row i of `actual` with row skip + i of the oracle's arrays.
   void compare(const ConstTensorView& actual, std::int64_t skip, const std::vector<double>& expected,
                const std::vector<double>& magnitude, const std::vector<double>* inherited,
                const verify::Tolerance& tolerance) {
@@ -74,9 +74,9 @@ struct Tally {
   }
 };
 
-/// Compares query rows [first, first + count) of head h with the oracle. These rows and the keys up to the last row are
-/// a separate causal problem. If `keys` is set, also compares dk and dv at the same positions; no later row may see
-/// those keys.
+/// Compares query rows [first, first + count) of head h with the oracle.
+/// The oracle computes a smaller causal problem: these queries, and the keys up to the last query's position.
+/// If `keys` is set, also compares dk and dv at the same positions. This requires that no later query sees those keys.
 void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 Tally& tally) {
   const AttentionInputs whole = layer.inputs();
@@ -129,7 +129,7 @@ LayerSpeed measure(const bench::Workload& layer, int threads) {
   LayerSpeed speed;
   speed.sgemm_gflops = bench::sgemm_gflops(threads);
   bench::PeakMeter meter(active_target(), DType::f32, threads);
-  layer.backward();  // first run: touches the gradients' memory
+  layer.backward();  // warms up: the first run maps the gradients' memory
   std::vector<double> forward, backward;
   for (int run = 0; run < kRuns; ++run) {
     speed.fma_peak_gflops = std::max(speed.fma_peak_gflops, meter.best_of(kPeakWindows));

@@ -3,8 +3,9 @@
 
 namespace headgate::demo {
 
-/// Runs gated attention at the size of a real layer, forward and backward, and prints its speed beside this machine's
-/// limits. Compares sampled rows with the oracle; returns false if one is out of tolerance.
+/// Runs gated attention forward and backward at the size of a real layer.
+/// Prints its speed beside this machine's peak rates.
+/// Compares sampled rows with the oracle and returns false if an error exceeds its tolerance.
 bool show_layer(int threads);
 
 }  // namespace headgate::demo

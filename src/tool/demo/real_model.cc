@@ -33,7 +33,8 @@ xray::Choices choices_of(const XrayRequest& wanted) {
   return choices;
 }
 
-/// Writes the HTML page of these models. `text` describes the text that they read.
+/// Writes an HTML page with the X-rays of `models`, unless wanted.directory is empty.
+/// `text` describes the text that the models read.
 void write_page(const std::vector<xray::ModelXray>& models, const XrayRequest& wanted, const std::string& name,
                 const std::string& text) {
   if (wanted.directory.empty()) return;
@@ -69,7 +70,7 @@ void prepare_pages(const XrayRequest& wanted) {
 void show_real_model(const std::string& model, const XrayRequest& wanted) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string name = std::filesystem::path(model).filename().string();
-  train::LoadedModel loaded = train::load_model(model);  // throws before anything is printed
+  train::LoadedModel loaded = train::load_model(model);  // loads before printing, because load_model() may throw
   fmt::print("\n\nThe X-ray of a model that others trained: {}\n\n", name);
   std::fflush(stdout);
   loaded.name = name;

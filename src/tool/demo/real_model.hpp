@@ -8,18 +8,18 @@
 
 namespace headgate::demo {
 
-/// Selects the text that the demo's X-rays read, and the directory of their pages.
+/// Selects the text that models read in the demo's X-rays, and the directory of the HTML pages.
 struct XrayRequest {
-  std::string text;                    ///< path of a file or directory
-  std::vector<std::string> include{};  ///< files of a directory to read, as in TrainSettings::include
+  std::string text;                    ///< path of the text: a file or a directory
+  std::vector<std::string> include{};  ///< which files of a directory to read, as in TrainSettings::include
   std::string directory{};             ///< directory of the pages; empty: none are written
   int threads = 1;
 };
 
-/// Returns the paths of the pages that the demo writes to `directory`; none if it is empty.
+/// Returns the paths of the HTML pages that the demo writes to `directory`. Returns none if `directory` is empty.
 std::vector<std::string> page_paths(const std::string& directory);
 
-/// Creates the directory of the pages, if one is given. Throws Error if pages cannot be written to it.
+/// Creates the directory of the HTML pages, if one is given. Throws Error if pages cannot be written to it.
 void prepare_pages(const XrayRequest& wanted);
 
 /// Prints the X-ray of the model in the file or directory `model`: its verdict on sinks, its figures, and the path of

@@ -9,13 +9,14 @@
 
 namespace headgate::demo {
 
-/// Summarises the figures of runs that differ only in their seed: mean, least and largest of each.
+/// Summarises runs that differ only in their seed: the mean, smallest and largest value of each figure.
 struct Spread {
   std::size_t runs = 0;
   metrics::FigureRow mean, least, most;
 };
 
-/// Returns the spread over at least one row. A figure that is missing in a row has no spread.
+/// Returns the spread of each figure over `rows`, which has at least one row.
+/// Leaves out figures that are missing in a row.
 Spread spread_of(const std::vector<metrics::FigureRow>& rows);
 
 /// Returns the mean and the range as "95% (71% to 100%)", or only "95%" if least and most are the same.

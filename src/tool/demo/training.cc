@@ -44,8 +44,8 @@ class Training {
     return std::clamp<std::size_t>(static_cast<std::size_t>(comparison_.settings.threads), 1, runs());
   }
 
-  /// Trains all models with the first seed, then all models with the next seed. After the first exception no further
-  /// run begins; the exception is rethrown once the active runs have ended.
+  /// Trains all models with the first seed, then all with the next, several runs at a time.
+  /// After the first exception no further run starts. Rethrows the exception when the active runs have ended.
   std::vector<TrainedModel> run() {
     std::atomic<std::size_t> next = 0;
     const auto work = [&] {
@@ -60,7 +60,7 @@ class Training {
         }
       }
     };
-    std::vector<std::jthread> threads;  // joined even if a later thread cannot be created
+    std::vector<std::jthread> threads;  // jthread: joined even if creating a later thread throws
     for (std::size_t n = 1; n < at_a_time(); ++n) threads.emplace_back(work);
     work();
     threads.clear();
@@ -107,7 +107,8 @@ class Training {
     return evaluator.evaluate(parameters.data(), [&](double) { advance(0.0, name + "  held-out text"); });
   }
 
-  /// Adds steps to those done, updates the progress bar, and throws if the demo is interrupted or another run failed.
+  /// Counts `steps` finished training steps and updates the progress bar.
+  /// Throws Interruption if the demo is interrupted or another run has failed.
   void advance(double steps, const std::string& text) {
     const std::lock_guard lock(mutex_);
     steps_done_ += steps;
@@ -121,8 +122,8 @@ class Training {
   std::vector<TrainedModel> trained_;
   console::ProgressBar bar_;
   double steps_done_ = 0.0;
-  std::exception_ptr error_;  ///< the first exception of a run
-  std::mutex mutex_;          ///< guards what the runs' threads share: all of the above
+  std::exception_ptr error_;  ///< first exception that a run threw
+  std::mutex mutex_;          ///< guards the members above, which all runs' threads share
 };
 
 }  // namespace

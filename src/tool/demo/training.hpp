@@ -8,10 +8,11 @@
 
 namespace headgate::demo {
 
-/// Trains the models of the comparison and prints their table and verdict. Each run uses one thread, and as many runs
-/// as settings.threads are active at once. Calls `interrupted` after every step and during evaluations, from one thread
-/// at a time; training ends if it returns true. Returns the trained models, none if it was interrupted. Throws
-/// train::Diverged.
+/// Trains the models of the comparison. Prints their table and verdict.
+/// Each run uses one thread; settings.threads runs are active at once.
+/// Calls `interrupted` after every step and during evaluations, from one thread at a time.
+/// Training ends if it returns true.
+/// Returns the trained models, or none if training was interrupted. Throws train::Diverged.
 std::vector<TrainedModel> show_training(const Comparison& comparison, const std::function<bool()>& interrupted);
 
 }  // namespace headgate::demo

@@ -24,7 +24,8 @@ std::string beginning(const std::string& name, bool gated) {
   return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
-/// Returns a sentence that is complete without those of the other models, which may not have learnt to copy.
+/// Returns a sentence about one model.
+/// It does not refer to other models' sentences, which may only say that a model has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {
@@ -42,7 +43,7 @@ std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool
                      mean.at(metrics::kGateOther), mean.at(metrics::kGateTrigger));
 }
 
-/// Returns the predicate of a loss that is `more` nats a byte above the loss without a gate.
+/// Returns the text that follows "the held-out loss". `more` is the loss minus that without a gate, in nats per byte.
 std::string loss_difference(double more) {
   if (!std::isfinite(more)) return "is not finite";
   const std::string size = fmt::format("{:.3f}", std::abs(more));

@@ -10,20 +10,22 @@
 
 namespace headgate::demo {
 
-/// A model and its figures; the first model of a list has no gate.
+/// Holds a model's name and figures. The first model of a list has no gate.
 struct NamedSpread {
   std::string name;  ///< "headwise"
   Spread figures;
 };
 
-/// Least loss after a trigger, in nats, of a model that has not learnt to copy. Copying costs almost 0, guessing 3.
+/// Loss after a trigger, in nats, from which on a model has not learnt to copy.
+/// A model that copies has almost 0, one that guesses about 3.
 inline constexpr double kNotLearnt = 0.5;
 
-/// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy, and for a gated
-/// model how much passes the gate. Training does not constrain attention behind a closed gate.
+/// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy.
+/// With a gate, counts only the attention that passes it: training does not constrain attention behind a closed gate.
 std::string backcopy_verdict(const std::vector<NamedSpread>& models);
 
-/// Returns sentences that compare the loss of the gated models with the first, and say how conclusive that is.
+/// Returns sentences that compare each gated model's loss with the first model's, and a warning that one seed proves
+/// little. `tokens` is the number of training tokens.
 std::string text_verdict(const std::vector<NamedSpread>& models, double tokens);
 
 }  // namespace headgate::demo

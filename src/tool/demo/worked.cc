@@ -26,7 +26,7 @@ using explain::Matrix;
 using explain::Solution;
 using explain::WorkedProblem;
 
-/// A worked problem and its published output, row by row.
+/// A worked problem and its published output, with the rows one after another.
 struct Published {
   const char* file;
   const char* title;
@@ -50,8 +50,8 @@ const std::array<Published, 4>& published() {
   return kPublished;
 }
 
-/// Returns the tolerance of a published value: half a unit of the last decimal plus four roundoffs of f32, in which it
-/// was computed.
+/// Returns the tolerance of a published value.
+/// It is half a unit of the last decimal plus four f32 roundoffs, because the published values were computed in f32.
 double tolerance_of(const Published& problem, double value) {
   return 0.5 * std::pow(10.0, -problem.decimals) + 4.0 * 0x1p-24 * std::abs(value);
 }
@@ -63,7 +63,8 @@ bool agrees(const Published& problem, const std::vector<double>& actual) {
 
 std::vector<float> to_floats(const Matrix& m) { return {m.values.begin(), m.values.end()}; }
 
-/// Returns the library's f32 output for the solution's Q, K, V and Z. The problem must have one head.
+/// Computes the output from the solution's Q, K, V and Z with the library's f32 kernels.
+/// The problem must have one head.
 std::vector<double> kernel_output(const WorkedProblem& problem, const Solution& solution) {
   require(problem.heads == 1 && problem.kv_heads == 1, "demo: the worked problems have one head, not {}",
           problem.heads);
@@ -140,7 +141,7 @@ bool has_worked_problems(const std::filesystem::path& directory) {
 void check_worked_problems(const std::string& directory) { read_worked_problems(directory); }
 
 bool show_worked_problems(const std::string& directory) {
-  const WorkedProblems problems = read_worked_problems(directory);  // reads all problems before printing
+  const WorkedProblems problems = read_worked_problems(directory);  // throws before anything is printed
   fmt::print("Worked problems: gate x softmax(Q K^T / sqrt(D)) V, row by row\n\n");
   bool ok = true;
   for (std::size_t n = 0; n < problems.size(); ++n) {

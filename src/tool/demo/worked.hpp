@@ -9,12 +9,12 @@ namespace headgate::demo {
 /// Returns whether the files of all worked problems exist; does not read them.
 bool has_worked_problems(const std::filesystem::path& directory);
 
-/// Reads the worked problems of `directory`. Throws io::FileError and Error for problems that cannot be read.
+/// Checks that the worked problems in `directory` can be read. Throws io::FileError or Error if one cannot.
 void check_worked_problems(const std::string& directory);
 
-/// Solves the four worked problems of `directory`, prints them, and compares the oracle's steps and the kernels' f32
-/// output with the published figures. Returns false if one differs. Throws io::FileError and Error for problems that
-/// cannot be read or solved.
+/// Solves the four worked problems in `directory` and prints them.
+/// Compares the published outputs with two results: the oracle's, step by step, and that of the f32 kernels.
+/// Returns false if one differs. Throws io::FileError or Error if a problem cannot be read or solved.
 bool show_worked_problems(const std::string& directory);
 
 }  // namespace headgate::demo

@@ -4,7 +4,8 @@
 
 #include "tool/demo/worked.hpp"
 
-// Prints the worked problems, the first part of `headgate demo`. The argument is their directory.
+// Prints the worked problems, which are the first part of `headgate demo`.
+// The argument is their directory, by default "examples".
 
 int main(int argc, char** argv) {
   try {

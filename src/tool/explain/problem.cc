@@ -20,8 +20,8 @@ namespace {
 
 using io::Json;
 
-// Limits of worked problems, which are small enough for people to read. Larger files are rejected before they use
-// memory and time.
+// Limits on worked problems, which people should be able to read.
+// Larger files are rejected before they use memory and time.
 constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;
@@ -115,7 +115,8 @@ void check_inner(const Reader& in, const WorkedProblem& p, const char* key, cons
     in.fail("{} is {}, but X is {}: inner sizes differ", key, size_text(*w), size_text(*p.X));
 }
 
-/// Sizes of Q (T,Hq·D), K (S,Hkv·D) and V (S,Hkv·Dv), or of the matrices that yield them. q, k and v are their names.
+/// Holds the sizes of Q (T,Hq·D), K (S,Hkv·D) and V (S,Hkv·Dv). q, k and v are matrix names for error messages: "Q",
+/// "K" and "V", or "W_q", "W_k" and "W_v".
 struct Sizes {
   std::int64_t T, S, q_cols, k_cols, v_cols;
   const char *q, *k, *v;

@@ -21,19 +21,20 @@ struct Matrix {
   double& operator()(std::int64_t i, std::int64_t j) { return values[i * cols + j]; }
 };
 
-/// Holds a problem's matrices, with consistent sizes. Heads are side by side in columns.
+/// Holds the matrices of a worked problem, whose sizes fit together.
+/// Matrices with several heads have them side by side in their columns.
 struct WorkedProblem {
-  // A problem has either X and its weights, or Q, K, V and optionally Z.
+  // Either X and its weights are present, or Q, K, V and optionally Z.
   std::optional<Matrix> X;    // (T,C)
   std::optional<Matrix> W_q;  // (C,Hq·D)
   std::optional<Matrix> W_k;  // (C,Hkv·D)
   std::optional<Matrix> W_v;  // (C,Hkv·Dv)
-  std::optional<Matrix> W_g;  // (C,Hq·Dv) elementwise, (C,Hq) headwise
+  std::optional<Matrix> W_g;  // (C,Hq·Dv) if elementwise, (C,Hq) if headwise
   std::optional<Matrix> W_o;  // (Hq·Dv,C')
   std::optional<Matrix> Q;    // (T,Hq·D)
   std::optional<Matrix> K;    // (S,Hkv·D)
   std::optional<Matrix> V;    // (S,Hkv·Dv)
-  std::optional<Matrix> Z;    // (T,Hq·Dv) elementwise, (T,Hq) headwise; absent: no gate
+  std::optional<Matrix> Z;    // (T,Hq·Dv) if elementwise, (T,Hq) if headwise; absent: no gate
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   bool causal = false;

@@ -16,7 +16,7 @@ namespace {
 
 Matrix zeros(std::int64_t rows, std::int64_t cols) { return {rows, cols, std::vector<double>(rows * cols)}; }
 
-/// Returns the matrix product a·b, for the projections. The oracle computes attention itself.
+/// Returns the matrix product a·b. It computes the projections only; the oracle computes attention.
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c = zeros(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {
@@ -32,13 +32,13 @@ void require_finite(const Matrix& m, const char* name) {
   require(finite, "{} overflows: the problem's numbers are too large", name);
 }
 
-/// Returns a view (1,heads,rows,cols / heads) of a matrix that has its heads side by side in columns.
+/// Returns a view (1,heads,rows,cols / heads) of a matrix whose columns hold its heads side by side.
 ConstTensorView heads_view(const Matrix& m, std::int64_t heads) {
   const std::int64_t dim = m.cols / heads;
   return make_view(m.values.data(), {1, heads, m.rows, dim}, {m.rows * m.cols, dim, m.cols, 1});
 }
 
-/// Returns a matrix with the heads of (1,heads,rows,dim) side by side in columns.
+/// Returns a matrix whose columns hold the heads side by side, made from `values` of shape (heads,rows,dim).
 Matrix side_by_side(const std::vector<double>& values, std::int64_t heads, std::int64_t rows, std::int64_t dim) {
   Matrix m = zeros(rows, heads * dim);
   std::size_t at = 0;
@@ -50,7 +50,7 @@ Matrix side_by_side(const std::vector<double>& values, std::int64_t heads, std::
   return m;
 }
 
-/// Computes scores and scaled scores of query head h.
+/// Computes the scores and scaled scores of query head h and appends them to `s`.
 void solve_scores(const WorkedProblem& problem, Solution& s, std::int64_t h) {
   const std::int64_t T = s.Q.rows;
   const std::int64_t S = s.K.rows;

@@ -13,14 +13,14 @@ namespace headgate::explain {
 struct Solution {
   std::int64_t head_dim = 0;          // D
   Matrix Q, K, V;                     // shapes as in WorkedProblem
-  std::vector<Matrix> scores;         // per query head (T,S): q kᵀ
-  std::vector<Matrix> scaled_scores;  // scores / √D, −∞ for hidden keys
-  std::vector<Matrix> weights;        // per query head (T,S): softmax of the scaled scores
+  std::vector<Matrix> scores;         // q kᵀ, one matrix (T,S) per query head
+  std::vector<Matrix> scaled_scores;  // scores / √D, or −∞ for hidden keys
+  std::vector<Matrix> weights;        // softmax of scaled_scores, one matrix (T,S) per query head
   Matrix attention;                   // (T,Hq·Dv)
   std::optional<Matrix> gate_logits;  // Z
   std::optional<Matrix> gate;         // g(Z)
-  Matrix gated;                       // (T,Hq·Dv); equals attention without a gate
-  std::optional<Matrix> projected;    // (T,C') output after W_o; empty without W_o
+  Matrix gated;                       // (T,Hq·Dv): gate ∘ attention, or attention if there is no gate
+  std::optional<Matrix> projected;    // (T,C'): gated · W_o; empty without W_o
 
   const Matrix& output() const { return projected ? *projected : gated; }
 };

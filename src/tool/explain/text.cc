@@ -17,7 +17,7 @@
 namespace headgate::explain {
 namespace {
 
-/// Returns x rounded to `decimals` digits, and never "-0.0000".
+/// Returns x rounded to `decimals` digits after the point. Zero has no minus sign, even if x is negative.
 std::string rounded(double x, int decimals) {
   std::string text = fmt::format("{:.{}f}", x, decimals);
   const bool zero = text.find_first_not_of("-0.") == std::string::npos;
@@ -35,7 +35,7 @@ nlohmann::ordered_json to_json(const Matrix& m, int decimals) {
   return rows;
 }
 
-/// Returns the heads' matrices as an array, or a single matrix if there is one head.
+/// Returns an array with one matrix per head, or the matrix itself if there is one head.
 nlohmann::ordered_json to_json(const std::vector<Matrix>& heads, int decimals) {
   if (heads.size() == 1) return to_json(heads[0], decimals);
   auto matrices = nlohmann::ordered_json::array();

@@ -29,18 +29,18 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
   return std::chrono::duration<double>(b - a).count();
 }
 
-// Results of the measured loops are stored here, so that the compiler cannot remove the loops.
+// Receives results of the measured loops, so that the compiler cannot remove the loops.
 volatile double g_sink = 0.0;
 
-/// Runs work(thread) on all threads at once from a common start. Returns the seconds from the first start to the last
-/// end.
+/// Runs work(t) on every thread t at the same time.
+/// Returns the seconds from the first thread's start to the last thread's end.
 double run_concurrently(int threads, const std::function<double(int)>& work) {
   std::vector<Clock::time_point> starts(threads);
   std::vector<Clock::time_point> ends(threads);
   int team = 0;
 #pragma omp parallel num_threads(threads)
   {
-#pragma omp single  // the barrier at the end of `single` is the common start
+#pragma omp single  // threads start together at the barrier that ends `single`
     team = omp_get_num_threads();
     const int t = omp_get_thread_num();
     starts[t] = Clock::now();
@@ -89,7 +89,7 @@ std::string best_target() {
 std::string products_description() { return layers::gemm_description(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
-  constexpr double kWindowSeconds = 1e-3;  // long compared with a barrier, short compared with a time slice
+  constexpr double kWindowSeconds = 1e-3;  // long compared with a barrier, short compared with an OS time slice
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
   const auto take = [this](const auto& loops) {
@@ -97,7 +97,7 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
     flops_per_round_ = static_cast<double>(loops.flops_per_round);
   };
   dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
-  const auto best_seconds = [&] {  // measured on one thread: waiting for another one must not end the search
+  const auto best_seconds = [&] {  // uses one thread: time spent waiting for others would end the search too early
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();
@@ -159,7 +159,7 @@ ReadMeter::ReadMeter(const std::string& isa, int threads) {
   constexpr std::size_t kBytes = std::size_t{256} << 20;
   const std::size_t share = kBytes / sizeof(float) / threads / kReadBlock * kReadBlock;
   data_ = std::make_unique<Data>(Data{peak_loops<float>(isa), threads, share, allocate_floats(share * threads)});
-  // Each thread touches its own part first, which places the pages near it (NUMA first touch).
+  // Each thread writes its part of the buffer first, so that the system places the pages near it (NUMA first touch).
   run_concurrently(threads, [this](int t) {
     std::fill_n(data_->part(t), data_->share, 1.0F);
     return 0.0;

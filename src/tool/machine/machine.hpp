@@ -8,29 +8,30 @@
 
 #include "headgate/tensor.hpp"
 
-// Measures the limits of this machine, to which bench and demo compare the kernels.
+// Measures this machine's peak rates. bench and demo compare the kernels with them.
 
 namespace headgate::bench {
 
 /// Returns the CPU's name, such as "AMD EPYC 7763 64-Core Processor", or the architecture if the system gives no name.
 std::string cpu_name();
 
-/// Returns the best vector target that this CPU supports, even if this build does not contain it.
+/// Returns the name of the best vector target that this CPU supports, even if this build does not contain it.
 std::string best_target();
 
-/// Returns the name, the version and the kernels of the library that multiplies matrices.
+/// Returns the name, version and kernels of the matrix product library, such as "oneDNN 2.6.3, avx512_core_bf16".
 std::string products_description();
 
-/// Measures FMA peak in GFLOP/s on `threads` threads at once; a fused multiply-add counts 2. Uses the vector width of
-/// the kernels' target `isa` (headgate::active_target()); dtype is f32 or f64. On targets without FMA, measures a
-/// multiplication followed by an addition.
+/// Measures FMA peak, the highest rate of fused multiply-adds, on `threads` threads at once.
+/// The rate is in GFLOP/s; a fused multiply-add counts 2.
+/// `isa` is the vector target of the kernels (headgate::active_target()), and dtype is f32 or f64.
+/// On targets without FMA, measures a multiplication followed by an addition.
 class PeakMeter {
  public:
   PeakMeter(const std::string& isa, DType dtype, int threads);
 
-  /// Returns the rate in GFLOP/s over about a millisecond.
+  /// Measures for about a millisecond and returns the rate in GFLOP/s.
   double window();
-  /// Returns the best rate of `windows` windows, because noise only lowers a rate.
+  /// Calls window() `windows` times and returns the highest rate, because other programs only lower rates.
   double best_of(int windows);
 
  private:
@@ -40,18 +41,19 @@ class PeakMeter {
   std::int64_t rounds_;
 };
 
-/// Returns the best rate, in GFLOP/s, of five 2048³ f32 matrix products on `threads` threads, with the models' GEMM.
+/// Multiplies 2048 x 2048 f32 matrices five times on `threads` threads, with the GEMM that models use.
+/// Returns the highest rate in GFLOP/s.
 double sgemm_gflops(int threads);
 
-/// Measures the streaming read rate, in 1e9 bytes per second, of `threads` threads that share a buffer of 256 MiB.
+/// Measures how fast `threads` threads together read a buffer of 256 MiB. The rate is in GB/s (1e9 bytes per second).
 class ReadMeter {
  public:
   ReadMeter(const std::string& isa, int threads);
   ReadMeter(const ReadMeter&) = delete;
   ReadMeter& operator=(const ReadMeter&) = delete;
   ~ReadMeter();
-  /// Returns the rate of one pass over the buffer. The pass evicts the earlier contents of the caches, except for what
-  /// remains in the last level.
+  /// Reads the buffer once and returns the rate.
+  /// This evicts older data from the caches, except for some of it in the last-level cache.
   double pass();
 
  private:
@@ -59,7 +61,7 @@ class ReadMeter {
   std::unique_ptr<Data> data_;
 };
 
-/// Returns the best read rate, in GB/s, of twenty passes over memory.
+/// Returns the highest rate of twenty passes of ReadMeter, in GB/s.
 double read_gbps(const std::string& isa, int threads);
 
 }  // namespace headgate::bench

@@ -9,16 +9,16 @@
 
 namespace headgate::bench {
 
-/// Keeps one PeakMeter per dtype and number of threads, with the best rate measured so far. Keeps one ReadMeter per
-/// number of threads.
+/// Keeps a PeakMeter for each dtype and number of threads, with the highest rate that it has measured.
+/// Keeps a ReadMeter for each number of threads.
 class PeakMeters {
  public:
   explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}
 
-  /// Returns the FMA rate in GFLOP/s over about a millisecond; dtype is f32 or f64.
+  /// Measures the FMA rate for about a millisecond and returns it in GFLOP/s. dtype is f32 or f64.
   double window(DType dtype, int threads);
   double best_gflops(DType dtype, int threads);
-  /// Returns the read rate in GB/s of one pass over memory.
+  /// Reads the ReadMeter's buffer once and returns the rate in GB/s.
   double read(int threads);
 
  private:
@@ -33,8 +33,8 @@ class PeakMeters {
   std::map<int, ReadMeter> readers_;
 };
 
-/// Describes the machine and its limits. Rates are the best measured in any part of a run, because other programs only
-/// lower them.
+/// Describes the machine and its peak rates.
+/// Each rate is the highest of several measurements, because other programs only lower rates.
 struct MachineFacts {
   std::string cpu, isa;
   int threads = 1;
@@ -46,7 +46,7 @@ struct MachineFacts {
 
 MachineFacts measure_machine(const std::string& isa, int threads, PeakMeters& peaks);
 
-/// Measures the machine again and keeps the better of each rate.
+/// Measures the machine again. Keeps the old rate where it is higher than the new one.
 void measure_again(MachineFacts& facts, PeakMeters& peaks);
 
 }  // namespace headgate::bench

@@ -14,16 +14,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Number of independent FMA chains. An FMA takes 4 or 5 cycles and two start per cycle, so 10 in flight reach the peak.
-// 12 accumulators, two constants and a temporary fit the 16 registers of AVX2.
+// Number of independent FMA chains. An FMA takes up to 5 cycles and two start per cycle, so that 10 must be in flight.
+// 12 accumulators, two constants and a temporary fit in the 16 registers of AVX2.
 constexpr std::int64_t kChains = 12;
-// Number of unrolled rounds per loop iteration, so that counter and branch cost nothing.
+// Number of FMAs per chain in one loop iteration, so that the loop's counter and branch cost nothing.
 constexpr std::int64_t kUnroll = 4;
 
 template <typename T>
 double fma_chains(std::int64_t rounds) {
   const Tag<T> d;
-  // x ← x·m + a converges to a / (1 − m) = 1, without overflow or denormals.
+  // x ← x·m + a converges to a / (1 − m) = 1, so that no value overflows or becomes subnormal.
   const auto m = hn::Set(d, static_cast<T>(0.5));
   const auto a = hn::Set(d, static_cast<T>(0.5));
   auto x0 = hn::Iota(d, static_cast<T>(0)), x1 = hn::Iota(d, static_cast<T>(1)), x2 = hn::Iota(d, static_cast<T>(2)),

@@ -6,11 +6,11 @@
 
 namespace headgate::bench {
 
-/// Measuring loops of one vector target, for T = float or double. Each returns a number that depends on all its work,
-/// so that the compiler cannot remove any of it.
+/// Loops that measure peak rates, compiled for one vector target; T is float or double.
+/// Each returns a number that depends on all its work, so that the compiler cannot remove any of it.
 template <typename T>
 struct PeakLoops {
-  /// Runs `rounds` rounds of independent FMA chains.
+  /// Runs `rounds` rounds of one FMA in each of several independent chains.
   double (*fma)(std::int64_t rounds);
   std::int64_t flops_per_round;
   /// Reads `count` elements from vector-aligned memory; `count` is a multiple of kReadBlock.
@@ -19,8 +19,8 @@ struct PeakLoops {
 
 inline constexpr std::int64_t kReadBlock = 4096;
 
-/// Returns the loops that measure this CPU's peak rates, compiled for the vector target `isa`. Throws headgate::Error
-/// if the CPU cannot run it.
+/// Returns the loops that measure this CPU's peak rates, compiled for the vector target `isa`.
+/// Throws headgate::Error if the CPU does not support this target.
 template <typename T>
 PeakLoops<T> peak_loops(const std::string& isa);
 
