@@ -56,8 +56,7 @@ void check_shape(const CacheShape& s) {
   require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
-  // Limits the bytes of at least one page, so that sums of token counts cannot overflow, even if the cache has no
-  // pages.
+  // Checks the size of one page even if the cache has no pages, so that later sums of token counts cannot overflow.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);
@@ -69,7 +68,7 @@ CacheShape shape_of(const CacheTensors& t) {
       .kv_heads = k[1], .head_dim = k[3], .value_dim = t.v.shape[3], .page = k[2], .pages = k[0], .dtype = t.k.dtype};
 }
 
-/// Throws Error unless the tensors have the shapes and dtypes of a cache of `shape`.
+/// Throws Error unless the tensors have the shapes and dtypes that a cache of `shape` needs.
 void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   check_shape(shape);
   for (const Member& m : members(shape)) {

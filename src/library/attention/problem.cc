@@ -354,8 +354,8 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
   }
 }
 
-/// Checks the sink logits, which must be finite or −∞. There is one per query head, or one per query and query head.
-/// All batches may share them.
+/// Checks the sink logits, which must be finite or −∞.
+/// There is one logit per query head, or one per query in each head. All batches may share them.
 void check_sinks(Call& call, const AttentionInputs& in, const ComputeRange& range, Problem& p) {
   const Argument arg{"sinks", in.sinks};
   if (!call.given(arg)) return;
@@ -406,7 +406,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
 enum class Access { reads, writes };
 
 /// Checks the tensors that `kRows` lists: outputs, saved tensors or incoming gradients.
-/// Fails if the call reads a tensor and requires it, but it is absent.
+/// Fails if a tensor that the call must read is absent.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {
@@ -498,7 +498,7 @@ void leave_out_y(const Call& call, ForwardProblem& p) {
 }
 
 /// Sets B and N to 0 if there are no queries and no keys.
-/// Kernels loop over sequences, and any number of them may be empty.
+/// Kernels loop over all sequences, and empty tensors may have a huge B.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
@@ -549,9 +549,9 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // lse = +∞ already marks the rows that gate_threshold skipped
+  AttentionOptions all_rows = options;  // without gate_threshold: lse = +∞ marks the rows that it skipped
   all_rows.gate_threshold = 0.0;
-  all_rows.dropout = 0.0;  // lse does not depend on dropout
+  all_rows.dropout = 0.0;  // without dropout: lse does not depend on it
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows),
                       causal || options.window_right == 0, lse, selection, outputs};

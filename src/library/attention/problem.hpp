@@ -73,10 +73,10 @@ struct Problem {
     s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
-  /// Returns the position after that of the last query, if query_offsets is absent.
-  /// This is S, even if key_lengths hides the last keys.
-  /// In a packed batch with pages, S is the capacity of a row of the block table.
-  /// The result is then the sequence's number of keys.
+  /// Returns the key position that follows the last query's, for calls without query_offsets.
+  /// It is S, even if key_lengths hides the last keys.
+  /// In a packed batch with pages, S is the capacity of a row of the block table, so the result is the sequence's
+  /// number of keys.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   /// Returns the ALiBi slope of query head h in sequence n.
   double alibi_slope(std::int64_t n, std::int64_t h) const {
@@ -111,7 +111,7 @@ struct StatisticsProblem : Problem {
 
 /// Check the arguments and return them as a problem.
 /// Throw Error with the argument's name and values if arguments are invalid.
-/// They read the elements of integer inputs, alibi_slopes and sinks. check_backward also reads those of lse.
+/// Element values are checked only in integer inputs, alibi_slopes and sinks, and by check_backward in lse.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

@@ -19,8 +19,8 @@
 
 namespace headgate::attend {
 
-/// Selects the outputs of attention_statistics to write, and their directory.
-/// Each becomes a file with its name, such as entropy.npy.
+/// Selects the outputs of attention_statistics to write, and the directory for their files.
+/// Each file has the output's name, such as entropy.npy.
 struct Statistics {
   std::string directory;               ///< empty: no statistics are written
   std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
@@ -47,10 +47,10 @@ struct Files : OperationFiles<AttentionTables> {
 using Arrays = OperationArrays<AttentionTables>;
 
 struct Results : OperationResults<AttentionTables> {
-  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< in the order of kStatisticsOutputs
+  std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< one array for each row of kStatisticsOutputs
 };
 
-/// Checks the paths of all output files with check_paths(), which throws for unusable ones. Writes nothing.
+/// Checks the paths of all output files. Throws if a path is unusable, as check_paths() does. Writes nothing.
 void check_outputs(const Files& files);
 
 /// Computes the outputs, statistics and gradients that `files` asks for.

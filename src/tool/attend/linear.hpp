@@ -25,10 +25,10 @@ struct LinearTables {
   static constexpr const auto& kGradients = kLinearGradients;
 };
 
-/// Selects the weights and statistics to write, and their directory.
-/// Each becomes a file with its name, such as reach.npy.
+/// Selects the weights and statistics to write, and the directory for their files.
+/// Each file has the output's name, such as reach.npy.
 struct LinearFigureFiles {
-  std::string directory;              ///< empty: none are written
+  std::string directory;              ///< directory of the files; empty: no files are written
   std::vector<std::int64_t> queries;  ///< queries for which weights are written
 
   bool wants_weights() const { return !directory.empty() && !queries.empty(); }
@@ -50,11 +50,11 @@ struct LinearFiles : OperationFiles<LinearTables> {
 using LinearArrays = OperationArrays<LinearTables>;
 
 struct LinearResults : OperationResults<LinearTables> {
-  std::array<io::Array, kLinearWeights.size()> weights;        ///< in the order of kLinearWeights
-  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< in the order of kLinearStatistics
+  std::array<io::Array, kLinearWeights.size()> weights;        ///< one array for each row of kLinearWeights
+  std::array<io::Array, kLinearStatistics.size()> statistics;  ///< one array for each row of kLinearStatistics
 };
 
-/// Checks the paths of all output files with check_paths(), which throws for unusable ones. Writes nothing.
+/// Checks the paths of all output files. Throws if a path is unusable, as check_paths() does. Writes nothing.
 void check_outputs(const LinearFiles& files);
 
 /// Computes the outputs, weights, statistics and gradients that `files` asks for.

@@ -238,7 +238,7 @@ std::string file_of_argument(const OperationFiles<Tables>& files, std::string_vi
 }
 
 /// Runs call().
-/// If it throws Error about the argument from some file, throws io::FileError with that file's path instead.
+/// If it throws Error about an argument that was read from a file, throws io::FileError with the file's path instead.
 template <class Tables, class Call>
 void run_on_files(const OperationFiles<Tables>& files, const Call& call) {
   try {

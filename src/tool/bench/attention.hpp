@@ -12,8 +12,7 @@ namespace headgate::bench {
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
 /// Returns a factory of jobs that run attention_statistics() for the outputs that `spec` requests.
-/// The job counts the FLOPs of a forward pass, so that its rate relative to a forward job's is the ratio of their
-/// times.
+/// A job counts the FLOPs of a forward pass, so that comparing its rate with a forward job's compares their times.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

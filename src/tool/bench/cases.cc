@@ -292,8 +292,8 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns `spec` as a packed batch where sequence n has lengths[n] keys.
-/// Each sequence has `new_tokens` queries or, if that is empty, as many queries as keys.
+/// Returns `spec` as a packed batch where sequence n has lengths[n] keys. Each sequence has `new_tokens` queries.
+/// Without `new_tokens`, it has as many queries as keys.
 CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
   spec.cu_seqlens = DType::i32;
   spec.packed = static_cast<std::int64_t>(lengths.size());

@@ -82,7 +82,7 @@ class LinearAttentionJob : public BenchJob {
 };
 
 /// Computes the statistic `reach`, which needs every attention weight but stores none.
-/// Counts 4·D FLOPs for each query and token that it sees: two multiply-adds per feature.
+/// Counts 4·D FLOPs for each visible (query, token) pair: two multiply-adds per feature.
 class LinearReachJob : public BenchJob {
  public:
   explicit LinearReachJob(const LinearCaseSpec& spec)

@@ -86,7 +86,7 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
 }
 
 /// Runs each case once, or twice if the first run is fast, so that its memory is mapped and its threads exist.
-/// Sets the number of calls in each timed run. Returns the seconds of the longest timed run to expect.
+/// Sets the number of calls in each timed run. Returns the expected seconds of the longest timed run.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;
   for (RunningCase& c : running) {

@@ -83,7 +83,7 @@ class NormJob : public BenchJob {
   /// Returns the FLOPs without those of the gate function. Here r is 1 / RMS(x) and g is the gate's value.
   /// Forward, 5 per element: the square and its sum, and x · r · weight · g.
   /// Backward, 14 per element, with n = x · r and e = dy · g · weight: the square and its sum, n, dy · g, e, e · n and
-  /// its sum, e − n · mean and its product with r, dweight and its sum, and dgate.
+  /// its sum, (e − n · mean(e · n)) · r, dweight and its sum, and dgate.
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
   /// Returns the bytes of x, gate and y forward, and of x, gate, dy, dx and dgate backward.
   /// Returns 0 for one token, whose data fits in the caches.

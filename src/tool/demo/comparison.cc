@@ -22,9 +22,9 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-/// Returns the metrics that the demo's tables show, without those per layer.
-/// If `of_triggers`, returns only metrics that treat tokens after a trigger separately; otherwise returns only the
-/// others.
+/// Returns the metrics that the demo's tables show.
+/// If `of_triggers`, these are the metrics that separate tokens after a trigger from other tokens.
+/// Otherwise they are the other metrics of whole models.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -38,7 +38,7 @@ metrics::MetricList shown_metrics(bool of_triggers) {
   return out;
 }
 
-/// Returns the mean, smallest and largest value over the seeds of each evaluation figure of the model.
+/// Returns, for each evaluation figure of the model, the mean, smallest and largest value over the seeds.
 Spread figures_of(const TrainedModel& model, bool of_triggers) {
   std::vector<metrics::FigureRow> rows;
   rows.reserve(model.evaluations.size());

@@ -26,7 +26,7 @@ namespace {
 
 using console::duration_text;
 
-/// Thrown when interrupted() returns true; caught in show_training.
+/// Thrown when interrupted() returns true. show_training() catches it.
 struct Interruption {};
 
 /// Trains every model of a comparison with every seed.
@@ -60,7 +60,7 @@ class Training {
         }
       }
     };
-    std::vector<std::jthread> threads;  // jthread: joined even if creating a later thread throws
+    std::vector<std::jthread> threads;  // jthread joins even if creating a later thread throws
     for (std::size_t n = 1; n < at_a_time(); ++n) threads.emplace_back(work);
     work();
     threads.clear();

@@ -18,14 +18,14 @@ namespace headgate::demo {
 
 namespace {
 
-/// Returns "Without a gate,", "With a headwise gate," or "With an elementwise gate,".
+/// Returns how a sentence begins: "Without a gate,", "With a headwise gate," or "With an elementwise gate,".
 std::string beginning(const std::string& name, bool gated) {
   if (!gated) return "Without a gate,";
   return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
 /// Returns a sentence about one model.
-/// It does not refer to other models' sentences, which may only say that a model has not learnt to copy.
+/// It does not refer to the other models' sentences, because these may only say that a model has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {
@@ -43,7 +43,8 @@ std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool
                      mean.at(metrics::kGateOther), mean.at(metrics::kGateTrigger));
 }
 
-/// Returns the text that follows "the held-out loss". `more` is the loss minus that without a gate, in nats per byte.
+/// Returns the text that follows "the held-out loss".
+/// `more` is how much higher the loss is than without a gate, in nats per byte.
 std::string loss_difference(double more) {
   if (!std::isfinite(more)) return "is not finite";
   const std::string size = fmt::format("{:.3f}", std::abs(more));

@@ -16,8 +16,8 @@ struct NamedSpread {
   Spread figures;
 };
 
-/// Loss after a trigger, in nats, from which on a model has not learnt to copy.
-/// A model that copies has almost 0, one that guesses about 3.
+/// Loss after a trigger, in nats, at or above which a model has not learnt to copy.
+/// The loss is almost 0 if it copies and about 3 if it guesses.
 inline constexpr double kNotLearnt = 0.5;
 
 /// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy.

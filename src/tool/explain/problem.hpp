@@ -29,12 +29,12 @@ struct WorkedProblem {
   std::optional<Matrix> W_q;  // (C,Hq·D)
   std::optional<Matrix> W_k;  // (C,Hkv·D)
   std::optional<Matrix> W_v;  // (C,Hkv·Dv)
-  std::optional<Matrix> W_g;  // (C,Hq·Dv) if elementwise, (C,Hq) if headwise
+  std::optional<Matrix> W_g;  // gate weights: (C,Hq·Dv) if elementwise, (C,Hq) if headwise
   std::optional<Matrix> W_o;  // (Hq·Dv,C')
   std::optional<Matrix> Q;    // (T,Hq·D)
   std::optional<Matrix> K;    // (S,Hkv·D)
   std::optional<Matrix> V;    // (S,Hkv·Dv)
-  std::optional<Matrix> Z;    // (T,Hq·Dv) if elementwise, (T,Hq) if headwise; absent: no gate
+  std::optional<Matrix> Z;    // gate logits: (T,Hq·Dv) if elementwise, (T,Hq) if headwise; absent: no gate
   std::int64_t heads = 1;
   std::int64_t kv_heads = 1;
   bool causal = false;

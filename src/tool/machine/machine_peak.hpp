@@ -10,7 +10,7 @@ namespace headgate::bench {
 /// Each returns a number that depends on all its work, so that the compiler cannot remove any of it.
 template <typename T>
 struct PeakLoops {
-  /// Runs `rounds` rounds of one FMA in each of several independent chains.
+  /// Runs `rounds` rounds. Each round makes one FMA in each of several independent chains.
   double (*fma)(std::int64_t rounds);
   std::int64_t flops_per_round;
   /// Reads `count` elements from vector-aligned memory; `count` is a multiple of kReadBlock.
