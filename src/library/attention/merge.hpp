@@ -12,7 +12,7 @@ namespace headgate {
 struct MergeProblem {
   std::int64_t B = 0, Hq = 0, T = 0, Dv = 0;
   DType dtype = DType::none;      ///< dtype of every part's attn
-  GateFn gate_fn = GateFn::none;  ///< none if there is no gate
+  GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   ExecutionContext context;  ///< execution context, with its defaults filled in
   std::span<const MergePart> parts;

@@ -288,7 +288,7 @@ void check_list(const Call& call, const Index* list, std::int64_t stride, std::i
   const auto is_wrong = [blocks](std::int64_t e) { return e < -1 || e >= blocks; };
   bool any_wrong = false;
   if (stride == 1) {
-    for (std::int64_t n = 0; n < K; ++n) any_wrong |= is_wrong(list[n]);  // vectorized: no early exit
+    for (std::int64_t n = 0; n < K; ++n) any_wrong |= is_wrong(list[n]);  // no early exit, so that the loop vectorizes
     if (!any_wrong) return;
   }
   for (std::int64_t n = 0; n < K; ++n) {
@@ -549,9 +549,9 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // without gate_threshold: lse = +∞ marks the rows that it skipped
+  AttentionOptions all_rows = options;  // ignores gate_threshold: lse = +∞ marks the rows that were skipped
   all_rows.gate_threshold = 0.0;
-  all_rows.dropout = 0.0;  // without dropout: lse does not depend on it
+  all_rows.dropout = 0.0;  // ignores dropout: lse does not depend on it
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;
   StatisticsProblem p{check_common(call, read_by_statistics(call, outputs, inputs, options), all_rows),
                       causal || options.window_right == 0, lse, selection, outputs};

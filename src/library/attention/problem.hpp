@@ -35,7 +35,7 @@ struct Problem {
   /// A query at position p sees key j if p − window_left ≤ j ≤ p + window_right. kNoWindow means no limit on that side.
   /// Causality is stored here too: it lowers window_right to 0.
   std::int64_t window_left = kNoWindow, window_right = kNoWindow;
-  GateFn gate_fn = GateFn::none;  ///< none if there is no gate
+  GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
   double gate_threshold = 0.0;  ///< if > 0, skips rows whose |gate| is at most this; gate_op is then mul

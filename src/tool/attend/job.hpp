@@ -22,7 +22,7 @@ namespace headgate::attend {
 /// Selects the outputs of attention_statistics to write, and the directory for their files.
 /// Each file has the output's name, such as entropy.npy.
 struct Statistics {
-  std::string directory;               ///< empty: no statistics are written
+  std::string directory;               ///< directory of the files; empty: no files are written
   std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
   std::optional<std::int64_t> window;  ///< window of window_share; empty: window_share is not written
   std::vector<std::int64_t> queries;   ///< queries whose weights are written as the output `rows`

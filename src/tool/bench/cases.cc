@@ -341,7 +341,7 @@ void add_packed(std::vector<BenchGroup>& groups) {
           {name + "/equal", attention_job(BenchOp::forward, equal), 0, {}}},
          {{0, 1, kPackedFloor}}});
   }
-  // Mixes two prompts and four sequences with one new token each in one call.
+  // Mixes two prompts with four sequences that have one new token, in one call.
   CaseSpec mixed = packed(causal(square(kHeads, 1, 128)), {8000, 1024, 3000, 500, 5000, 100});
   mixed.packed_queries = {1, 1024, 1, 500, 1, 1};
   mixed.T = 1024 + 500 + 4;

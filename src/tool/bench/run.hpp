@@ -22,8 +22,8 @@ struct BenchSettings {
 
 inline constexpr double kSlowRun_seconds = 0.5;
 /// Length of a timed run if the data fits in the caches: the run makes as many consecutive calls as fit in this time.
-/// Other timed runs make one call.
-/// Calls also follow one another in real use, and between timed runs other programs may evict the caches.
+/// Other timed runs make one call. Consecutive calls are like real use.
+/// A single call could find the caches evicted by other programs.
 inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {

@@ -40,7 +40,7 @@ struct Comparison {
 };
 
 /// Return a comparison of `model`, which has no gate, with its headwise and elementwise gated variants.
-/// `settings` selects the data; task, seq_len and warmup in it are replaced.
+/// `settings` selects the data; its task, seq_len and warmup are replaced.
 /// On text, gated models get narrower MLPs, so that all models have about the same number of parameters.
 /// Throw io::FileError or Error if the data is not usable.
 Comparison compare_on_backcopy(const models::DecoderConfig& model, train::TrainSettings settings,
