@@ -19,7 +19,7 @@ namespace headgate {
 namespace {
 
 #if (HWY_TARGETS & HWY_AVX3) && defined(__linux__)
-/// Requests permission to use AMX tiles: Linux grants it per process, on request (Documentation/arch/x86/xstate.rst).
+/// Asks Linux for permission to use AMX tiles, which it grants per process (Documentation/arch/x86/xstate.rst).
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -45,7 +45,7 @@ Native16Unit unit_of_cpu() {
   return unit;
 }
 
-/// Returns the CPU's best unit, or none if f32 products are faster.
+/// Returns the CPU's fastest unit for bf16 products, or none if f32 products are faster.
 Native16Unit fast_unit_of_cpu() {
   static const Native16Unit unit =
       unit_of_cpu() == Native16Unit::dots && !has_fast_dots() ? Native16Unit::none : unit_of_cpu();
@@ -59,7 +59,7 @@ struct UnitName {
 /// Lists the units' names, best first.
 constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16Unit::dots, "avx512_bf16"}};
 
-/// The unit that set_native16_products chose, or none to use fast_unit_of_cpu().
+/// Unit chosen by set_native16_products; without a choice, fast_unit_of_cpu() decides.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
 }  // namespace

@@ -30,13 +30,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One square of kSquare queries by kSquare keys, and the destinations of its weights P and gradients ds.
+/// Operands for a square of kSquare queries by kSquare keys, and where its weights P and score gradients ds are stored.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)
   const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null
-  const float* lse;        ///< log-sum-exp of each query row, (kSquare)
-  const float* rest;       ///< remainders of lse, (kSquare)
+  const float* lse;        ///< log-sum-exp of each query's scores, (kSquare)
+  const float* rest;       ///< what rounding dropped from each lse, (kSquare)
   const float* delta;      ///< (kSquare)
   BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
@@ -45,14 +45,16 @@ struct GradientSquare {
   std::int64_t ld;
 };
 
-/// Stores two rows of a square as one row of pairs in each of two panels. key_column gives the order of the keys.
+/// Interleaves two rows of a square (queries 2n and 2n + 1) and stores 16 keys in each of two panels.
+/// key_column() tells which keys a panel receives.
 HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i even, __m512i odd) {
   _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
   _mm512_storeu_si512(to + panel_stride, _mm512_unpackhi_epi16(even, odd));
 }
 
-/// Returns the column at which store_pairs places key j of a block. Every 32 keys form eight groups of four; groups
-/// with even numbers come first.
+/// Returns the column in which store_pairs() places key j of a block.
+/// Of every 32 keys, groups of four alternate between the two panels: keys 0–3 and 8–11 go to the first, 4–7 to the
+/// second.
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
 /// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope, and stores both as bf16.
@@ -115,7 +117,7 @@ HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloa
   }
 }
 
-/// Computes one thread's share of the backward pass.
+/// Performs the backward pass for the tasks of one thread.
 template <class Unit>
 class Native16BackwardWorker {
  public:
@@ -130,14 +132,14 @@ class Native16BackwardWorker {
         thread_(thread),
         scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
 
-  /// Selects key/value head h of a part for the following calls.
+  /// Selects key/value head h of `part` for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
     hkv_ = h;
   }
 
-  /// Computes one whole head; the thread packs the head's operands for its own use.
+  /// Computes one whole key/value head, with operands that only this thread packs and reads.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     select(own, head.h);
@@ -148,12 +150,12 @@ class Native16BackwardWorker {
     for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
   }
 
-  /// Packs the keys and values of a block up to the last key that any query sees.
+  /// Packs the keys and values of a block, up to the last key that any query sees.
   void pack_keys(std::int64_t block) const {
     const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
     const std::int64_t j0 = block * kBlock;
     const std::int64_t n = std::min(j0 + kBlock, seen.end) - j0;
-    if (std::max(j0, seen.begin) >= j0 + n) return;  // no tile visits the block
+    if (std::max(j0, seen.begin) >= j0 + n) return;  // no query sees the block
     const KeyRows k = rows_of_keys(p_, sequence_, hkv_);
     pack_pairs_of_transpose(shared_.keys_t.at(packed_block(block)), k, j0, n, scratch_.packing);
     pack_pairs_of_rows(key_rows_of(block), 0, k, j0, n, scratch_.packing);
@@ -161,8 +163,8 @@ class Native16BackwardWorker {
                             scratch_.packing);
   }
 
-  /// Packs q and do (after the gate), both plain and transposed, for one query tile. Also computes lse, Δ − dlse, dz
-  /// and the tile's term of dsinks, and clears dq.
+  /// Packs q and do (the gradient of the ungated output) of a query tile, each plain and transposed.
+  /// Also computes lse, Δ − dlse and dz, adds up the tile's contribution to dsinks, and clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
@@ -170,7 +172,7 @@ class Native16BackwardWorker {
     float* lse = shared_.lse.at(batch);
     float* rest = shared_.lse_rest.at(batch);
     float* delta = shared_.delta.at(batch);
-    // Pads the last square with rows of zeros and lse = ∞, so that P = 0 there.
+    // Pads the last square with zero rows and lse = ∞, so that P = 0 in them.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(rest + n, rest + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
@@ -194,8 +196,8 @@ class Native16BackwardWorker {
     shared_.dq_turns(batch) = 0;
   }
 
-  /// Adds the terms of one key block to dk, dv and dq. Visits query tiles in the order of the group's heads, then of
-  /// their queries.
+  /// Adds the contributions of one key block to dk, dv and dq.
+  /// Visits the query heads of the group in order, and the tiles of each head in order.
   void run_block(std::int64_t block) const {
     const Visibility visibility(p_, sequence_);
     const std::int64_t j0 = block * kBlock;
@@ -224,7 +226,7 @@ class Native16BackwardWorker {
   }
 
  private:
-  /// A query tile paired with a key block.
+  /// One query tile paired with one key block.
   struct Tile {
     const Visibility& visibility;
     std::int64_t h, batch;   // query head; index of the tile among the packed tiles
@@ -242,8 +244,8 @@ class Native16BackwardWorker {
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Returns the columns, in whole squares of the key block, that contain all keys visible to tile rows r … r +
-  /// kSquare.
+  /// Returns the columns of the key block that contain all keys visible to tile rows r … r + kSquare, rounded to whole
+  /// squares.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
     const std::int64_t i = t.i0 + r;
     const KeyRange seen = t.visibility.rows(i, i + std::min(kSquare, t.rows - r));
@@ -253,15 +255,15 @@ class Native16BackwardWorker {
     return {begin / kSquare * kSquare, whole_squares(end)};
   }
 
-  /// Computes P and ds of the tile for all squares of squares_of; hidden keys get zeros. Returns false if there are no
-  /// such squares.
+  /// Computes P and ds of the tile for the columns that squares_of() returns, with zeros for hidden keys.
+  /// Returns false if no query of the tile sees a key of the block.
   bool score_tile(const Tile& t) const {
     bool any = false;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
       const KeyRange squares = squares_of(t, r);
       if (squares.empty()) continue;
       any = true;
-      // Starts the next square's products before finishing this one, so that both overlap.
+      // Starts the products of the next square before it finishes the current one, so that the two overlap.
       multiply_square(t, r, squares.begin);
       for (std::int64_t c = squares.begin; c < squares.end; c += kSquare) {
         if (c + kSquare < squares.end) multiply_square(t, r, c + kSquare);
@@ -300,7 +302,7 @@ class Native16BackwardWorker {
         factor);
   }
 
-  /// Scales the square's scores to units of log2(e), applies the score rules, and sets hidden keys to −∞.
+  /// Converts the square's scores to units of log2(e), applies the score rules, and sets hidden keys to −∞.
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
@@ -322,13 +324,14 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, one square of keys at a time, over the queries that see any of its keys.
+  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds for one square of keys after another.
+  /// Reads only the queries that see a key of the square.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
       const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
       const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
-      if (first >= beyond) continue;  // otherwise rounding to whole squares would add queries
+      if (first >= beyond) continue;  // no query of the tile sees these keys; rounding below would include some queries
       const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
       const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
         for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
@@ -342,7 +345,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds dq += ds k. The turnstile fixes the order: ascending key blocks.
+  /// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic.
   void add_query_gradient(const Tile& t) const {
     if (!p_.gradients.dq.present()) return;
     const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
@@ -361,7 +364,7 @@ class Native16BackwardWorker {
     turnstile.leave(t.block - first_block);
   }
 
-  /// Writes rows j0 … j0 + keys of dk or dv from the columns of `sums`, times `factor`.
+  /// Writes rows j0 … j0 + keys of dk or dv: the columns of the transposed `sums`, times `factor`.
   void write_key_rows(const HeadRows<void>& to, const View<float, 2>& sums, std::int64_t j0, std::int64_t keys,
                       float factor) const {
     if (!to.present()) return;
@@ -386,7 +389,7 @@ class Native16BackwardWorker {
   const Native16BackwardBuffers& shared_;
   int thread_;
   const Native16BackwardScratch scratch_;
-  [[no_unique_address]] Unit unit_;  // configures AMX while the thread multiplies
+  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration during its lifetime
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;

@@ -28,10 +28,10 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass with bf16 products, in strips of kSquare rows. BackwardPlan is its f32 counterpart.
 struct Native16BackwardPlan {
-  static constexpr bool kMayHaveDbias = false;  ///< this route declines dbias
+  static constexpr bool kMayHaveDbias = false;  ///< calls with dbias take another route
   static constexpr std::int64_t kTile = kQueryTile;
-  /// Number of keys per block, twice that of the f32 kernel: queries and dq are read from farther caches half as often.
-  /// bf16 products take at most half the time of f32 products.
+  /// Number of keys per block. Larger blocks read queries and dq less often from outer caches.
+  /// The f32 kernel uses half as many keys, because its products take at least twice as long.
   static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;
   static constexpr std::int64_t kScoreStride = kBlock + 32;  // row stride of ds, in bf16 elements
@@ -70,13 +70,14 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
-  View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< rows per tile and keys per block: at most kTile, kBlock; whole squares
-  HeadCounts largest;                  ///< most tiles, blocks and panels of any head
-  HeadCounts most;                     ///< tiles, blocks and panels for which packed buffers have room
+  std::int64_t tile_rows,
+      block_rows;      ///< queries per tile and keys per block, in whole squares: at most kTile and kBlock
+  HeadCounts largest;  ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts most;     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread packs its own heads
+  bool whole_heads = false;  ///< true if each thread computes whole heads by itself
 };
 
 /// Scratch buffers of one thread.
@@ -105,17 +106,17 @@ struct Native16BackwardScratch {
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
   }
 
-  View<float, 2> squares;          ///< scores and do vᵀ of two square blocks, queries by keys
+  View<float, 2> squares;          ///< for two squares, each queries by keys: scores, and do vᵀ
   View<BFloat16, 2> weight_pairs;  ///< P of a tile (queries by keys), as PairPanels of 16 keys
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
-  View<float, 2> dk_t, dv_t;       ///< sums of the thread's key block, transposed; columns in the order of key_column
-  View<float, 2> turned;           ///< rows of dk or dv after transposing back
-  View<BFloat16, 2> packing;       ///< dense copies of strided rows, before packing
-  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< rows of one query
+  View<float, 2> dk_t, dv_t;  ///< dk and dv of the thread's key block, transposed; key j is in column key_column(j)
+  View<float, 2> turned;      ///< rows of dk or dv, transposed from dk_t or dv_t
+  View<BFloat16, 2> packing;  ///< scratch: strided rows are copied here before packing
+  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for the rows of one query
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<float, 1> rule_row;                       ///< a row of bias or mask, and one of key bias
-  View<float, 2> slope;                          ///< (kSquare,kSquare) softcap's derivative at a square of scores
+  View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one of key bias
+  View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
 };
 
 /// Buffers shared by all threads: packed operands of one batch of key/value heads, each with `group` query heads.
@@ -140,17 +141,18 @@ struct Native16BackwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys_t, values_t;  ///< (packed blocks, PairPanels of 16 keys)
-  View<BFloat16, 2> keys;              ///< (packed blocks, PairPanels of 16 columns)
+  View<BFloat16, 2> keys_t, values_t;  ///< k and v with one key per column, (packed blocks, PairPanels of 16 keys)
+  View<BFloat16, 2> keys;              ///< k with one key per row, (packed blocks, PairPanels of 16 features)
   View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
-  View<float, 3> dq;                   ///< (packed tiles, tile_rows, D_padded), not yet scaled
-  View<float, 2> lse, lse_rest;        ///< lse in units of log2(e), and its remainders, (packed tiles, tile_rows)
-  View<float, 2> delta;                ///< Δ − dlse, (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;      ///< next turn of each packed tile's dq (Turnstile)
-  View<PackedHeads, 1> parts;          ///< parts of the current batch; a part is some heads of one sequence
-  View<HeadTask, 1> tasks;             ///< key blocks of the batch, in the order in which threads take them
-  View<std::byte, 2> scratch;          ///< (threads, bytes of a Native16BackwardScratch)
+  View<float, 3> dq;                   ///< dq before it is scaled, (packed tiles, tile_rows, D_padded)
+  View<float, 2> lse,
+      lse_rest;          ///< lse in units of log2(e), and what rounding dropped from it, (packed tiles, tile_rows)
+  View<float, 2> delta;  ///< Δ − dlse, (packed tiles, tile_rows)
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn that adds to dq next (Turnstile)
+  View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
+  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
+  View<std::byte, 2> scratch;      ///< memory for each thread's Native16BackwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

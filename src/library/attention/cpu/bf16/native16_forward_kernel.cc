@@ -29,7 +29,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Some columns of a strip's scores, and the destination of their weights.
+/// Columns of a strip's scores, and where their softmax weights are stored.
 struct StripScores {
   const float* scores;  ///< (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
@@ -38,8 +38,9 @@ struct StripScores {
   std::int64_t ldw;
 };
 
-/// Computes weights = exp2(factor · scores + start), rounded to bf16. Adds the unrounded exponentials to sums (rows,
-/// lanes), and with kSees the exponents to the maxima in seen (rows, lanes).
+/// Computes weights = exp2(factor · scores + start), rounded to bf16, with one `start` per row.
+/// Adds the exponentials, before rounding, to sums (rows, lanes).
+/// With kSees, also raises seen (rows, lanes) to the largest exponents.
 template <bool kSees>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
                                                 float* HWY_RESTRICT sums, float* HWY_RESTRICT seen) {
@@ -67,15 +68,15 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
   }
 }
 
-/// Computes one thread's share of the forward pass.
+/// Performs the forward pass for the tasks of one thread.
 template <class Unit>
 class Native16ForwardWorker {
  public:
   using Plan = Native16ForwardPlan;
   using BlockStrip = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
-  static constexpr bool kKeepsFirstPanel = false;  // the panels' weights are rounded less often than weigh()'s
-  static_assert(kExp2Saturates<float>);            // the sums of exponentials detect large exponents
+  static constexpr bool kKeepsFirstPanel = false;  // false because weigh() rounds differently from weigh_near_maxima()
+  static_assert(kExp2Saturates<float>);  // true: an exponent that is too large makes the sum ∞, and is found there
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
@@ -85,7 +86,7 @@ class Native16ForwardWorker {
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
-  /// Packs keys and values of a block of key/value head h, in the range that packed_keys returns.
+  /// Packs keys and values of one block of key/value head h. packed_keys() returns their range.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
@@ -98,7 +99,7 @@ class Native16ForwardWorker {
                        end - begin, scratch_.packing);
   }
 
-  /// Computes one whole key/value head; the thread packs the head's keys and values for its own use.
+  /// Computes one whole key/value head, with keys and values that only this thread packs and reads.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -107,7 +108,7 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h from the packed key/value head of its group.
+  /// Computes query tile `tile` of query head h. Keys and values of its group are packed already.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -133,10 +134,10 @@ class Native16ForwardWorker {
 
   void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
 
-  /// Does nothing: end() overlaps the products of a strip's panels.
+  /// Does nothing, because end() computes all panels of a strip together, so that their products overlap.
   void panel(const BlockStrip& /*s*/, std::int64_t /*c*/) const {}
 
-  /// Computes the block's weights, and adds their product with v to the outputs.
+  /// Computes the weights of the block, multiplies them by v, and adds the result to the outputs.
   void end(BlockStrip* strips, std::int64_t /*count*/) const {
     BlockStrip& s = strips[0];
     if (s.near_maxima) weigh_near_maxima(s);
@@ -199,17 +200,17 @@ class Native16ForwardWorker {
                                                     plan_.D_padded, to, ld);
   }
 
-  /// Computes weights_of() some columns of the strip.
+  /// Calls weights_of() for some columns of the strip, and tracks the largest exponents if max_logit is asked for.
   void add_weights(BlockStrip& s, const StripScores& columns, float factor) const {
     if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen);
     weights_of<false>(columns, factor, s.start, s.sums, s.seen);
   }
 
-  /// Computes the strip's weights from its running maxima.
+  /// Computes the strip's weights relative to its current running maxima.
   void weigh_near_maxima(BlockStrip& s) const {
     const float factor = plan_.rules.query_factor();
     const PairPanels k = block_keys(s);
-    // Starts the next square's product before this one's exponentials, so that both overlap.
+    // Starts the product of the next square before the exponentials of the current one, so that the two overlap.
     HWY_ALIGN float squares[2][kSquare * kSquare];
     const auto multiply = [&](std::int64_t c) {
       if (c < s.at.whole1) multiply_square(s, k, c, squares[c / kSquare % 2], kSquare);
@@ -239,8 +240,8 @@ class Native16ForwardWorker {
   const Native16ForwardBuffers& shared_;
   int thread_;
   const Native16ForwardScratch scratch_;
-  const OnlineSoftmax<float> softmax_;  // state of the current query tile
-  [[no_unique_address]] Unit unit_;     // configures AMX while the thread multiplies
+  const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
+  [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration during its lifetime
   const PackedHeads* head_ = nullptr;
   Sequence sequence_;
   Visibility visibility_;

@@ -27,13 +27,14 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the forward pass with bf16 products, in strips of kSquare rows. ForwardPlan is its f32 counterpart.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< this route declines gate_threshold
+  static constexpr bool kMaySelect = false;  ///< calls with gate_threshold take another route
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
   static constexpr std::int64_t kStripRows = kSquare, kBandRows = kSquare;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
-  static constexpr std::int64_t kWeightStride = kBlock + 32;  // in bf16 elements
+  static constexpr std::int64_t kScoreStride =
+      kBlock + 16;  // one cache line longer than a block, so that rows map to different cache sets
+  static constexpr std::int64_t kWeightStride = kBlock + 32;  // row stride of the weights, in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
   Native16ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -56,10 +57,10 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< most tiles, blocks and panels of any head
-  HeadCounts most;     ///< largest numbers of tiles, blocks and panels that are packed at a time
+  HeadCounts largest;  ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts most;     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread packs its own heads
+  bool whole_heads = false;  ///< true if each thread computes whole heads by itself
 };
 
 /// Scratch buffers of one thread.
@@ -79,16 +80,16 @@ struct Native16ForwardScratch {
     if (plan.rules.any()) rule_row = ws.take<float>("rule rows", 2 * Plan::kBlock);
   }
 
-  View<BFloat16, 2> queries;   ///< (kTile, D_padded), queries of the tile
-  View<float, 2> scores;       ///< scores of a strip by a key block
+  View<BFloat16, 2> queries;   ///< packed queries of the tile, (kTile, D_padded)
+  View<float, 2> scores;       ///< scores of one strip against one key block
   View<BFloat16, 2> weights;   ///< exponentials of the scores, rounded to bf16
   View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<float, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
-  View<float, 2> sums;         ///< sums of exponentials by lane, (kTile, lanes)
-  View<float, 1> largest;      ///< largest scores of the tile's queries, in the same units, if max_logit is asked for
-  View<BFloat16, 2> packing;   ///< dense copies of strided rows, before packing
-  View<float, 1> gate, gated;  ///< gate logits of one query, and its gated output
-  View<float, 1> rule_row;     ///< a row of bias or mask, and one of key bias
+  View<float, 2> sums;         ///< sums of exponentials, one per lane, (kTile, lanes)
+  View<float, 1> largest;      ///< largest score of each query, in units of log2(e), if max_logit is asked for
+  View<BFloat16, 2> packing;   ///< scratch: strided rows are copied here before packing
+  View<float, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
+  View<float, 1> rule_row;     ///< scratch for one row of bias or mask and one of key bias
 };
 
 /// Buffers shared by all threads: packed K and V of one batch of heads.
@@ -100,10 +101,11 @@ struct Native16ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16ForwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys;      ///< (packed panels, two PairPanels of 16 keys)
-  View<BFloat16, 2> values;    ///< (packed panels, kSquare · Dv_padded): for each key block, PairPanels of 16 columns
-  View<PackedHeads, 1> parts;  ///< parts of the current batch: heads of one sequence each
-  View<std::byte, 2> scratch;  ///< (threads, bytes of a Native16ForwardScratch)
+  View<BFloat16, 2> keys;  ///< (packed panels, two PairPanels of 16 keys)
+  View<BFloat16, 2>
+      values;  ///< (packed panels, kSquare · Dv_padded): the panels of a key block form PairPanels of 16 features
+  View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
+  View<std::byte, 2> scratch;  ///< memory for each thread's Native16ForwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of query head h that the backward pass reads and writes before the products.
+/// Rows of query head h that the backward pass needs for each query before the products: gradients, outputs and gates.
 struct QueryRows {
   QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
       : dy(query_rows(p.incoming.dy, sequence, head)),
@@ -33,8 +33,8 @@ struct QueryRows {
         dsinks(p.sinks_by_query ? query_rows(p.gradients.dsinks, sequence, head) : HeadRows<void>(TensorView{}, 0, 0)) {
   }
 
-  /// Returns true if all rows can be read and written in place: dense, with either an elementwise gate and dgate or
-  /// neither.
+  /// Returns true if all rows can be read and written in place: all are dense, and gate and dgate are absent, or both
+  /// are elementwise.
   template <typename T>
   bool all_dense() const {
     const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };
@@ -44,13 +44,16 @@ struct QueryRows {
 
   HeadRows<const void> dy, y, attn, gate, lse, dlse, sinks;
   HeadRows<void> dgate;
-  HeadRows<void> dsinks;  ///< absent if the queries of a head share a sink
+  HeadRows<void> dsinks;  ///< absent if all queries of a head share one sink
 };
 
-/// Prepares query i for the products. Writes do into d_o (Dv rounded up to vectors), the gate's gradient dz into dgate,
-/// and lse · log2(e), rounded, with the remainder of the rounding in `rest`. lse is ∞ if the query sees no key. Writes
-/// Δ − dlse into delta. Writes the query's term of dsinks into its row of dsinks, if it has one, and adds it to
-/// sink_part. `own` is scratch for one row of dy, y, attn, gate and dgate.
+/// Prepares query i for the products.
+///   d_o         receives do, the gradient of the ungated output (Dv rounded up to vectors);
+///   dgate       of `from` receives dz, the gradient of the gate logits;
+///   lse, rest   receive lse · log2(e), rounded, and what rounding dropped; lse is ∞ if the query sees no key;
+///   delta       receives Δ − dlse;
+///   sink_part   has the query's contribution to dsinks added, which also goes to `from`.dsinks unless absent;
+///   own         is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
                  T* rest, T* delta, double* sink_part) {
@@ -61,7 +64,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
                                d_o,
                                own.dgate.data};
   *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
-  if (from.dgate.present()) {  // dgate implies a gate (check_backward)
+  if (from.dgate.present()) {  // dgate is present only with a gate (check_backward)
     if (p.gate_headwise) {
       double sum = 0;
       for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
@@ -88,7 +91,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   *sink_part += term;
 }
 
-/// Prepares queries i … i + n as prepare_row() does, but adds nothing to dsinks. QueryRows::all_dense() must be true.
+/// Prepares queries i … i + n like prepare_row(), but without sinks. Requires QueryRows::all_dense().
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
                                const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT rest,
@@ -101,7 +104,7 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
                               d_o.at(r),     from.dgate.present() ? from.dgate.at<T>(i + r, 0, p.Dv) : nullptr};
   };
   gate_rows_backward(row_of, n, p.Dv, p.gate_fn, p.gate_op, delta);
-  const auto as_column = [](HeadRows<const void> rows) {  // views n rows of one column as one row
+  const auto as_column = [](HeadRows<const void> rows) {  // views n rows of one element as one row of n elements
     rows.stride = rows.row_stride;
     rows.cols = rows.rows;
     return rows;
@@ -124,15 +127,14 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Returns true if a score may differ from lse (units of log2(e)) by the rounding of either, so that exp2(s − lse) may
-/// be far above 1.
+/// Returns true if |lse| (units of log2(e)) is so large that rounding matters: exp2(s − lse) may then be far above 1.
 template <typename T>
 bool has_coarse_lse(T lse) {
   constexpr T kLeast = 512;
   return std::abs(lse) >= kLeast;
 }
 
-/// Returns the weight P = exp2(s − lse) · 2^−rest from p = exp2(s − lse), where 2^−rest is `factor`. P is at most 1.
+/// Corrects p = exp2(s − lse) for the rounding of lse: returns P = p · factor, where factor = 2^−rest. P is at most 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V corrected_weight(D d, V p, V factor) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
@@ -140,7 +142,7 @@ HWY_INLINE V corrected_weight(D d, V p, V factor) {
   return hn::IfThenElse(hn::Gt(scaled, one), one, scaled);  // keeps NaN
 }
 
-/// Performs corrected_weight on n weights.
+/// Applies corrected_weight() to n weights.
 template <typename T>
 HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T rest) {
   const Tag<T> d;
@@ -148,8 +150,8 @@ HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T res
   update_row(weights, n, [d, factor](auto p) HWY_ATTR { return corrected_weight(d, p, factor); });
 }
 
-/// Returns x where p ≠ 0, otherwise 0, so that the zero weight of a hidden key cancels a product that overflowed. NaN
-/// in p keeps x.
+/// Returns 0 where p = 0, otherwise x. For a hidden key p = 0, and x may be NaN from a product that overflowed.
+/// If p is NaN, returns x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V zero_where_zero(D d, V p, V x) {
   return hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), x);

@@ -22,10 +22,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Lists the key blocks of a batch in the order in which threads take them. Turnstiles require
-/// ascending order of the blocks of a head and, for each block index, of the heads of a sequence. The blocks of every
-/// head are spread over the whole list: threads then work on different heads and rarely wait for one another. Heads
-/// that have only one block come last, to balance the load.
+/// Lists the key blocks of a batch in the order in which threads take them.
+/// Turnstiles require ascending order of the blocks of a head and, for each block index, of the heads of a sequence.
+/// Spreads the blocks of each head over the whole list, so that threads work on different heads and rarely wait.
+/// Heads with one block come last, to balance the load.
 inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;
@@ -35,7 +35,7 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
   }
   HeadTask* next = tasks.data;
   for (std::int64_t block = 0; block < most_blocks; ++block) {
-    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // sorted by falling number of blocks
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // parts with most blocks come first
       for (std::int64_t h = 0; h < parts(n).heads; ++h)
         *next++ = {.part = &parts(n), .h = parts(n).h0 + h, .piece = block};
     }
@@ -49,8 +49,9 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
   });
 }
 
-/// Performs one thread's work on a batch of heads in three stages: packs keys and prepares queries; processes each key
-/// block against the queries that see it; writes dq. `next_block` is shared by all threads and must be 0 at first.
+/// Performs one thread's work on a batch of heads, in three stages: packs keys and prepares queries; computes each key
+/// block against the queries that see it; writes dq.
+/// `next_block` is shared by all threads and must be 0 at first.
 template <class Worker, class Plan, class Buffers>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadCounts& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
@@ -81,14 +82,13 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
 }
 
-/// Runs a backward pass with one worker per thread, constructed as Worker(plan, shared, thread). Buffers holds the data
-/// that workers share.
+/// Runs a backward pass with one Worker(plan, shared, thread) per thread. `shared` holds the data that workers share.
 template <class Worker, class Plan, class Buffers>
 void run_backward(const Plan& plan, const Buffers& shared) {
-  std::int64_t bias_rows = 0;  // rows of the buffer in which dbias accumulates
+  std::int64_t bias_rows = 0;  // number of rows of dbias, or of its copy
   if constexpr (Plan::kMayHaveDbias) {
     const Shape& bias = shared.dbias.shape;
-    bias_rows = bias[0] * bias[1] * bias[2];  // 0 if dbias is absent
+    bias_rows = bias[0] * bias[1] * bias[2];  // 0 without dbias
     std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
   }
   HeadBatch batch(plan, shared.parts.data);
@@ -122,7 +122,7 @@ void run_backward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a backward pass over the sequences of a list, for run_backward.
+/// Plans a backward pass over the sequences of `list` in `slot`. run_backward() will perform it.
 template <class Worker, class Plan, class Buffers>
 void plan_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                    WorkSlot& slot) {

@@ -28,9 +28,10 @@ HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multip
 #endif
 }
 
-/// Computes Philox 4x32-10 for counters c … c + lanes, one per lane (Salmon et al., Parallel Random Numbers: As Easy as
-/// 1, 2, 3, SC 2011). A counter's lowest word is c + lane, the others are `fixed`. Stores output word w of all counters
-/// at words[w · step …].
+/// Computes Philox 4x32-10 for counters c … c + lanes, one per lane (Salmon et al., Parallel Random Numbers:
+/// As Easy as 1, 2, 3, SC 2011).
+/// A counter has four words: the lowest is c + lane, and `fixed` holds the other three.
+/// Stores output word w of all counters from words[w · step] on.
 template <class D>
 HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint32_t (&fixed)[3],
                        std::uint32_t* HWY_RESTRICT words, std::int64_t step) {
@@ -40,7 +41,7 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
   auto c3 = hn::Set(d, std::uint64_t{fixed[2]});
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32U);
-  // The lanes' high halves hold leftovers of the products and are never read.
+  // Each lane uses only the low 32 bits; the high bits hold leftovers of products.
   for (int round = 0; round < 10; ++round) {
     const auto product0 = multiply_low_halves(d, c0, 0xD2511F53U);
     const auto product1 = multiply_low_halves(d, c2, 0xCD9E8D57U);
@@ -58,13 +59,14 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
   hn::StoreU(hn::TruncateTo(d32, c3), d32, words + 3 * step);
 }
 
-/// Generates dropout factors for attention weights: 1 / (1 − p) with probability 1 − p, else 0. Each factor is a
-/// function of the seed, sequence, query head, query and key only. Factors are therefore bitwise identical in both
-/// passes, for any number of threads and on every target.
+/// Generates dropout factors for attention weights: 1 / (1 − p) with probability 1 − p, otherwise 0.
+/// A factor depends only on the seed, sequence, query head, query and key.
+/// Forward and backward pass therefore use bitwise identical factors, for any number of threads and on every target.
 template <typename T>
 class Dropout {
  public:
-  /// Number of keys per chunk. Word w of counter 8 · chunk + l decides key 32 · chunk + 8 w + l.
+  /// Number of keys whose random numbers are drawn together.
+  /// For key 32 · chunk + 8 w + l, the random number is word w of counter 8 · chunk + l.
   static constexpr std::int64_t kChunk = 32;
   static constexpr std::int64_t kCounters = kChunk / 4;
 
@@ -76,7 +78,7 @@ class Dropout {
 
   bool any() const { return any_; }
 
-  /// Computes the n factors of query i of query head h for keys first … first + n.
+  /// Computes the dropout factors of query i of query head h for keys first … first + n.
   void factors(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i, std::int64_t first,
                std::int64_t n) const {
     const FixedWords fixed = fixed_words(sequence, h, i);
@@ -92,7 +94,7 @@ class Dropout {
     }
   }
 
-  /// Computes the n factors of query i of query head h for the given keys, in ascending order.
+  /// Computes the dropout factors of query i of query head h for n keys, which are in ascending order.
   void factors_of(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i,
                   const std::int64_t* keys, std::int64_t n) const {
     HWY_ALIGN std::uint32_t random[kChunk];
@@ -106,7 +108,7 @@ class Dropout {
   }
 
  private:
-  /// The words of a counter that all keys of a query share.
+  /// Upper three words of the Philox counter, the same for all keys of a query.
   struct FixedWords {
     std::uint32_t words[3];
   };
@@ -125,7 +127,7 @@ class Dropout {
 
   bool any_;
   std::uint64_t seed_;
-  std::uint32_t dropped_;  // random numbers below this threshold drop their weight
+  std::uint32_t dropped_;  // a weight is dropped if its random number is below this threshold
   T factor_;
 };
 

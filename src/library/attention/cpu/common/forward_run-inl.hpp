@@ -20,8 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Performs one thread's work on a batch of heads that are packed together: selects rows, packs keys and values,
-/// computes query tiles.
+/// Performs one thread's work on a batch of heads: selects open rows, packs keys and values, computes query tiles.
 template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
                    const HeadCounts& batch, Cancellation& cancellation) {
@@ -39,7 +38,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
     const HeadTask task = block_task_of(parts, batch, n);
     worker.pack_block(*task.part, task.h, task.piece);
   });
-  // Starts with the last queries, which cost most under a causal mask, so that threads finish together.
+  // Starts with the last queries, which see most keys under a causal mask, so that threads finish together.
   team.in_turn(batch.tiles, [&](std::int64_t n) {
     if (cancellation.requested()) return;
     const HeadTask task = tile_task_of(parts, batch, group, n);
@@ -47,8 +46,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
   });
 }
 
-/// Runs a forward pass with one worker per thread, constructed as Worker(plan, shared, thread). Buffers holds the data
-/// that workers share.
+/// Runs a forward pass with one Worker(plan, shared, thread) per thread. `shared` holds the data that workers share.
 template <class Worker, class Plan, class Buffers>
 void run_forward(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;
@@ -70,7 +68,7 @@ void run_forward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a forward pass over the sequences of a list, for run_forward.
+/// Plans a forward pass over the sequences of `list` in `slot`. run_forward() will perform it.
 template <class Worker, class Plan, class Buffers>
 void plan_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
   slot.emplace<PlannedKernel<Plan, Buffers, run_forward<Worker, Plan, Buffers>>>(problem, list);

@@ -16,8 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the gate logits z of row i: Dv values, zero-padded to whole vectors. A headwise gate's single logit is
-/// repeated Dv times. The result points into the tensor if its layout allows, otherwise to `buffer`.
+/// Returns the Dv gate logits of row i, zero-padded to whole vectors.
+/// Repeats the single logit of a headwise gate Dv times.
+/// The result points into the tensor if the layout allows, otherwise to `buffer`.
 template <typename T>
 const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int64_t Dv, T* HWY_RESTRICT buffer) {
   if (gate.cols == Dv) return padded_row(gate, i, buffer);
@@ -41,8 +42,9 @@ HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, c
   });
 }
 
-/// Rows to gate: y = (o · factors) ∘ g(z) or (o · factors) + g(z). Strides are in elements, and rows are whole vectors.
-/// y and z are stored as T or bf16. If z is null, no gate applies.
+/// Rows to gate: y = (o · factors) ∘ g(z), or (o · factors) + g(z) for an additive gate.
+/// Strides are in elements, and rows are whole vectors. y and z are stored as T or bf16.
+/// If z is null, there is no gate.
 template <typename T, typename Stored>
 struct GatedRows {
   Stored* y;
@@ -54,7 +56,7 @@ struct GatedRows {
   const T* factors;  ///< one factor per row
 };
 
-/// Gates `rows` rows of n elements; n is a multiple of the lanes.
+/// Gates `rows` rows of n elements; n is a multiple of the number of lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
                                     GateOp op) {
@@ -82,8 +84,8 @@ HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64
   });
 }
 
-/// Operands and results of one row of the gate's backward pass, each Dv elements rounded up to vectors. Operands are
-/// zero from Dv on.
+/// Operands and results of the gate's backward pass for one query.
+/// Each row has Dv elements, rounded up to vectors; the padding of operands is zero.
 template <typename T>
 struct GateRowOperands {
   const T* dy;  ///< incoming gradient
@@ -94,7 +96,7 @@ struct GateRowOperands {
   T* dz;        ///< out: gradient of the gate logits; not written without a gate
 };
 
-/// Computes one row of gate_rows_backward for a given gate function and returns Δ.
+/// Computes gate_rows_backward() for one row and a known gate function, and returns Δ.
 template <typename T, class Gate>
 HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
@@ -125,10 +127,10 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
   return hn::GetLane(hn::SumOfLanes(d, delta));
 }
 
-/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r]. Rows have n
-/// elements, a multiple of the lanes.
-///   mul: do = dy ∘ g, dz = dy ∘ o ∘ g′ (or dy ∘ y ∘ g′/g without o), Δ = rowsum(dy ∘ y).
-///   add: do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o), where o = y − g unless saved.
+/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r].
+/// Rows have n elements, a multiple of the number of lanes.
+///   mul: do = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
+///   add: do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
 template <typename T, class RowOf>
 HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op,
                                    T* HWY_RESTRICT deltas) {
@@ -151,7 +153,7 @@ HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::
   });
 }
 
-/// Computes gate_rows_backward for one row and returns Δ.
+/// Computes gate_rows_backward() for one row and returns Δ.
 template <typename T>
 HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
   T delta = 0;

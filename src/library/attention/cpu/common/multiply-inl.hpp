@@ -21,33 +21,36 @@ namespace headgate::HWY_NAMESPACE {
 /// True if the target has 32 vector registers (AVX-512, NEON) instead of 16.
 inline constexpr bool kHas32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
-/// Register tile of a product: kMR rows by kNV vectors of accumulators. The tile, kNV vectors of b and one broadcast of
-/// a fill the register file and hide the latency of FMA (4–5 cycles, two per cycle).
+/// Size of a product's register tile: kMR rows by kNV vectors of accumulators.
+/// The tile, kNV vectors of b and one broadcast element of a fill the register file.
+/// There are enough accumulators to hide the latency of FMA (4–5 cycles, two FMAs per cycle).
 inline constexpr std::int64_t kMR = kHas32Registers ? 12 : 6;
 inline constexpr std::int64_t kNV = 2;
 
-/// Number of columns of a full panel.
+/// Number of columns of a packed panel; the last panel may have fewer.
 template <typename T>
 constexpr std::int64_t kNR = kNV* kLanes<T>;
 
-/// Layout of the left operand: element (m,k) is a[m · kRow + k · kCol]. Compile-time strides make every broadcast a
-/// load at a constant displacement from one pointer.
+/// Layout of the left operand: element (m,k) is a[m · kRow + k · kCol].
+/// Strides known at compile time let each broadcast load at a constant offset from one pointer.
 template <std::int64_t kRow_, std::int64_t kCol_>
 struct LeftLayout {
   static constexpr std::int64_t kRow = kRow_;
   static constexpr std::int64_t kCol = kCol_;
 };
 
-/// Selects how a product writes c: ab (overwrite), start + ab (overwrite_from), min(ab + start, 0)
-/// (overwrite_exponents) or c + ab (accumulate). start has one value per row. overwrite_from adds start before the
-/// products, overwrite_exponents after them.
+/// Selects how a product writes c. `start` has one value per row.
+///   overwrite             c = ab;
+///   overwrite_from        c = start + ab, where the sum begins with start;
+///   overwrite_exponents   c = min(ab + start, 0), where start is added last;
+///   accumulate            c += ab.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
-/// Default for the `besides` callback of a product: does nothing.
+/// Default for the `besides` callback, which products call while they run: does nothing.
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-inline constexpr std::int64_t kStepsACall = 4;  ///< steps of k per call of besides(), a power of two
+inline constexpr std::int64_t kStepsACall = 4;  ///< besides() is called once in this many steps of k; a power of two
 
 /// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors. b need not be
 /// aligned. Calls besides() once every kStepsACall steps of k.
@@ -80,8 +83,9 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
   multiply_add<Layout, kRows, kVecs>(tile, a, b, kVecs * kLanes<T>, K);
 }
 
-/// Computes c[m][n] = or += Σ_k a(m,k) · b[k][n] for m < kRows and n < kVecs vectors, as kWrite selects. b is dense, c
-/// has row stride ldc. start has kRows values and is read only by overwrite_from and overwrite_exponents.
+/// Computes c[m][n] = Σ_k a(m,k) · b[k][n], or adds to c, as kWrite selects, for m < kRows and n < kVecs vectors.
+/// b is dense, and c has row stride ldc.
+/// Only overwrite_from and overwrite_exponents read start, which has kRows values.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
                                 std::int64_t ldc, const T* start = nullptr) {
@@ -104,7 +108,8 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
   }
 }
 
-/// Calls f.operator()<kRows>() with the smallest of three tile heights that holds 1 ≤ rows ≤ kMR.
+/// Calls f.operator()<kRows>() with the smallest of three tile heights that is at least `rows`.
+/// Requires 1 ≤ rows ≤ kMR.
 template <typename F>
 HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
   constexpr std::int64_t kHalf = kMR / 2;
@@ -118,8 +123,8 @@ HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
   }
 }
 
-/// Calls multiply_tile for 1 ≤ rows ≤ kMR and vecs ≤ kNV. Reads of a and writes of c extend to the tile height, beyond
-/// `rows`.
+/// Calls multiply_tile for 1 ≤ rows ≤ kMR and vecs ≤ kNV.
+/// The tile height may exceed `rows`: a is read, and c written, up to that height.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
                                std::int64_t ldc, const T* start = nullptr) {
@@ -130,8 +135,8 @@ HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a,
   });
 }
 
-/// Matrix (rows, cols) stored as column panels, the right operand of products that run along rows. Panels lie one after
-/// another, each a dense (rows, width) array. width is kNR, or less in the last panel. cols is a multiple of the lanes.
+/// Right operand of products: a matrix (rows, cols) stored as one panel of columns after another.
+/// A panel is a dense (rows, width) array; width is kNR, or less in the last panel. cols is a multiple of the lanes.
 template <typename T>
 struct ColumnPanels {
   T* data;
@@ -146,8 +151,8 @@ struct ColumnPanels {
   }
 };
 
-/// Computes c = or += a · b[first … first + K], as kWrite selects. a has K columns and the rows of c; c has the columns
-/// of b.
+/// Computes c = a · b[first … first + K], or adds to c, as kWrite selects.
+/// The product uses rows first … first + K of b.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
                                 std::int64_t K) {

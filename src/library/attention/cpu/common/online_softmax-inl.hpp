@@ -29,30 +29,31 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Strip of up to kRows rows, with the exponentials of its key block.
+/// Up to kRows query rows against one key block, and the state of their softmax within the block.
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
   bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
-  std::int64_t done = 0;     ///< columns below `done` already hold exponentials
-  T start[kRows];  ///< minus the running maxima; −∞ beyond `rows`, so that padding changes no sum or maximum
-  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents of the block, by lane
-  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row in `near`, by lane, if max_logit is asked for
-  HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of the block's exponentials, by lane
+  std::int64_t done = 0;     ///< columns before `done` hold exponentials already
+  T start[kRows];  ///< minus the running maxima; −∞ in padding rows, so that these change no sum or maximum
+  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents in the block, one per lane
+  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row while near_maxima, one per lane, if max_logit
+                                        ///< is asked for
+  HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
 
-/// Detects exponents that are too large for exp2. On targets where exp2_fast saturates, such an exponent makes the sum
-/// of exponentials ∞, and this class does nothing. On the others exponentials could wrap around, and it tracks the
-/// largest exponent.
+/// Detects exponents that are too large for exp2.
+/// Where exp2_fast saturates, such an exponent makes the sum of exponentials ∞, and this class does nothing.
+/// Elsewhere exp2_fast could wrap around, and this class tracks the largest exponent.
 template <typename T>
 class LargestExponent {
  public:
-  /// Starts from the largest exponents by lane in `seen`; store() writes the updated ones back.
+  /// Starts from the largest exponents in `seen`, one per lane. store() writes the updated ones back to `seen`.
   explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
     if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
   }
   HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
     if constexpr (!kExp2Saturates<T>) {
-      max0_ = hn::Max(x0, max0_);  // this operand order makes MAXPS drop NaN and keep the maximum of other rows
+      max0_ = hn::Max(x0, max0_);  // with this operand order MAXPS drops a NaN in x0 and keeps max0_
       max1_ = hn::Max(x1, max1_);
     }
   }
@@ -65,24 +66,27 @@ class LargestExponent {
   hn::Vec<Tag<T>> max0_, max1_;
 };
 
-/// Online softmax of a tile's rows: running maxima in units of log2(e), sums of exponentials by lane, and outputs not
-/// yet divided by the sums.
+/// Online softmax of the rows of a query tile.
+/// Keeps each row's running maximum in units of log2(e), its sum of exponentials (one per lane), and its output, not
+/// yet divided by the sum.
 ///
-/// Maxima are updated lazily: a maximum stays until a score exceeds it by more than kSlack powers of two. The common
-/// case thus needs no separate pass for the maximum. exp2(kSlack) times the number of keys stays far from overflow.
+/// A running maximum is raised only when a score exceeds it by more than kSlack powers of two.
+/// The common case thus needs no separate pass for the maximum.
+/// There is no overflow: exp2(kSlack) times the number of keys is far below the largest number.
 template <typename T>
 class OnlineSoftmax {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr int kSlack = 16;
 
-  /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors). `largest` (rows), if present, receives the
-  /// largest score of each row. The maxima may lag behind it, and include the sink.
+  /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors), largest (rows) or absent.
+  /// `largest` receives each row's largest score.
+  /// It differs from `maxima`, which include the sink and are raised lazily.
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
       : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
-  /// Initialises `rows` rows of head h, of which the first `count` are queries. query(r) is the query of row r. A
-  /// sink's logit is the initial maximum, and its term 1 the initial sum.
+  /// Initialises `rows` rows of head h. The first `count` rows are queries, and query(r) is the query of row r.
+  /// With a sink, the maximum starts at the sink's logit and the sum at 1.
   template <class Query>
   HWY_NOINLINE void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
                           const Query& query) const {
@@ -99,25 +103,25 @@ class OnlineSoftmax {
 
   bool keeps_largest() const { return largest_.present(); }
   T maximum(std::int64_t r) const { return maxima_(r); }
-  /// Returns the largest score of row r, or −∞ if it is not kept.
+  /// Returns the largest score of row r, or −∞ if largest scores are not tracked.
   T largest(std::int64_t r) const { return keeps_largest() ? largest_(r) : kHidden; }
   T sum(std::int64_t r) const {
     const Tag<T> d;
     return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
   }
-  /// Returns the value to subtract from the scores of row r: the running maximum. In a row that has seen no key the
-  /// value is 0, since −∞ − (−∞) is NaN.
+  /// Returns the value to subtract from the scores of row r: its running maximum.
+  /// Returns 0 if that is −∞ (the row has seen no key), since −∞ − (−∞) is NaN.
   T shift(std::int64_t r) const { return maxima_(r) == kHidden ? T{0} : maxima_(r); }
 
-  // In the functions below, Kernel provides, besides what a kernel of visit_blocks does:
+  // Kernel, in the functions below, provides the members that visit_blocks requires, and:
   //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
   //   score(s, c0, c1)     computes columns [c0, c1) of the scores in units of log2(e), −∞ for hidden keys;
-  //   weigh(s, c0, c1)     computes the exponentials of these scores, from s.start, and adds them to s.sums.
-  // If keeps_largest(), what computes exponentials in state `near` also adds their exponents to s.seen. Elsewhere the
-  // scores are in memory, and raise_maxima() finds the largest.
+  //   weigh(s, c0, c1)     computes exp2(score + s.start) for these columns and adds the results to s.sums.
+  // If keeps_largest() and s.near_maxima, kernels must also raise s.seen to the exponents that they compute.
+  // Otherwise raise_maxima() finds the largest scores in memory.
 
-  /// Begins a key block. With `lazy`, the strip keeps its maxima if all of its rows have one, from the first panel at
-  /// the latest.
+  /// Begins a key block. With `lazy`, keeps the running maxima if all rows of the strip have one.
+  /// A row without one takes it from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
     std::fill_n(s.largest, kLanes<T>, kHidden);
@@ -140,8 +144,8 @@ class OnlineSoftmax {
     s.done = first_end;
   }
 
-  /// Adds the block's exponentials to the rows' sums. If the maxima have to rise first, recomputes all scores of the
-  /// block.
+  /// Adds the block's exponentials to the rows' sums.
+  /// If a score exceeds its running maximum by too much, first recomputes the block's scores and raises the maxima.
   template <std::int64_t kRows, class Kernel>
   void finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
     if (!s.near_maxima || !within_slack(s)) {
@@ -171,7 +175,7 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises the rows' largest scores to those seen in state `near`, whose exponents are relative to the maxima.
+  /// Raises the rows' largest scores by the exponents in s.seen, which are relative to the running maxima.
   template <std::int64_t kRows>
   void take_seen(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;
@@ -181,9 +185,10 @@ class OnlineSoftmax {
     }
   }
 
-  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack. Where
-  /// exp2_fast saturates, compares sums of exponentials instead, and may return false for exponents slightly below
-  /// kSlack. May return true if an exponent is NaN.
+  /// Returns true if every exponent of the strip's rows in the current key block is at most kSlack.
+  /// A NaN may be ignored.
+  /// Where exp2_fast saturates, compares the sums of exponentials with 2^kSlack instead.
+  /// The result may then be false although each exponent is slightly below kSlack.
   template <std::int64_t kRows>
   static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -193,8 +198,9 @@ class OnlineSoftmax {
     return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
   }
 
-  /// Raises the maxima of the strip's rows to those of columns [c0, c1) of the scores, whole pairs of vectors, and
-  /// rescales sums and outputs.
+  /// Raises the running maxima of the strip's rows to the largest score in columns [c0, c1), and rescales sums and
+  /// outputs.
+  /// The columns are whole pairs of vectors.
   void raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
     for (std::int64_t m = 0; m < s.rows; ++m) raise_maximum(s.r + m, s.scores + m * score_stride + c0, c1 - c0);
   }
