@@ -73,7 +73,7 @@ struct Native16BackwardPlan {
   View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows,
-      block_rows;      ///< queries per tile and keys per block, in whole squares: at most kTile and kBlock
+      block_rows;      ///< queries per tile, at most kTile; keys per block, at most kBlock; whole squares
   HeadCounts largest;  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
@@ -146,9 +146,8 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;                   ///< dq before it is scaled, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse,
-      lse_rest;          ///< lse in units of log2(e), and what rounding dropped from it, (packed tiles, tile_rows)
-  View<float, 2> delta;  ///< Δ − dlse, (packed tiles, tile_rows)
+  View<float, 2> lse, lse_rest;    ///< lse in units of log2(e), and what rounding dropped, (packed tiles, tile_rows)
+  View<float, 2> delta;            ///< Δ − dlse, (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them

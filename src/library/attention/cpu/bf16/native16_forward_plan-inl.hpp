@@ -32,8 +32,7 @@ struct Native16ForwardPlan {
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
   static constexpr std::int64_t kStripRows = kSquare, kBandRows = kSquare;
-  static constexpr std::int64_t kScoreStride =
-      kBlock + 16;  // one cache line longer than a block, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;   // padded by a cache line, to vary cache sets by row
   static constexpr std::int64_t kWeightStride = kBlock + 32;  // row stride of the weights, in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
@@ -101,9 +100,8 @@ struct Native16ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16ForwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys;  ///< (packed panels, two PairPanels of 16 keys)
-  View<BFloat16, 2>
-      values;  ///< (packed panels, kSquare · Dv_padded): the panels of a key block form PairPanels of 16 features
+  View<BFloat16, 2> keys;      ///< (packed panels, two PairPanels of 16 keys)
+  View<BFloat16, 2> values;    ///< (packed panels, kSquare · Dv_padded): one PairPanels for each key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<std::byte, 2> scratch;  ///< memory for each thread's Native16ForwardScratch, (threads, bytes)
 };

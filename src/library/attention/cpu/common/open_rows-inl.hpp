@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns true if |g(z[x])| ≤ limit for all x < n, a multiple of the lanes. Any NaN makes the result false.
+/// Returns true if |g(z[x])| ≤ limit for all x < n, where n is a multiple of the lanes.
+/// Returns false if any g(z[x]) is NaN.
 template <typename T>
 HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   bool all = true;
@@ -30,7 +31,7 @@ HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n
   return all;
 }
 
-/// Replaces z[x] by |g(z[x])| for x < n, a multiple of the lanes.
+/// Replaces z[x] by |g(z[x])| for x < n, where n is a multiple of the lanes.
 template <typename T>
 HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   with_gate(fn, [&](auto gate) HWY_ATTR {
@@ -39,14 +40,15 @@ HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) 
   });
 }
 
-/// Separates the queries of head h that the gate threshold leaves open from those it closes.
+/// Tells which queries of head h the gate threshold closes.
+/// A query is closed if all its |g(z)| are at most the threshold; otherwise it is open.
 template <typename T>
 class OpenRows {
  public:
   OpenRows(const ForwardProblem& p, const Sequence& sequence, std::int64_t h)
       : logits_(query_rows(p.inputs.gate, sequence, h)), fn_(p.gate_fn), limit_(static_cast<T>(p.gate_threshold)) {}
 
-  /// Calls open(i) or closed(i) for each of queries first … first + n, ascending.
+  /// Calls open(i) or closed(i) for each query i of first … first + n, in ascending order.
   template <class Open, class Closed>
   void visit(std::int64_t first, std::int64_t n, const Open& open, const Closed& closed) const {
     if (logits_.cols == 1) return visit_headwise(first, n, open, closed);
@@ -73,7 +75,7 @@ class OpenRows {
 
   template <class Open, class Closed>
   void visit_headwise(std::int64_t first, std::int64_t n, const Open& open, const Closed& closed) const {
-    HeadRows<const void> column = logits_;  // views the column of logits as one row
+    HeadRows<const void> column = logits_;  // views a column of logits, one per query, as one row
     column.rows = 1;
     column.cols = logits_.rows;
     column.stride = logits_.row_stride;

@@ -37,9 +37,11 @@ class OutputRows {
         gated_(gated),
         dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
-  /// Normalises, gates and writes query i. o holds Σ exp2(s − max) v, Dv elements rounded up to vectors, and is divided
-  /// by sum in place. sum is Σ exp2(s − max), sink included. max and `largest`, the largest score, are in units of
-  /// log2(e); `largest` is read only for max_logit.
+  /// Normalises, gates and writes query i.
+  ///   o         holds Σ exp2(s − max) v, Dv elements rounded up to vectors; it is divided by `sum` in place;
+  ///   sum       is Σ exp2(s − max), including the sink;
+  ///   max       is in units of log2(e);
+  ///   largest   is the largest score, in the same units; read only if max_logit is asked for.
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (has_max_logit()) write_max_logits(&i, 1, &largest, &sum);
@@ -48,8 +50,8 @@ class OutputRows {
     store_row(lse_, &lse, i, 0, 1);
   }
 
-  /// Writes all outputs except lse and max_logit for the n queries listed in `rows`, ascending. inverses holds 1 / sum
-  /// of each query, or 0.
+  /// Writes all outputs except lse and max_logit for n queries. `rows` lists the queries in ascending order.
+  /// `inverses` holds 1 / sum of each query, or 0 if the sum is 0.
   void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
     if (dense_as_ != DType::none && consecutive(rows, n)) {
       if constexpr (std::is_same_v<T, float>) {
@@ -60,7 +62,7 @@ class OutputRows {
     for (std::int64_t r = 0; r < n; ++r) write_row(rows[r], o.at(r), inverses[r]);
   }
 
-  /// Writes lse = (max + log2(sum)) · ln 2 for the n queries listed in `rows`, ascending.
+  /// Writes lse = (max + log2(sum)) · ln 2 for n queries. `rows` lists the queries in ascending order.
   void write_lse(const std::int64_t* rows, std::int64_t n, const T* maxima, const T* sums) const {
     if (!lse_.present()) return;
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -74,7 +76,7 @@ class OutputRows {
       for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
         const auto sum = hn::Load(d, buffer + r);
         const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
-        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // keeps ∞ and NaN
+        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // keeps a sum of ∞ or NaN
       }
       for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
       store_column(lse_, lse, rows + r0, count);
@@ -84,8 +86,9 @@ class OutputRows {
   /// Returns true if max_logit is asked for.
   bool has_max_logit() const { return max_logit_.present(); }
 
-  /// Writes max_logit for the n queries listed in `rows`, ascending: their largest scores, which are in units of
-  /// log2(e), or NaN if the sum of exponentials is NaN. Requires has_max_logit().
+  /// Writes max_logit, the largest score, for n queries. `rows` lists the queries in ascending order.
+  /// The given scores are in units of log2(e). Writes NaN if the query's sum of exponentials is NaN.
+  /// Requires has_max_logit().
   HWY_NOINLINE void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
     constexpr std::int64_t kMost = 8;
     double logits[kMost];
@@ -99,8 +102,7 @@ class OutputRows {
     }
   }
 
-  /// Writes zeros, lse = ∞ and max_logit = −∞ for query i, which the gate threshold closes and which has not been
-  /// computed.
+  /// Writes the outputs of query i, which the gate threshold closes: zeros, lse = ∞ and max_logit = −∞.
   void write_closed(std::int64_t i) const {
     std::fill_n(gated_.data, gated_.shape[0], T{0});
     store_row(y_, gated_.data, i, 0, p_.Dv);
@@ -117,9 +119,9 @@ class OutputRows {
  private:
   static bool consecutive(const std::int64_t* rows, std::int64_t n) { return rows[n - 1] - rows[0] == n - 1; }
 
-  /// Stores a number for each of the n queries listed in `rows`, ascending.
+  /// Stores one number for each of n queries. `rows` lists the queries in ascending order.
   static void store_column(const HeadRows<void>& to, const double* numbers, const std::int64_t* rows, std::int64_t n) {
-    HeadRows<void> column = to;  // views rows of one column as one row
+    HeadRows<void> column = to;  // views rows of one element as one row
     column.stride = to.row_stride;
     column.cols = to.rows;
     if (consecutive(rows, n)) return store_row(column, numbers, 0, rows[0], n);
@@ -142,8 +144,8 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
-  /// Returns the dtype, T or bf16, in which rows of y can be written and gates read in place as whole vectors. Returns
-  /// none if the layout does not allow that.
+  /// Returns the dtype, T or bf16, if rows of y can be written, and gates read, in place as whole vectors.
+  /// Returns none if the layout does not allow that.
   DType dense_dtype() const {
     const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
     const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;
@@ -166,7 +168,7 @@ class OutputRows {
   HeadRows<void> y_, attn_, lse_, weights_, max_logit_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  DType dense_as_;  // dense_dtype(), or none if attn is written too
+  DType dense_as_;  // dense_dtype(); none if attn is written too
 };
 
 }  // namespace headgate::HWY_NAMESPACE

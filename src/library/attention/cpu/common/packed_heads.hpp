@@ -12,7 +12,8 @@
 namespace headgate {
 
 // Kernels cut a work list into batches, a batch into parts, a part into heads, and a head into query tiles and key
-// blocks. Threads take heads, tiles and blocks as tasks:
+// blocks.
+// Threads take heads, tiles and blocks as tasks:
 //
 //   work list   sequence 0 | sequence 1 | …
 //   batch       part 0 | part 1 | …              packed operands fit kPackedBudget_bytes
@@ -20,15 +21,16 @@ namespace headgate {
 //   head        tile 0 | tile 1 | …              queries of each of the `group` query heads
 //               block 0 | block 1 | …            keys, each block in panels
 //
-// Tiles, blocks and panels are numbered through all parts of a batch. PackedHeads::first_tile, first_block and
-// first_panel are the numbers at which a part begins. find_owner() returns the part that contains a number.
+// Each tile, block and panel has a number that is unique in its batch.
+// PackedHeads::first_tile, first_block and first_panel are the smallest numbers in a part.
+// find_owner() returns the part to which a number belongs.
 // head_task_of(), block_task_of() and tile_task_of() convert a number to a task.
 
-/// Counts of parts, heads, tiles, blocks and panels, for one head or summed over several.
+/// Numbers of parts, heads, tiles, blocks and panels, of one head or summed over several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of query heads, key blocks of key/value heads
-  std::int64_t panels = 0;             ///< panels of the keys of key/value heads
+  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of all query heads, key blocks of all key/value heads
+  std::int64_t panels = 0;             ///< panels of keys of all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
@@ -37,7 +39,8 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the totals for `places` slots that hold one head each, instead of a whole batch.
+  /// Sets the numbers of tiles, blocks and panels for `places` buffers.
+  /// Each buffer has room for one head of size `largest`.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -49,26 +52,28 @@ struct HeadCounts {
                                                           &HeadCounts::blocks, &HeadCounts::panels};
 };
 
-/// Key/value heads of one sequence that are packed in one batch with heads of other sequences.
+/// One part of a batch: key/value heads of one sequence. Other parts of the batch belong to other sequences.
 struct PackedHeads {
   Sequence sequence;
-  std::int64_t n = 0;                   ///< number of the sequence in the call
-  std::int64_t h0 = 0, heads = 0;       ///< key/value heads h0 … h0 + heads
-  std::int64_t tiles = 0, blocks = 0;   ///< query tiles of a query head, key blocks of a key/value head
-  std::int64_t panels = 0;              ///< panels of a key/value head's keys
-  std::int64_t tiles_before = 0;        ///< query tiles of one query head in all earlier sequences of the call
-  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of one head, summed over earlier sequences of the list
-  // First numbers of this part's heads and pieces, which are numbered consecutively through all parts of the batch.
-  // Query tiles are ordered by part, query head and tile; key blocks and panels by part, key/value head, and block or
-  // panel.
+  std::int64_t n = 0;                  ///< number of the sequence within the call
+  std::int64_t h0 = 0, heads = 0;      ///< key/value heads h0 … h0 + heads
+  std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head, of blocks of one key/value head
+  std::int64_t panels = 0;             ///< number of panels of keys of one key/value head
+  std::int64_t tiles_before = 0;       ///< number of query tiles of one query head in all earlier sequences of the call
+  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of one head, summed over earlier sequences of the work list
+  // Smallest number of a head, tile, block and panel in this part.
+  // Numbers are consecutive through the parts of the batch.
+  // Tiles are numbered by part, then query head, then tile.
+  // Blocks and panels are numbered by part, then key/value head.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
-  /// Returns the totals over the part's heads.
+  /// Returns the numbers of heads, tiles, blocks and panels of the whole part.
   HeadCounts totals(std::int64_t group) const {
     return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
   }
 
-  /// Return the first panel and block of key/value head h, and the first tile of query head g of the head's group.
+  /// Return numbers in the batch: of the first panel and block of key/value head h, and of the first tile of query head
+  /// g of the head's group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
@@ -76,15 +81,15 @@ struct PackedHeads {
   }
 };
 
-/// Work of one thread on key/value head h of a part: the whole head, a key block, a query tile of query head g of the
-/// group, or one of several equal pieces.
+/// Task of one thread on key/value head h of a part: the whole head, one of several equal pieces of it, one key block,
+/// or one query tile of query head g of the group.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
-  std::int64_t piece = 0, pieces = 1;  ///< index of the block, tile or piece; how many pieces there are
+  std::int64_t piece = 0, pieces = 1;  ///< index of the block, tile or piece; number of pieces
 
-  /// Returns a part that consists of this head alone. Its buffers are slot number `place` of several equal slots, each
-  /// large enough for `largest`.
+  /// Returns a part that consists of this head alone, with its operands in buffer number `place`.
+  /// The buffers have equal sizes, with room for `largest`.
   PackedHeads alone(const HeadCounts& largest, std::int64_t group, std::int64_t place) const {
     PackedHeads own = *part;
     own.h0 = h;
@@ -96,38 +101,38 @@ struct HeadTask {
   }
 };
 
-/// Summary of all key/value heads of a work list.
+/// Totals and maxima over all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< most tiles, blocks and panels of any head
-  double largest_bytes = 0;  ///< largest packed bytes of any head
+  HeadCounts largest;        ///< largest number of tiles, of blocks and of panels in one head
+  double largest_bytes = 0;  ///< packed bytes of the largest head
   double all_bytes = 0;
-  std::int64_t tile_blocks = 0;  ///< tiles · blocks of one head, summed over the sequences
+  std::int64_t tile_blocks = 0;  ///< tiles · blocks of one head, summed over all sequences
 };
 
-/// Budget in bytes for the packed operands of key/value heads that are packed together; at least one head is packed.
-/// The budget is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
+/// Largest total size, in bytes, of the packed operands of one batch, unless one head alone exceeds it.
+/// This is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
-/// Cuts the key/value heads of the sequences of a work list, in order, into batches with packed operands that fit the
-/// budget. A batch has at least one head. Plan provides:
+/// Cuts the key/value heads of a work list, in order, into batches whose packed operands fit kPackedBudget_bytes.
+/// A batch has at least one head. Plan provides:
 ///   p                           the problem;
 ///   list                        the work list;
-///   tile_rows, kBlock, kPanel   the lengths into which a head is cut;
-///   whole_heads                 true if each thread packs one head at a time, so that no budget applies;
+///   tile_rows, kBlock, kPanel   the lengths of a query tile, key block and panel;
+///   whole_heads                 true if each thread packs one head at a time, which needs no budget;
 ///   head_bytes(part)            the packed size of one head of a part, in bytes.
 template <class Plan>
 class HeadBatches {
  public:
   explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
 
-  /// Position in the work list (n) and head (h) at which the next batch begins.
+  /// Start of the next batch: position n in the work list, and head h.
   struct Cursor {
     std::int64_t n = 0, h = 0;
     std::int64_t tile_blocks_before = 0;
   };
 
-  /// Returns the next batch and advances `cursor`. Writes the batch's parts to `parts` unless null. At the end the
-  /// batch has no parts.
+  /// Returns the size of the next batch, which has no parts at the end of the list, and advances `cursor`.
+  /// Writes the batch's parts to `parts` unless null.
   HeadCounts next(Cursor& cursor, PackedHeads* parts) const {
     HeadCounts batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
@@ -162,7 +167,7 @@ class HeadBatches {
     return all;
   }
 
-  /// Returns the maximum of each total over all batches.
+  /// Returns, for each count in HeadCounts, its maximum over all batches.
   HeadCounts most() const {
     HeadCounts most;
     Cursor cursor;
@@ -171,11 +176,11 @@ class HeadBatches {
   }
 
  private:
-  /// Limits the parts of a batch if heads need no packed memory. This bounds the memory of the parts and the time in
-  /// which one thread creates them.
+  /// Largest number of parts of a batch.
+  /// Limits their memory, and the time in which one thread creates them, even if heads need no packed memory.
   static constexpr std::int64_t kMostParts = 4096;
 
-  /// Returns all remaining heads of the cursor's sequence as one part.
+  /// Returns one part with all remaining heads of the cursor's sequence.
   PackedHeads part_at(const Cursor& cursor) const {
     const ListedSequence listed = plan_.list[cursor.n];
     PackedHeads part;
@@ -196,8 +201,9 @@ class HeadBatches {
   const Problem& p_;
 };
 
-/// Sorts the parts of a batch in the order in which threads take them: longest keys first, so that the final wait is
-/// short. Then numbers the heads and pieces of all parts.
+/// Sorts the parts of a batch in the order in which threads take them, longest keys first, so that the final wait is
+/// short.
+/// Then sets the first numbers of heads, tiles, blocks and panels of each part.
 inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
@@ -212,8 +218,7 @@ inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t gro
   }
 }
 
-/// Current batch of a kernel, shared by its threads. The constructor makes the first batch, next() replaces it by the
-/// following one, and stop() by an empty one. One thread calls these functions for all.
+/// Current batch of a kernel, shared by its threads. Only one thread at a time may call the functions that change it.
 template <class Plan>
 class HeadBatch : public HeadCounts {
  public:
@@ -224,7 +229,7 @@ class HeadBatch : public HeadCounts {
     order_parts(heads_, parts, group_);
   }
   void stop() { static_cast<HeadCounts&>(*this) = {}; }
-  /// Moves on to the next batch, or to an empty one if the call was cancelled.
+  /// Moves on to the next batch. If the call was cancelled, sets an empty batch, which ends the loop.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 
@@ -235,31 +240,30 @@ class HeadBatch : public HeadCounts {
   std::int64_t group_;
 };
 
-/// Returns the owner of number `at` among `count` owners of consecutive ranges. Member `first` holds the first number
-/// of a range.
+/// Returns the element of `all` whose range of numbers contains `at`.
+/// Ranges are consecutive, and member `first` is the start of an element's range.
 template <class Holder>
 const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
-  // Takes the last owner that begins at or before `at`, because an owner of an empty range begins where the next one
-  // does.
+  // Takes the last element that begins at or before `at`: if several begin there, those before it have empty ranges.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }
 
-/// Returns head number n of a batch as a task, or an empty task from batch.heads on.
+/// Returns head number n of a batch as a task, or an empty task if n ≥ batch.heads.
 inline HeadTask head_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   if (n >= batch.heads) return {};
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_head, n);
   return {.part = &part, .h = part.h0 + n - part.first_head};
 }
 
-/// Returns the key block with number n in the batch.
+/// Returns key block number n of the batch as a task.
 inline HeadTask block_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
   const std::int64_t at = n - part.first_block;
   return {.part = &part, .h = part.h0 + at / part.blocks, .piece = at % part.blocks};
 }
 
-/// Returns the query tile with number n in the batch.
+/// Returns query tile number n of the batch as a task.
 inline HeadTask tile_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t group, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
   const std::int64_t at = n - part.first_tile, head = at / part.tiles;

@@ -39,12 +39,12 @@ class RowPrefetch {
   std::int64_t row_bytes_ = 0, stride_bytes_ = 0, in_row_ = 0, lines_ = 0, lines_a_step_ = 0;
 };
 
-/// Prefetches several blocks of rows, one block after another. A core has room for only a few outstanding lines. Single
-/// prefetches are free, but many at once delay the core's other loads.
+/// Prefetches several blocks of rows, one block after another, a few lines at a time.
+/// A core has room for few outstanding cache lines: many prefetches at once would delay its other loads.
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// Spreads the lines of `blocks` over `calls` calls of ask(). The array must outlive the queue.
+  /// Prefetches the lines of `blocks`, spread over `calls` calls of ask(). The array must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {
     std::int64_t lines = 0;

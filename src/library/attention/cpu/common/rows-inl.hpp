@@ -33,7 +33,7 @@ HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, 
   return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
 }
 
-/// Returns a sequence's part of a tensor (B,Hq,T,S): rows are queries, columns are keys.
+/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,S), cut to the columns of its keys.
 template <typename Void>
 HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return query_rows(tensor, s, h).columns(s.k0, s.S);
@@ -45,7 +45,7 @@ bool lie_dense(const HeadRows<Void>& rows) {
   return rows.dtype == dtype_of<Stored>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
 }
 
-/// Returns a prefetch of all rows over `steps` steps. The prefetch is empty if the rows are absent or not dense.
+/// Returns an object that prefetches all rows in `steps` steps. It does nothing if the rows are absent or not dense.
 inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps = 1) {
   if (!from.present() || from.stride != 1) return {};
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
@@ -53,7 +53,7 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// Rows of k or v of one sequence and head, which may lie in pages and may be int8 with a scale per row.
+/// Rows of k or v of one sequence and head. They may lie in pages, and may be int8 with a scale per row.
 class KeyRows {
  public:
   /// `tensor` is k or v of `p`; `scale` holds its int8 scales, or is absent.
@@ -77,14 +77,14 @@ class KeyRows {
   HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
 
-  /// Elements at a constant stride, `step`.
+  /// Elements at addresses first, first + step, first + 2 · step, …
   template <typename E>
   struct Run {
     const E* first = nullptr;  ///< null if the elements lie in pages
     std::int64_t step = 0;
   };
-  /// Returns the rows from row j on, or a run with a null pointer if the rows lie in pages. scales_from does the same
-  /// for scales.
+  /// Returns the rows from row j on. `first` is null if the rows lie in pages.
+  /// scales_from() does the same for scales.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {
     return page_ > 0 ? Run<E>() : Run<E>{rows_.at<E>(j, 0, cols), rows_.row_stride};
@@ -93,7 +93,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// Calls visit(r, address of row first + r) for r < n.
+  /// Calls visit(r, address) for r < n, with the address of row first + r.
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
@@ -117,7 +117,9 @@ class KeyRows {
   std::int64_t cols;
 
  private:
-  /// Calls visit(r, end, address of row first + r, row stride) for each run r … end of rows within one page, up to n.
+  /// Calls visit(r, end, address, step) for runs of rows that lie in one page: rows first + r … first + end.
+  /// Together they cover rows first … first + n.
+  /// `address` is that of row first + r, and `step` is the row stride.
   template <typename E, class Visit>
   void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
                 const Visit& visit) const {
@@ -138,7 +140,7 @@ class KeyRows {
 
   std::int64_t page_, table_row_;
   ConstTensorView table_;
-  HeadRows<const void> rows_, scales_;  // rows of page 0 if there are pages
+  HeadRows<const void> rows_, scales_;  // rows of page 0 if k and v have pages
   std::int64_t page_stride_, scale_page_stride_;
 };
 
@@ -149,7 +151,7 @@ inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t 
   return {p, p.inputs.v, p.inputs.v_scale, s, h};
 }
 
-/// Returns row j times its scale as T: in place if it is stored that way, otherwise in `buffer`.
+/// Returns row j times its scale as T. Returns the row in place if it is T and has no scale, otherwise in `buffer`.
 template <typename T>
 const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from.row(j), 0, buffer);
@@ -159,7 +161,8 @@ const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) 
   return buffer;
 }
 
-/// Returns a row as dense T, padded with zeros to whole vectors. `buffer` must have room for the padding.
+/// Returns a row as dense T, padded with zeros to whole vectors.
+/// If the row is copied, the copy is in `buffer`, which must have room for the padding.
 template <typename T, class Rows>
 const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from, i, buffer);
@@ -170,7 +173,7 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   return buffer;
 }
 
-/// Replaces to[j] by op(to[j], from[j]…) for j < n, in vectors. Neither reads nor writes other elements.
+/// Replaces to[j] by op(to[j], from[j]…) for j < n, in vectors. Does not touch elements beyond n.
 template <typename T, class Op, class... From>
 HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, const From* HWY_RESTRICT... from) {
   const Tag<T> d;
@@ -188,11 +191,11 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Elements in 16 bytes, the block within which vectors are transposed: four f32 or two f64.
+/// Number of elements in 16 bytes, four f32 or two f64. Transposes work on blocks of this size within vectors.
 template <typename T>
 inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 
-/// Loads a vector of D from several rows: its block b consists of the kQuad elements at rows[b · kQuad] + c.
+/// Loads a vector from several rows: its 16-byte block b consists of elements c … c + kQuad of row b · kQuad.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
@@ -227,8 +230,8 @@ HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, 
   }
 }
 
-/// Performs interleave_rows on rows r … n in whole vectors of D, then with half the lanes and so on. Moves r past these
-/// rows.
+/// Interleaves rows r … n with interleave_rows(): in whole vectors of D, then with half the lanes, and so on.
+/// Advances r past these rows.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
                                    std::int64_t cols, T factor) {
@@ -276,8 +279,9 @@ HWY_INLINE void deinterleave_rows(const View<T, 2>& to, const T* HWY_RESTRICT fr
   }
 }
 
-/// Packs rows row_of(0) … row_of(n − 1), transposed in groups of kRows: out (groups, cols, kRows), element (p,c,r) =
-/// factor · element c of row_of(p·kRows + r). The last group is padded with zeros. `buffer` is scratch for kRows rows.
+/// Packs rows row_of(0) … row_of(n − 1), transposed in groups of kRows and multiplied by `factor`.
+/// Element (p, c, r) of out (groups, cols, kRows) is `factor` · element c of row_of(p · kRows + r).
+/// The last group is padded with zeros. `buffer` is scratch for kRows rows.
 template <std::int64_t kRows, typename T, class Rows, class RowOf>
 void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
                       const View<T, 2>& buffer) {
@@ -292,7 +296,7 @@ void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_
   }
 }
 
-/// Packs rows first … first + n into interleaved strips (strips, cols, kMR), the left operand of products.
+/// Packs rows first … first + n as the left operand of products: strips of kMR interleaved rows, (strips, cols, kMR).
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::int64_t first, std::int64_t n, T factor,
                  const View<T, 2>& buffer) {
@@ -300,7 +304,7 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::i
       out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
 }
 
-/// Packs the rows listed in `rows` into interleaved strips, like the overload above.
+/// Packs the rows listed in `rows` as the left operand of products: strips of kMR interleaved rows.
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
                  std::int64_t n, T factor, const View<T, 2>& buffer) {
@@ -308,7 +312,8 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const 
       out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
 }
 
-/// Packs rows first … first + n into transposed panels (panels, cols, kNR), the right operand of products along cols.
+/// Packs rows first … first + n as the transposed right operand of products: panels of kNR interleaved rows, (panels,
+/// cols, kNR).
 template <typename T, class Rows>
 void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
                      const View<T, 2>& buffer) {

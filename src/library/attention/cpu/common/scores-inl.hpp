@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Sets marks[j] to 1 if the list of query i has key `first` + j, otherwise to 0, for j < n.
+/// Sets marks[j] to 1 if key `first` + j is in the key list of query i, otherwise to 0, for j < n.
 template <typename T>
 void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h_kv, std::int64_t i, std::int64_t first,
                       std::int64_t n, T* HWY_RESTRICT marks) {
@@ -32,11 +32,11 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
-/// Applies softcap, ALiBi, biases, boolean mask and lists of keys, which turn scale · q·k into the score s. Causality,
-/// window and key lengths are separate: they bound the keys that a row visits (Visibility).
+/// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
+/// Causality, window and key lengths are handled elsewhere (Visibility), because they limit the keys that a query
+/// visits.
 ///
-/// Results are in units of log2(e) (s · log2 e), ready for exp2. Without softcap and ALiBi, query_factor() includes the
-/// factor log2 e.
+/// Results are s · log2 e, ready for exp2. Without softcap and ALiBi, query_factor() includes the factor log2 e.
 template <typename T>
 class ScoreRules {
  public:
@@ -50,15 +50,18 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns the factor by which queries are multiplied when they are packed.
+  /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e if the rules allow
+  /// it.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
-  /// Applies the rules to n scores of query i of query head h, from key `first` on. Before, s holds query_factor() ·
-  /// q·k; after, the scores in units of log2(e). `slope` (n, may be null) receives the softcap's derivative 1 − tanh².
-  /// `buffer` is scratch for 2 n elements.
+  /// Applies the rules to n scores of query i of query head h, from key `first` on.
+  ///   s        holds query_factor() · q·k before, and scores in units of log2(e) after;
+  ///   slope    receives the softcap's derivative 1 − tanh², n elements, unless null;
+  ///   buffer   is scratch for 2 n elements.
   ///
-  /// Adds bias and key bias first, each in units of log2(e), and their sum to the score. Small heads do so, too: beside
-  /// a bias of −10⁹ another order changes scores by 128, and kernels of different passes must agree.
+  /// Adds bias and key bias first, each in units of log2(e), and then their sum to the score.
+  /// This order matters: beside a bias of −10⁹, another one changes scores by up to 128.
+  /// Kernels for small heads use the same order, so that the passes agree.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(KeyRun{first}, s, slope, sequence, h, i, n, buffer);
@@ -67,13 +70,13 @@ class ScoreRules {
     hide(s, n, buffer);
   }
 
-  /// Applies the rules as apply() does, to the scores of n listed keys. `keys` are in ascending order.
+  /// Applies the rules, except key lists, to the scores of n listed keys. `keys` are in ascending order.
   void apply_listed(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
                     const std::int64_t* keys, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(ListedColumns{keys}, s, slope, sequence, h, i, n, buffer);
   }
 
-  /// Applies the rules to the visible keys in columns [c0, c1) of the score row of query i, and sets hidden keys to −∞.
+  /// Applies the rules to the visible keys in columns [c0, c1) of the scores of query i. Sets hidden keys there to −∞.
   /// Column 0 is key j0.
   void apply_and_hide(T* HWY_RESTRICT row, const Visibility& visibility, const Sequence& sequence, std::int64_t h,
                       std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T* HWY_RESTRICT buffer) const {
@@ -87,7 +90,7 @@ class ScoreRules {
   }
 
  private:
-  /// Consecutive keys, from key `first` on.
+  /// Columns of consecutive keys, from key `first` on.
   struct KeyRun {
     std::int64_t first;
     /// Returns position `at` minus that of key j. j converts from 32 bits in vectors.
@@ -98,7 +101,7 @@ class ScoreRules {
       return dense_row(map.columns(first, n), i, own);
     }
   };
-  /// Keys of a list.
+  /// Columns of the keys in `keys`.
   struct ListedColumns {
     const std::int64_t* keys;
     T offset(std::int64_t at, std::int64_t j) const { return static_cast<T>(at - keys[j]); }
@@ -140,14 +143,14 @@ class ScoreRules {
     if (p_.inputs.mask.present()) hide(s, n, row_of(p_.inputs.mask, buffer));
   }
 
-  /// Sets the scores of keys with a mark of 0 to −∞.
+  /// Hides the keys whose mark is 0: sets their scores to −∞.
   static void hide(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT marks) {
     const Tag<T> d;
     update_row(
         s, n, [d](auto score, auto mark) HWY_ATTR { return hide_masked(d, score, mark); }, marks);
   }
 
-  /// Returns true if rules apply to scores before these are converted to units of log2(e).
+  /// Returns true if softcap or ALiBi apply, which need scores that are not yet in units of log2(e).
   bool in_natural_units() const { return p_.softcap > 0 || p_.inputs.alibi_slopes.present(); }
 
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
@@ -167,7 +170,7 @@ class ScoreRules {
       hn::StoreU(hn::Mul(c, t), d, at);
       if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
       if (slope == nullptr) continue;
-      // The slope is 0 if t is NaN: NaN still reaches ds through P, unless the key is hidden.
+      // The slope is 0 where t is NaN. This loses nothing: for a visible key, ds is NaN anyway because P is NaN.
       hn::StoreU(hn::IfThenElseZero(hn::Eq(t, t), hn::NegMulAdd(t, t, one)), d, lane);
       std::copy(lane, lane + count, slope + j);
     }

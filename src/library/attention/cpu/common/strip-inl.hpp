@@ -16,35 +16,37 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Columns of a key block that a strip of query rows visits, counted from the block's first key. Strips visit whole
-/// panels of keys; the score of a key hidden from its row is −∞.
+/// Columns of a key block that a strip of query rows visits. Column 0 is the block's first key.
+/// Strips visit whole panels of keys. The score of a key that a row does not see is −∞.
 struct StripColumns {
-  std::int64_t begin = 0, end = 0;      ///< columns of keys that at least one row sees
-  std::int64_t c0 = 0, c1 = 0;          ///< the same columns rounded to whole panels
-  std::int64_t whole0 = 0, whole1 = 0;  ///< whole panels in which every row sees every key
+  std::int64_t begin = 0, end = 0;      ///< columns of the keys that at least one row sees
+  std::int64_t c0 = 0, c1 = 0;          ///< these columns, extended to whole panels
+  std::int64_t whole0 = 0, whole1 = 0;  ///< whole panels of keys that every row sees
   bool empty() const { return begin >= end; }
 };
 
-/// Query rows r … r + rows of a tile, paired with the key block that begins at key j0.
+/// Query rows r … r + rows of a tile, against the key block that begins at key j0.
 template <typename T>
 struct Strip {
   std::int64_t r = 0, rows = 0, j0 = 0;
-  T* scores = nullptr;  ///< (rows, columns of the block), row stride Plan::kScoreStride
-  StripColumns at;      ///< columns of the block that the rows see, and their panels
+  T* scores = nullptr;  ///< scores (rows, columns of the block), row stride Plan::kScoreStride
+  StripColumns at;      ///< columns of the block that the strip visits
 };
 
-// The functions below take a Kernel, which processes one query tile. It provides:
+// Kernel, in the functions below, computes one query tile.
+// It cuts the tile into bands of kBandRows rows, and bands into strips of kStripRows rows. It provides:
 //   Plan                its plan, with kStripRows, kBandRows, kBlock, kPanel;
-//   BlockStrip          its strip: Strip, or a type derived from it;
+//   BlockStrip          the type of its strips: Strip, or a type derived from Strip;
 //   visibility()        the keys that each query sees;
 //   query(r)            the query in row r of the tile;
 //   visited(i0, i1)     the keys that queries [i0, i1) visit;
-//   scores(m)           where the scores of row m of a band against the key block are stored;
-//   begin(s)            prepares a strip for the block's panels;
-//   panel(s, c)         processes the panel at column c; it is called for panels that the strip does not visit, too;
+//   scores(m)           the address of the scores of row m of a band against the current key block;
+//   begin(s)            prepares strip s for the panels of the block;
+//   panel(s, c)         processes the panel at column c, which may lie outside the columns that strip s visits;
 //   end(strips, count)  finishes the block for `count` strips of a band.
 
-/// Sets `s` to the strip from row r of the band of rows [band, end), paired with the key block at j0.
+/// Sets `s` to the strip that begins at row r of the band of rows [band, end), against the key block that begins at key
+/// j0.
 template <class Kernel>
 void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r,
                  std::int64_t band, std::int64_t end) {
@@ -67,8 +69,8 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
   s.at.whole1 = down(column(kernel.visibility().row(first).end));
 }
 
-/// Processes the `count` rows of a tile, in bands of `band` rows, against the blocks of the keys `seen`. The strips of
-/// a band take turns at each panel, so that all strips but the first find the panel in L1.
+/// Computes the `count` rows of a tile, in bands of `band` rows, against the key blocks that contain the keys `seen`.
+/// At each panel, the strips of a band take turns: after the first strip, the panel is in L1.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
   using Plan = typename Kernel::Plan;
@@ -94,8 +96,9 @@ void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count
   }
 }
 
-/// Returns the keys of block `number` to pack if queries see the keys `seen`. The range is extended down to the start
-/// of a panel; other keys that no query sees are not read.
+/// Returns the keys of block `number` that must be packed if queries see the keys `seen`.
+/// The range begins at the start of a panel.
+/// Other keys that no query sees are not read.
 inline KeyRange packed_keys(const KeyRange& seen, std::int64_t number, std::int64_t block, std::int64_t panel) {
   return {std::max(number * block, seen.begin / panel * panel), std::min((number + 1) * block, seen.end)};
 }

@@ -15,8 +15,8 @@ struct KeyRange {
   bool empty() const { return begin >= end; }
 };
 
-/// Computes the keys that causality, window and key lengths leave visible to each query of a sequence. Boolean masks
-/// apply in addition.
+/// Computes which keys each query of a sequence sees, given causality, window and key lengths.
+/// Boolean masks hide further keys.
 class Visibility {
  public:
   Visibility() = default;
@@ -25,7 +25,7 @@ class Visibility {
         keys_(sequence.keys),
         left_(clamped(problem.window_left)),
         right_(clamped(problem.window_right)) {
-    // A window that ends before it begins shows no key.
+    // A window whose right end lies before its left end shows no key.
     if (left_ != kNoWindow && right_ != kNoWindow && right_ < -left_) keys_ = 0;
   }
 
@@ -36,13 +36,13 @@ class Visibility {
     return {begin, std::max(begin, end)};
   }
 
-  /// Returns the hull of the key ranges of queries [i0, i1), i0 < i1.
+  /// Returns the smallest range that contains the keys of all queries [i0, i1). Requires i0 < i1.
   KeyRange rows(std::int64_t i0, std::int64_t i1) const {
     const KeyRange last = row(i1 - 1);
     return {std::min(row(i0).begin, last.end), last.end};
   }
 
-  /// Returns the keys visible to query i within columns [c0, c1), as columns. Column 0 is key j0.
+  /// Returns the columns in [c0, c1) whose keys query i sees. Column 0 is key j0.
   KeyRange columns(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1) const {
     const KeyRange seen = row(i);
     const std::int64_t begin = std::clamp(seen.begin - j0, c0, c1);
@@ -51,8 +51,7 @@ class Visibility {
 
   /// Returns the queries [begin, end) of [0, T) that see any of keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // Row i at position p sees some key below j1 iff p − left < j1. The row sees some key from j0 on iff p + right ≥
-    // j0.
+    // The query at position p sees a key below j1 iff p − left < j1, and a key from j0 on iff p + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =

@@ -13,13 +13,13 @@
 
 namespace headgate {
 
-/// A sequence in a work list.
+/// One sequence of a work list.
 struct ListedSequence {
-  std::int64_t number = 0;        ///< of the sequence in its problem
-  std::int64_t tiles_before = 0;  ///< tiles of kQueryTile queries of one head in all earlier sequences of the problem
+  std::int64_t number = 0;        ///< number of the sequence in its problem
+  std::int64_t tiles_before = 0;  ///< tiles of kQueryTile queries of one head in all earlier sequences
 };
 
-/// Number of tiles of kQueryTile queries that T queries are cut into.
+/// Returns how many tiles of kQueryTile queries hold T queries.
 inline std::int64_t query_tiles(std::int64_t T) { return (T + kQueryTile - 1) / kQueryTile; }
 
 /// The sequences that one kernel computes, in ascending order of their numbers.
@@ -27,7 +27,7 @@ class WorkList {
  public:
   WorkList() = default;
   WorkList(const ListedSequence* entries, std::int64_t size) : entries_(entries), size_(size) {}
-  /// Lists all sequences of a problem. Of a packed batch without tiles_before, which are 0.
+  /// Lists all sequences of a problem. For a packed batch, tiles_before stays 0.
   explicit WorkList(const Problem& problem)
       : size_(problem.sequences()), tiles_(problem.packed() ? 0 : query_tiles(problem.T)) {}
 
@@ -39,7 +39,7 @@ class WorkList {
  private:
   const ListedSequence* entries_ = nullptr;
   std::int64_t size_ = 0;
-  std::int64_t tiles_ = 0;  // query tiles of each sequence, if entries_ is null
+  std::int64_t tiles_ = 0;  // number of query tiles per sequence; used if entries_ is null
 };
 
 /// Returns the largest T and the largest S of the listed sequences.
@@ -54,17 +54,19 @@ inline Sequence longest_sequence(const Problem& p, const WorkList& list) {
   return longest;
 }
 
-/// The planned work of a kernel on a list of sequences: its sizes are decided, and it waits for its memory.
+/// A kernel's work on a list of sequences, planned but not yet run: its sizes are known, and its memory is not yet
+/// allocated.
 class PlannedWork {
  public:
   virtual ~PlannedWork() = default;
   /// Returns how many bytes of memory run() needs.
   virtual std::size_t bytes() const = 0;
-  /// Computes the sequences in `memory`, aligned to Block::kAlign_bytes. Throws nothing but Cancelled.
+  /// Computes the sequences, with buffers in `memory`, which is aligned to Block::kAlign_bytes.
+  /// Throws nothing but Cancelled.
   virtual void run(std::byte* memory) const = 0;
 };
 
-/// Storage for the planned work of one kernel. A call has one on its stack for each row of its route table.
+/// Storage for the planned work of one kernel. Each call has a WorkSlot on its stack for every row of its route table.
 class WorkSlot {
  public:
   WorkSlot() = default;
@@ -74,7 +76,7 @@ class WorkSlot {
     if (work_ != nullptr) work_->~PlannedWork();
   }
 
-  /// Constructs Work(args…). Throws std::bad_alloc where its memory cannot be counted in 63 bits.
+  /// Constructs Work(args…). Throws std::bad_alloc if the size of its memory exceeds 63 bits.
   template <class Work, class... Args>
   void emplace(const Args&... args) {
     static_assert(sizeof(Work) <= kRoom_bytes);
@@ -92,8 +94,7 @@ class WorkSlot {
   PlannedWork* work_ = nullptr;
 };
 
-/// The planned work of a kernel that consists of a plan, made from the problem, of Buffers(workspace, plan), and of a
-/// function that computes with both.
+/// Planned work of a kernel that consists of a Plan, Buffers(workspace, plan), and a function kRun(plan, buffers).
 template <class Plan, class Buffers, void kRun(const Plan&, const Buffers&)>
 class PlannedKernel final : public PlannedWork {
  public:

@@ -5,19 +5,22 @@
 
 namespace headgate {
 
-/// Per-CPU tuning of the kernel for few queries (docs/design/decoding.md). The defaults are for Intel CPUs.
+/// Settings of the kernel for few queries, by CPU (docs/design/decoding.md). The defaults are for Intel CPUs.
 struct CpuTuning {
-  /// Prefetch distance in bytes and target cache level. AMD cores read memory faster with prefetches into the first
-  /// level, Intel cores with prefetches into the second.
+  /// Distance of prefetches in bytes, and the cache level that they target.
+  /// AMD cores read memory faster with prefetches into the first level, Intel cores with prefetches into the second.
   struct Requests {
     bool into_first_level = false;
     std::int64_t ahead_bytes = 16384;
   };
-  /// Settings by the number of query rows (queries times heads) that share a row of k or v. `few` applies to few query
-  /// rows. `many` (f32) and `many_narrow` (fewer bits) apply if arithmetic takes at least as long as memory.
+  /// Prefetch settings, by the number of query rows (queries times heads) that share a row of k or v.
+  ///   few           few query rows: memory is the limit;
+  ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory;
+  ///   many_narrow   more query rows with keys of fewer bits.
   Requests few, many, many_narrow;
-  /// Least number of query rows (queries times heads) sharing bf16 keys for which scores use bf16 dot products, if
-  /// these are fast on the CPU. With fewer rows, dot products would consume keys faster than memory delivers them.
+  /// Least number of query rows (queries times heads) sharing bf16 keys at which scores use bf16 dot products, on CPUs
+  /// where these are fast.
+  /// With fewer rows, f32 products already keep up with memory.
   std::int64_t least_dot_rows = 8;
 };
 

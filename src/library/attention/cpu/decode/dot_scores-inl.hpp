@@ -24,13 +24,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Decides which scores use bf16 dot products, and prepares their operands. These dot products require bf16 q and k,
-/// and a CPU on which they are faster than f32. Results are as accurate as f32: products of two bf16 numbers are exact,
-/// and sums are f32. The query factor of ScoreRules is split in two. Its power of two is multiplied into the queries,
-/// which is exact, and the rest into the scores.
+/// Decides which scores use bf16 dot products, and prepares the queries for them.
+/// Dot products require bf16 q and k, and a CPU on which they are faster than f32.
+/// Results are as accurate as with f32: a product of two bf16 numbers is exact, and sums are f32.
+/// ScoreRules::query_factor() is split in two.
+/// Queries are multiplied by its power of two, which is exact, and scores by the rest.
 class DotScores {
  public:
-  /// `factor` is the query factor of ScoreRules.
+  /// `factor` is ScoreRules::query_factor().
   DotScores(const ForwardProblem& p, bool bf16_keys, double factor) : p_(p) {
     if (!bf16_keys || p.inputs.q.dtype != DType::bf16 || p.inputs.k.strides[3] != 1 || !std::isnormal(factor)) return;
     const int exponent = std::ilogb(factor);
@@ -40,9 +41,10 @@ class DotScores {
   }
 
   bool available() const { return available_; }
-  /// Returns true if dot products suit a sequence's queries. Few rows are declined, because memory is the limit.
-  /// Elements of q must be 0 or within bounds. The instructions flush numbers below 2⁻¹²⁶ to 0; within these bounds,
-  /// this changes a score by at most D · 2⁻⁶⁶.
+  /// Returns true if dot products suit a sequence's queries.
+  /// Returns false for few rows, because memory is the limit there.
+  /// Elements of q must be 0 or within bounds, because the instructions flush numbers below 2⁻¹²⁶ to 0.
+  /// Within the bounds, flushing changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
@@ -55,7 +57,7 @@ class DotScores {
     return true;
   }
 
-  /// Stores query i times its part of the factor in to[0 .. D).
+  /// Stores query i, times the power of two of the query factor, in to[0 .. D).
   void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
     const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
     for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);
@@ -84,14 +86,14 @@ class DotScores {
   float factor_of_queries_ = 1, factor_of_scores_ = 1;
 };
 
-/// Number of keys that share a vector, half of the lanes each. Products are summed within each half.
+/// Number of keys that share a vector. Each key takes half of the lanes, and has a sum of its own.
 inline constexpr std::int64_t kPairedKeys = 2;
-/// Number of elements that a vector holds of each key.
+/// Number of elements of one key in a vector.
 inline constexpr std::int64_t kHalfVector = kDotLanes / kPairedKeys;
 
-/// Packs queries for dot_score_rows. The rows of a register tile are interleaved by half vectors, each repeated for
-/// every key of a vector. load(r, to) writes row r to `buffer`; a row of `packed` has room for kPairedKeys times the
-/// elements of `buffer`.
+/// Packs queries for dot_score_rows(). The rows of a register tile are interleaved by half vectors.
+/// Each half vector is stored twice, once for each key of a vector.
+/// load(r, to) writes row r to `buffer`. A row of `packed` holds kPairedKeys times the elements of `buffer`.
 template <class Load>
 void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -106,7 +108,7 @@ void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT bu
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// Loads kHalfVector columns of two keys into one vector, with zeros from `columns` on.
+/// Loads elements of two keys into one vector, kHalfVector each. Elements from `columns` on are zeros.
 HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
   const auto half = [columns](const BFloat16* from) HWY_ATTR {
     if (columns >= kHalfVector) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -115,15 +117,15 @@ HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second
   return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1));
 }
 
-/// Returns sum + query · key; each lane adds the products of a pair of bf16 numbers.
+/// Returns sum + query · key. Each lane adds two products of bf16 numbers.
 HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
   // Uses asm, because intrinsics would require this function and all its callers to be compiled for AVX-512 BF16.
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(query), "v"(key));
   return sum;
 }
 
-/// Stores to[r · s_stride + k] = factor · the sum of row r and key k. The halves of sums[r][v] hold the partial sums of
-/// row r with keys v and kVectors + v.
+/// Stores the score factor · (query r · key k) in to[r · s_stride + k].
+/// The lower half of sums[r][v] holds partial sums of row r with key v, the upper half those with key kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
   // Adds neighbouring lanes of vectors n and n + 1 of the tile, in row order.
@@ -149,13 +151,14 @@ HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 
   }
 }
 
-/// Computes s[r · s_stride + j] = factor · query r · key j for the kRows rows of a register tile and j < n. q is packed
-/// by pack_dot_queries. May read rows of `keys`, and write scores, up to a whole tile beyond n.
+/// Computes s[r · s_stride + j] = factor · query r · key j for the kRows rows of a register tile and j < n.
+/// q is packed by pack_dot_queries. May read rows of `keys` and write scores beyond n, up to a whole tile.
 template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
 HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
   constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
-  // A cache line takes kSteps steps. Every kEach-th step prefetches one line of each of kTileKeys rows.
+  // A cache line of a key takes kSteps steps.
+  // Every kEach-th step prefetches one line of each of kTileKeys rows, as fast as lines are read.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {
     const BFloat16* const* rows = keys.rows + j;
@@ -187,7 +190,8 @@ HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_REST
   }
 }
 
-/// Computes scores like score_rows, times `factor`, from queries of pack_dot_queries with `columns` elements each.
+/// Computes scores(r, j) = factor · query r · key j for j < n.
+/// Queries have `columns` elements and are packed by pack_dot_queries.
 template <std::int64_t s_stride>
 HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores, const View<BFloat16, 2>& queries,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {

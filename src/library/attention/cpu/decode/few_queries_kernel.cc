@@ -36,25 +36,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A sequence with few queries. The rows of a key/value head are the queries of all query heads of its group: row g·T +
-/// i is query i of head g. Each split of a head has a partial softmax per row; partials are numbered by sequence, head,
-/// split and row. Under a gate threshold, scratch and partials hold only the open rows, one after another.
+/// A sequence with few queries, and where its work is numbered in the call.
+/// Keys are cut into splits, and each split of a head computes one partial softmax per row.
+/// Row g·T + i of a key/value head is query i of query head g of its group.
+/// Partial softmaxes are numbered by sequence, head, split and row.
+/// Under a gate threshold, scratch and partial softmaxes hold only the open rows, one after another.
 struct FewQueries {
   Sequence sequence;
-  std::int64_t rows = 0;           ///< group · T
+  std::int64_t rows = 0;           ///< rows of a key/value head: group · T
   std::int64_t split_keys = 0;     ///< keys per split
-  std::int64_t splits = 0;         ///< number of splits per key/value head
-  std::int64_t first_split = 0;    ///< splits of all heads in earlier sequences
-  std::int64_t first_partial = 0;  ///< partials of all heads in earlier sequences
-  std::int64_t first_query = 0;    ///< queries of all query heads in earlier sequences
+  std::int64_t splits = 0;         ///< number of splits of each key/value head
+  std::int64_t first_split = 0;    ///< number of splits of all heads in earlier sequences
+  std::int64_t first_partial = 0;  ///< number of partial softmaxes of all heads in earlier sequences
+  std::int64_t first_query = 0;    ///< number of queries of all query heads in earlier sequences
   bool dots = false;               ///< true if scores use bf16 dot products
 };
 
-/// Row stride of scores, in elements: the keys of the longest split plus one cache line, so that rows map to different
-/// cache sets. All element types use the same stride and therefore share the product's code.
+/// Row stride of scores, in elements: one cache line more than the longest split, so that rows map to different cache
+/// sets.
+/// Element types share this stride, so that they share the code of the products.
 inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
-/// Plans the forward pass for few queries. E is the element type of k and v.
+/// Plans the forward pass for few queries. E is the element type of k and v, and T that of the arithmetic.
 template <typename T, typename E>
 struct FewQueriesPlan {
   FewQueriesPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -68,8 +71,8 @@ struct FewQueriesPlan {
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// Calls take(each) for every sequence of the list. Returns an end entry, in which first_split, first_partial and
-  /// first_query are the totals.
+  /// Calls take(each) for every sequence of the list.
+  /// Returns an entry beyond the last, with the totals in first_split, first_partial and first_query.
   template <class Take>
   FewQueries visit(const Take& take) const {
     FewQueries each;
@@ -91,8 +94,8 @@ struct FewQueriesPlan {
   ScoreRules<T> rules;
   DotScores dots;
   std::int64_t Dv_padded;
-  std::int64_t most_rows = 0;  ///< most rows of any key/value head
-  FewQueries all;              ///< end entry of visit(), with the total splits, partials and queries
+  std::int64_t most_rows = 0;  ///< largest number of rows of a key/value head
+  FewQueries all;              ///< result of visit(): the total numbers of splits, partial softmaxes and queries
   int threads = 1;
 };
 
@@ -111,14 +114,14 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * kMostSplitKeys<E>);
   }
 
-  DotQueries dot_queries;       ///< queries of a head of sequences with `dots`
-  WideQueries<T> wide_queries;  ///< queries of a head of other sequences
-  View<T, 2> scores;            ///< scores of a split's keys; then their exponentials
+  DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products (sequences with `dots`)
+  WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T (other sequences)
+  View<T, 2> scores;            ///< scores of a split's keys; later their exponentials
   View<T, 2> widened;           ///< rows of k or v converted to T
-  View<T, 1> out, gate, gated;  ///< output and gate rows of one query
-  View<const E*, 1> slots;      ///< addresses of a split's key and value rows, and of the next split's first key rows
-  View<T, 2> scale_rows;        ///< scales of a split's keys and values, one row each
-  View<T, 1> rule_row;          ///< a row of bias or mask, and one of key bias
+  View<T, 1> out, gate, gated;  ///< scratch for the output, gate and gated output of one query
+  View<const E*, 1> slots;  ///< addresses of the rows of a split's keys and values, and of the next split's first keys
+  View<T, 2> scale_rows;    ///< one row with the scales of a split's keys, one with those of its values
+  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one of key bias
 };
 
 /// Buffers shared by all threads: the partial softmax of each row and split.
@@ -139,39 +142,40 @@ struct FewQueriesBuffers {
   }
 
   View<FewQueries, 1> sequences;
-  // One entry per partial:
+  // Partial softmaxes, numbered as FewQueries describes:
   View<T, 1> maxima;  ///< maximum score in units of log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
-  // Under a gate threshold, open_rows lists the open rows of each key/value head, ascending, from the head's first
-  // query on. open_counts holds the number of open rows, (sequences, Hkv).
+  // Open rows of each key/value head under a gate threshold, ascending.
+  // A head's list starts at the number of its first query.
+  // open_counts holds the number of open rows of each head, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
   View<std::int64_t, 2> open_counts;
-  View<std::byte, 2> scratch;  ///< (threads, bytes of a FewQueriesScratch)
+  View<std::byte, 2> scratch;  ///< memory for each thread's FewQueriesScratch, (threads, bytes)
 };
 
-/// Identifies split `split` of key/value head h of a sequence.
+/// Identifies one split: number `split` of key/value head h of sequence `each`.
 struct KeySplit {
   const FewQueries* each = nullptr;
   std::int64_t h = 0, split = 0;
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// The keys of a split, placed in slots; `at` is empty if there are none.
+/// Keys of split `at`, with the addresses of their rows. If `at` is empty, there are none.
 template <typename T, typename E>
 struct PlacedKeys {
   KeySplit at;
   SplitRows<T, E> rows;
 };
 
-/// The partial softmax of a split, one entry per open row. The members are as in FewQueriesBuffers.
+/// Partial softmax of a split, with one entry per open row. FewQueriesBuffers explains the members.
 template <typename T>
 struct PartialSoftmax {
   T *maxima, *sums;
   View<T, 2> out;
 };
 
-/// Computes one thread's share of the forward pass.
+/// Performs the forward pass for the tasks of one thread.
 template <typename T, typename E>
 class FewQueriesWorker {
  public:
@@ -201,8 +205,8 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// Computes the partial softmax of one split. Reads nothing if no row is open. `following` is the split that this
-  /// thread will likely run next, or empty; its first keys are prefetched.
+  /// Computes the partial softmax of one split. Reads no keys if no row is open.
+  /// `following` is the split that this thread will likely run next, or empty. Its first keys are prefetched.
   void run_split(const KeySplit& at, const KeySplit& following) {
     select(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
@@ -210,7 +214,7 @@ class FewQueriesWorker {
     if (keys_of(at).empty()) return;
     take_keys(at);
     values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
-    // The slots are in the order of their use: the split's keys, its values, the first keys of the next one.
+    // Addresses are stored in the order of use: the split's keys, its values, the first keys of the next split.
     const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
     SplitRows<T, E>* const next = place_coming(following, end) ? &coming_.rows : nullptr;
     const std::int64_t ahead = keys_.rows.ahead();
@@ -243,7 +247,7 @@ class FewQueriesWorker {
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < each.splits; ++split) {
       const T split_max = shared_.maxima(partial(split));
-      // If the maximum is −∞, sum and output are 0, or NaN if a score is NaN. Factor 1 keeps both.
+      // A maximum of −∞ means that sum and output are 0, or NaN if a score is NaN. The factor 1 keeps either.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
       sum += factor * shared_.sums(partial(split));
       const T* HWY_RESTRICT from = shared_.out.at(partial(split));
@@ -269,8 +273,8 @@ class FewQueriesWorker {
     return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
   }
 
-  /// Returns the split's keys in order of use. Streams the keys that all rows see, unless scores depend on key
-  /// positions.
+  /// Returns the split's keys in order of use.
+  /// Keys that all rows see are read as interleaved streams, unless scores depend on positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
@@ -281,7 +285,8 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Places the keys of a split in coming_. Returns false if there is no split or its rows see no key.
+  /// Stores the addresses of a split's keys, for later use, in coming_.
+  /// Returns false if there is no split, no row is open, or its rows see no key.
   bool place_coming(const KeySplit& at, const E** slots) {
     if (at.each == nullptr) return false;
     const Sequence& sequence = at.each->sequence;
@@ -294,7 +299,8 @@ class FewQueriesWorker {
     return true;
   }
 
-  /// Moves the keys of a split from coming_ to keys_. Places and prefetches them first, unless the previous split did.
+  /// Makes the keys of a split current: moves them from coming_ to keys_.
+  /// If the previous split did not announce them, first stores their addresses and prefetches them.
   void take_keys(const KeySplit& at) {
     if (!(coming_.at == at)) {
       place_coming(at, scratch_.slots.data);
@@ -304,7 +310,7 @@ class FewQueriesWorker {
     coming_.at = {};
   }
 
-  /// Returns the partial softmax of a split, set to that of rows that see no key.
+  /// Returns the partial softmax of a split, initialised for rows that see no key.
   PartialSoftmax<T> cleared_partial(const KeySplit& at) const {
     const std::int64_t first = partial_of(*at.each, at.h, at.split), rows = scores_.shape[0];
     const PartialSoftmax<T> partial{shared_.maxima.at(first), shared_.sums.at(first),
@@ -326,8 +332,8 @@ class FewQueriesWorker {
     scratch_.wide_queries.template score<kScoreStride>(scores, keys, n);
   }
 
-  /// Turns the scores of keys_ into weights exp2(s − maximum), times the scales of values if there are any. Stores the
-  /// maxima and sums of all rows.
+  /// Turns the scores of the split's keys into weights exp2(s − maximum), times the scales of values if there are any.
+  /// Stores the maximum and sum of each row.
   void weigh(const PartialSoftmax<T>& partial) const {
     const OrderedKeys& keys = keys_.rows.keys();
     const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
@@ -376,7 +382,7 @@ class FewQueriesWorker {
     scratch_.wide_queries.pack(rows, plan_.rules.query_factor(), row_of);
   }
 
-  /// Applies the score rules to the visible keys of each row. Sets hidden keys, and the rest of the last vector, to −∞.
+  /// Applies the score rules to the keys that each row sees. Sets other keys, and the padding to whole vectors, to −∞.
   void rule_and_hide(const OrderedKeys& keys) const {
     const Sequence& sequence = selected_->sequence;
     const Visibility visibility(p_, sequence);
@@ -399,11 +405,11 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T, E> scratch_;
-  const FewQueries* selected_ = nullptr;  // sequence of the packed queries, or null
-  std::int64_t h_ = 0;                    // key/value head of the packed queries, of the selected sequence
+  const FewQueries* selected_ = nullptr;  // sequence whose queries are packed, or null
+  std::int64_t h_ = 0;                    // key/value head whose queries are packed
   View<T, 2> scores_;                     // scratch_.scores of the head's open rows
-  PlacedKeys<T, E> keys_, coming_;        // keys of this split; keys of the next one, of which the first are prefetched
-  SplitRows<T, E> values_;                // values of this split
+  PlacedKeys<T, E> keys_, coming_;        // keys of the current split; keys of the next one, already partly prefetched
+  SplitRows<T, E> values_;                // values of the current split
 };
 
 /// Returns split number n, counted over all sequences.
@@ -431,7 +437,7 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
       team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
-    // Long stretches come first. Within a stretch, the next split's keys are prefetched in time.
+    // Stretches of consecutive splits let each split prefetch the next split's keys. Long stretches come first.
     team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.all.first_split;

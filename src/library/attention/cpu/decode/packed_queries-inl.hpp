@@ -19,13 +19,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Identifies one query: the rows of a query head, and the index of the query within them.
+/// Identifies one query: row i of the rows of its query head.
 struct QueryRow {
   HeadRows<const void> rows;
   std::int64_t i;
 };
 
-/// Computes scores as products in T.
+/// Computes scores as products of numbers of type T.
 template <typename T>
 class WideQueries {
  public:
@@ -34,7 +34,7 @@ class WideQueries {
         query_(ws.take<T>("query", round_up(D, kLanes<T>))),
         buffer_(ws.take<T>("queries", most_rows, query_.shape[0])) {}
 
-  /// Packs `rows` queries, each multiplied by `factor`. row_of(r) returns the QueryRow of row r.
+  /// Packs `rows` queries, multiplied by `factor`. row_of(r) tells where the query of row r is.
   template <class RowOf>
   void pack(std::int64_t rows, T factor, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);
@@ -46,7 +46,7 @@ class WideQueries {
     });
   }
 
-  /// Computes score_rows() of the packed queries.
+  /// Computes scores of the packed queries by score_rows().
   template <std::int64_t s_stride, typename Key>
   void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
     score_rows<s_stride>(scores, packed_, keys, n);
@@ -54,11 +54,11 @@ class WideQueries {
 
  private:
   std::int64_t D_;
-  View<T, 1> query_;            // one query, zero from D on
-  View<T, 2> buffer_, packed_;  // in the layout of pack_queries
+  View<T, 1> query_;            // scratch for one query, zero from element D on
+  View<T, 2> buffer_, packed_;  // packed queries, in the layout of pack_queries
 };
 
-/// Computes scores as bf16 dot products, where DotScores are available. Otherwise takes no memory.
+/// Computes scores as bf16 dot products. Takes no memory where dot products are not used.
 class DotQueries {
  public:
   DotQueries(Workspace& ws, const DotScores& dots, std::int64_t most_rows, std::int64_t D) : dots_(dots), D_(D) {
@@ -67,7 +67,8 @@ class DotQueries {
     buffer_ = ws.take<BFloat16>("bf16 queries", most_rows, kPairedKeys * query_.shape[0]);
   }
 
-  /// Packs `rows` queries times the factor of queries of DotScores. row_of(r) returns the QueryRow of row r.
+  /// Packs `rows` queries, multiplied by the power of two of the query factor (DotScores). row_of(r) tells where the
+  /// query of row r is.
   template <class RowOf>
   void pack(std::int64_t rows, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);
@@ -79,7 +80,7 @@ class DotQueries {
   }
 
 #if HWY_TARGET == HWY_AVX3
-  /// Computes dot_score_rows() of the packed queries.
+  /// Computes scores of the packed queries by dot_score_rows().
   template <std::int64_t s_stride>
   void score(const View<float, 2>& scores, const StoredRows<BFloat16>& keys, std::int64_t n) const {
     dot_score_rows<s_stride>(scores, packed_, keys, D_, n, dots_.factor_of_scores());
@@ -89,8 +90,8 @@ class DotQueries {
  private:
   const DotScores& dots_;
   std::int64_t D_;
-  View<BFloat16, 1> query_;            // one query, zero from D on
-  View<BFloat16, 2> buffer_, packed_;  // in the layout of pack_dot_queries
+  View<BFloat16, 1> query_;            // scratch for one query, zero from element D on
+  View<BFloat16, 2> buffer_, packed_;  // packed queries, in the layout of pack_dot_queries
 };
 
 }  // namespace headgate::HWY_NAMESPACE

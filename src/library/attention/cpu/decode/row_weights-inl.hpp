@@ -17,13 +17,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The maximum m of a row of scores, and Σ exp2(s − m).
+/// Maximum m of a row of scores, and the sum Σ exp2(s − m).
 template <typename T>
 struct RowSoftmax {
   T max, sum;
 };
 
-/// Multiplies n scores by `key_scales`, unless null, and returns the maximum. Processes whole vectors.
+/// Multiplies n scores by `key_scales`, unless null, and returns the largest result. Processes whole vectors.
 template <typename T>
 T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
   const Tag<T> d;
@@ -49,14 +49,15 @@ T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
 }
 
-/// Replaces n scores by exp2(s − maximum). Multiplies scores by `key_scales` first and exponentials by `value_scales`
-/// last, unless null. Processes whole vectors.
+/// Replaces n scores s by exp2(s − maximum).
+/// First multiplies s by `key_scales`, and last the exponential by `value_scales`; either may be null.
+/// Processes whole vectors.
 template <typename T>
 RowSoftmax<T> scores_to_weights(T* HWY_RESTRICT s, std::int64_t n, const T* key_scales,
                                 const T* HWY_RESTRICT value_scales) {
   const Tag<T> d;
   const T max = largest_of(s, n, key_scales);
-  // max() may drop NaN, so a maximum of −∞ does not imply that all scores are −∞; exp2_fast propagates NaN.
+  // max() may drop NaN: even if the maximum is −∞, some score may be NaN. exp2_fast propagates NaN.
   const auto shift = hn::Set(d, max == -std::numeric_limits<T>::infinity() ? T{0} : max);
   auto total = hn::Zero(d);
   const auto run = [&](const auto& weight) HWY_ATTR {

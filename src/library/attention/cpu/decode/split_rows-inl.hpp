@@ -21,31 +21,32 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of k or v rows that are widened together; they stay in the first-level cache.
+/// Number of k or v rows that are converted to T at a time. The converted rows stay in the first-level cache.
 inline constexpr std::int64_t kWidenedKeys = 64;
 
-/// Most keys per split for elements of type E.
+/// Largest number of keys per split, for elements of type E.
 template <typename E>
 inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
 
-/// Returns the number of keys per split in a sequence of S keys. Memory streams best from long runs of keys or values,
-/// so narrow types have longer splits (docs/design/decoding.md). Shorter 16-bit sequences have shorter splits, because
-/// threads share the work by splits.
+/// Returns the number of keys per split in a sequence of S keys.
+/// Memory streams best from long runs of keys or values, so narrow types have longer splits (docs/design/decoding.md).
+/// Short sequences of 16-bit keys have shorter splits, so that there are enough splits for all threads.
 template <typename E>
 constexpr std::int64_t split_keys(std::int64_t S) {
   if (sizeof(E) == 2 && S < kLongSplits * kLongSplitKeys) return kSplitKeys;
   return kMostSplitKeys<E>;
 }
 
-/// Largest number of keys in any register tile: two for each vector of a tile of bf16 dot products.
+/// Largest number of keys in any register tile. Tiles of bf16 dot products hold two keys per vector.
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
-/// Order in which the `count` keys of a split from `first` on are used. The first `streamed` keys form kTileKeys
-/// contiguous streams, from which keys are taken in turn; hardware prefetchers follow each stream
-/// (docs/design/decoding.md). The other keys follow in ascending order.
+/// Order in which the keys `first` … `first` + `count` of a split are used.
+/// The first `streamed` keys form kTileKeys contiguous streams, which are read in turn, one key from each.
+/// Hardware prefetchers follow each stream (docs/design/decoding.md).
+/// The other keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t streamed = 0;  ///< number of leading keys, which are read as kTileKeys interleaved streams
+  std::int64_t streamed = 0;  ///< number of keys read as kTileKeys interleaved streams
 
   /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }
@@ -55,8 +56,8 @@ struct OrderedKeys {
   }
 };
 
-/// Rows of k or v, with elements E, of one sequence and head, for products in T. Holds one split at a time, as row
-/// addresses in slots that are filled shortly before use.
+/// Rows of k or v of one sequence and head, with elements E, read for products in T.
+/// Holds the row addresses of one split at a time. Each address has a slot, which is filled shortly before use.
 template <typename T, typename E>
 class SplitRows {
  public:
@@ -64,17 +65,18 @@ class SplitRows {
 
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
-  /// Selects a sequence and head. `rows_against` is the number of query rows. `dots` means that dot products read
-  /// stored rows. Other rows are used in place if they can be, which is faster even if several query tiles widen the
-  /// same rows. The rest are widened to T.
+  /// Selects a sequence and head, whose rows are multiplied with `rows_against` query rows.
+  /// Rows are read in place if their layout allows it, otherwise converted to T first.
+  /// Reading in place is faster even if several query tiles convert the same row.
+  /// `dots` means that bf16 dot products read the rows in place in any case.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
     in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0);
   }
 
-  /// Assigns the rows of `keys` to slots from `slots` on. Returns the end of the slots; their number is a multiple of
-  /// kMostTileKeys.
+  /// Assigns the rows of `keys` to slots from `slots` on. Returns the end of these slots.
+  /// The number of slots is a multiple of kMostTileKeys.
   const E** place(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
@@ -82,7 +84,7 @@ class SplitRows {
     return slots + slots_used();
   }
 
-  /// Moves the same rows to other slots. Returns the end of the new slots.
+  /// Moves the row addresses to other slots. Returns the end of the new slots.
   const E** move(const E** slots) {
     std::copy(slots_, slots_ + filled_, slots);
     slots_ = slots;
@@ -91,9 +93,9 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// Calls visit(rows, first, n) for runs of slots [first, first + n), with their rows as StoredRows, until all slots
-  /// are visited. Meanwhile prefetches the rows `ahead` slots later. Past the last slot, prefetches the rows of
-  /// `following` if it is not null.
+  /// Visits all slots in runs: calls visit(rows, first, n) with the StoredRows of slots [first, first + n).
+  /// Meanwhile prefetches the rows `ahead` slots later.
+  /// Beyond the last slot, prefetches the rows of `following` unless null.
   template <class Visit>
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
@@ -122,8 +124,9 @@ class SplitRows {
   /// Returns the prefetch distance in slots.
   std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
-  /// Returns how many value rows are added at a time. Few rows at a time are used in the order of their prefetches,
-  /// which streams best from memory. If arithmetic is the limit, more rows at a time save loads and stores of sums.
+  /// Returns how many value rows are added to the outputs at a time.
+  /// With few at a time, rows are used in the order of their prefetches, which streams best from memory.
+  /// If arithmetic is the limit, more at a time saves loads and stores of the sums.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
@@ -155,7 +158,8 @@ class SplitRows {
   }
 
  private:
-  static constexpr std::int64_t kChunk_bytes = 8192;  ///< value rows added at a time: fit the first-level cache
+  static constexpr std::int64_t kChunk_bytes =
+      8192;  ///< size of value rows added at a time; fits the first-level cache
 
   const CpuTuning::Requests& requests() const {
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
@@ -165,7 +169,7 @@ class SplitRows {
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
-  /// Fills slots up to `end`, rounded up to kMostTileKeys. Slots beyond the last row repeat the last row.
+  /// Fills the slots before `end`, rounded up to kMostTileKeys. Slots beyond the last key repeat the last row.
   void fill_to(std::int64_t end) {
     end = round_up(end, kMostTileKeys);
     const std::int64_t rows_end = std::min(end, keys_.count);
@@ -186,19 +190,20 @@ class SplitRows {
     }
   }
 
-  /// Fills slots up to `end` with this split's rows, then with rows of `following`, which may be null.
+  /// Fills slots before `end`: those of this split, and beyond them the first slots of `following`, which may be null.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);
     if (own_end < end) following->fill_to(end - own_end);
   }
 
-  /// Writes the addresses of a run of rows to slots `begin` … `end`.
+  /// Writes addresses of rows at a constant stride to slots `begin` … `end`.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t place = keys_.place() * run.step;  // elements from one stream to the next
     std::int64_t r = begin;
-    // Does not advance four pointers: GCC 12 miscompiles them for SSE4.
+    // Computes each address from the first one.
+    // Advancing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.
     for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
       const E* row = run.first + r / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
@@ -206,7 +211,7 @@ class SplitRows {
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
   }
 
-  /// Permutes per-key data into slot order: to[s] = keys[index of the key in slot s] for begin ≤ s < end.
+  /// Permutes one value per key into the order of slots: to[s] = keys[index of the key in slot s] for begin ≤ s < end.
   template <typename Each, typename From>
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t place = keys_.place();
@@ -217,14 +222,14 @@ class SplitRows {
     std::copy(keys + r, keys + end, to + r);
   }
 
-  /// Returns how many rows fit `bytes`, as a multiple of kTileKeys between kTileKeys and kMostKeys. Values have no
-  /// columns in a call without y.
+  /// Returns how many rows fit into `bytes`, rounded down to a multiple of kTileKeys, within [kTileKeys, kMostKeys].
+  /// Rows of v have no columns in a call that does not ask for y.
   std::int64_t rows_in(std::int64_t bytes) const {
     const std::int64_t rows = bytes / std::max<std::int64_t>(rows_->cols * std::int64_t{sizeof(E)}, 1);
     return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
   }
 
-  /// Returns a prefetch of the rows in n slots. The prefetch is empty unless columns are contiguous.
+  /// Returns an object that prefetches the rows in n slots. It does nothing unless the elements of a row are adjacent.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
     return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
   }
@@ -240,7 +245,7 @@ class SplitRows {
   bool in_place_ = false;
   OrderedKeys keys_;
   const E** slots_ = nullptr;
-  std::int64_t filled_ = 0;  ///< number of slots filled, from the first on
+  std::int64_t filled_ = 0;  ///< slots before this index are filled
 };
 
 }  // namespace headgate::HWY_NAMESPACE
