@@ -13,7 +13,7 @@
 namespace headgate {
 namespace {
 
-/// Returns the sizes of the bias that are not broadcast: 1 where the stride is 0.
+/// Returns the shape of the bias, with size 1 for dimensions that are broadcast (stride 0).
 Shape distinct_shape(const ConstTensorView& bias) {
   Shape shape = bias.shape;
   for (std::size_t n = 0; n < shape.size(); ++n)
@@ -21,10 +21,11 @@ Shape distinct_shape(const ConstTensorView& bias) {
   return shape;
 }
 
-/// Queries and keys of a block. The lines that a block reads fit the first-level cache, whichever index is adjacent.
+/// Size of a block that is copied at a time.
+/// Its cache lines fit the first-level cache, whichever index of the bias is adjacent in memory.
 constexpr std::int64_t kQueries = 8, kKeys = 16;
 
-/// Copies rows i … i + kQueries of all heads of batch element b, in blocks.
+/// Copies rows i … i + kQueries of all heads of batch element b, kKeys columns at a time.
 template <typename Element>
 void copy_rows(const TensorView& to, const ConstTensorView& from, const Shape& shape, std::int64_t b, std::int64_t i) {
   const std::int64_t end = std::min(i + kQueries, shape[2]);
@@ -47,7 +48,7 @@ void copy_rows(const TensorView& to, const ConstTensorView& from, const Shape& s
 bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   const ConstTensorView& bias = problem.inputs.bias;
-  // Under a window, and in a packed batch, the call may read little of the bias.
+  // A call with a window or a packed batch may read only little of the bias: a copy would not pay.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
   double bytes = static_cast<double>(dtype_bytes(bias.dtype));

@@ -9,18 +9,18 @@
 
 namespace headgate {
 
-/// A copy of a bias with the keys of each row adjacent in memory, as the kernels read it. A bias that a linear layer
-/// makes of pairs of tokens, (T,S,H) permuted to (H,T,S), has its heads adjacent instead.
+/// Copy of a bias in which the keys of each row are adjacent in memory, as kernels read them.
+/// Other layouts occur: a linear layer on pairs of tokens makes (T,S,H), whose view (H,T,S) has adjacent heads.
 struct DenseBias {
   DenseBias(Workspace& ws, const Problem& problem);
 
-  /// Returns true if the copy costs less than reading the bias where it lies.
+  /// Returns true if the copy costs less than reading the original bias with its strides.
   static bool pays(const Problem& problem);
 
   /// Copies the bias of `problem`.
   void fill(const Problem& problem) const;
 
-  TensorView copy;  ///< broadcast to (B,Hq,T,S) by stride 0, like the original
+  TensorView copy;  ///< the copy; dimensions of stride 0 stay broadcast to (B,Hq,T,S)
 };
 
 }  // namespace headgate

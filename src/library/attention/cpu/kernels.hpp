@@ -7,27 +7,29 @@
 
 namespace headgate {
 
-// Kernels run on the vector target of the problem's context. They throw only std::bad_alloc, before any output is
-// written, and Cancelled.
+// Kernels run on the vector target of the problem's context. They throw only std::bad_alloc and Cancelled.
+// They throw std::bad_alloc before any output is written.
 
 void cpu_statistics(const StatisticsProblem& problem);
 
-// The following kernels are rows of the route tables (route.cc). Each plans its work on the sequences of a list, at
-// least one, and constructs it in the slot.
+// Functions that route tables (route.cc) list.
+// Each plans a kernel's work on the sequences of `list`, and constructs the PlannedWork in `slot`.
+// The list has at least one sequence.
 
-/// Computes few queries. Reads K and V in place, once for all queries and heads that share them.
+/// Plans the kernel for few queries, which reads K and V in place, once for all queries and heads that share them.
 void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Computes queries with lists of keys. Reads the listed rows of K and V in place.
+/// Plans the kernel for queries with lists of keys, which reads only the listed rows of K and V, in place.
 void listed_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Multiplies bf16 numbers with the CPU's bf16 instructions (Precision::native16).
+/// Plans the kernel that multiplies with the CPU's bf16 instructions (Precision::native16).
 void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Computes small heads. Keeps the scores of a panel of queries for all keys at once.
+/// Plans the kernel for small heads, which keeps the scores of a panel of queries for all keys at once.
 void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Packs K and V and processes them tile by tile. This kernel can compute every sequence.
+/// Plans the kernel that packs K and V and computes tile by tile. This kernel can compute every sequence.
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
-// The backward passes store the terms of dsinks in sink_parts (query tiles of all sequences, Hq), unless empty. If each
-// query has a sink, they store them in `gradients.dsinks` instead, which is (B,Hq,T,1).
+// Backward passes write each query tile's contribution to dsinks to sink_parts (query tiles of all sequences, Hq),
+// unless it is empty.
+// If each query has a sink of its own, they write to gradients.dsinks (B,Hq,T,1) instead.
 
 void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                      WorkSlot& slot);
@@ -35,7 +37,7 @@ void native16_backward(const BackwardProblem& problem, const View<double, 2>& si
                        WorkSlot& slot);
 void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                           WorkSlot& slot);
-/// The list may be empty: dbias becomes 0.
+/// Plans the tiles kernel. If the list is empty, the kernel only sets dbias to 0.
 void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                     WorkSlot& slot);
 

@@ -72,10 +72,9 @@ struct Native16BackwardPlan {
   ScoreRules<float> rules;
   View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows,
-      block_rows;      ///< queries per tile, at most kTile; keys per block, at most kBlock; whole squares
-  HeadCounts largest;  ///< largest number of tiles, of blocks and of panels in one head
-  HeadCounts most;     ///< numbers of tiles, blocks and panels that the packed buffers hold
+  std::int64_t tile_rows, block_rows;  ///< queries per tile, keys per block: at most kTile, kBlock
+  HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
   bool whole_heads = false;  ///< true if each thread computes whole heads by itself
 };

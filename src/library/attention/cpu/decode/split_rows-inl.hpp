@@ -158,8 +158,7 @@ class SplitRows {
   }
 
  private:
-  static constexpr std::int64_t kChunk_bytes =
-      8192;  ///< size of value rows added at a time; fits the first-level cache
+  static constexpr std::int64_t kChunk_bytes = 8192;  ///< value rows added at a time; fits in L1
 
   const CpuTuning::Requests& requests() const {
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;

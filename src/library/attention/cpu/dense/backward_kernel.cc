@@ -31,7 +31,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes one thread's share of the backward pass.
+/// Performs the backward pass for the tasks of one thread.
 template <typename T>
 class BackwardWorker {
  public:
@@ -46,7 +46,7 @@ class BackwardWorker {
         thread_(thread),
         scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
 
-  /// Selects key/value head h of a part for the following calls.
+  /// Selects key/value head h of `part` for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
     part_ = &part;
     sequence_ = part.sequence;
@@ -66,8 +66,8 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// packed_tile returns the index of a query tile among all packed tiles; packed_block returns the index of a key
-  /// block among all packed blocks.
+  /// packed_tile() and packed_block() return the index of a query tile, or of a key block, among all those of the
+  /// batch.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -104,7 +104,7 @@ class BackwardWorker {
   mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the next head's rows
 };
 
-/// A query tile paired with a key block.
+/// One query tile paired with one key block.
 template <typename T>
 struct BackwardWorker<T>::Tile {
   const Visibility& visibility;
@@ -114,19 +114,19 @@ struct BackwardWorker<T>::Tile {
   std::int64_t block, j0;           // index of the key block; first key of the block
   std::int64_t keys;                // number of keys, at most kBlock
   View<T, 3> q_strips, d_o_strips;  // packed q and do of the tile
-  View<T, 3> keys_t, values_t;      // packed k and v of the block, transposed
+  View<T, 3> keys_t, values_t;      // transposed and packed k and v of the block
 };
 
-/// Strip of kMR rows of a tile.
+/// kMR query rows of a tile. The last strip of a tile may contain padding rows.
 template <typename T>
 struct BackwardWorker<T>::Strip {
   std::int64_t r;       // first row
-  std::int64_t rows;    // number of rows that are queries
-  std::int64_t c0, c1;  // columns of the key block that the rows see, in whole panels
+  std::int64_t rows;    // number of rows that are queries, not padding
+  std::int64_t c0, c1;  // columns of the key block that the rows see, extended to whole panels
 };
 
-/// Computes one whole head; the thread packs the head's operands for its own use. `next` is the head that the thread
-/// may take next.
+/// Computes one whole key/value head, with operands that only this thread packs and reads.
+/// `next` is the head that the thread may take next.
 template <typename T>
 void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
@@ -139,8 +139,8 @@ void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
 }
 
-/// Schedules prefetches of the next head's keys, values and first query head, to run during the current head's
-/// products.
+/// Schedules prefetches of the next head's keys and values, and of the rows of its first query head.
+/// They run during the products of the current head.
 template <typename T>
 void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
   ahead_ = {};
@@ -154,15 +154,15 @@ void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
       prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
 }
 
-/// Packs the block's keys up to the last that any query sees: k transposed and as panels, v transposed. Keys before the
-/// first visible one are packed like the others. Keys beyond the last are not read. Only products with transposed
-/// operands reach them, and pack_transposed pads the last panel with zeros.
+/// Packs the block's keys and values, up to the last key that any query sees: k transposed and as panels, v transposed.
+/// Keys before the first visible one are packed, too.
+/// Keys beyond the last visible one are never read: pack_transposed() pads the last panel with zeros.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
   const std::int64_t j0 = block * kBlock;
   const std::int64_t end = std::min(j0 + kBlock, seen.end);
-  if (std::max(j0, seen.begin) >= end) return;  // no tile visits the block
+  if (std::max(j0, seen.begin) >= end) return;  // no query sees the block
   const HeadRows k = key_rows(p_.inputs.k, sequence_, hkv_);
   const HeadRows v = key_rows(p_.inputs.v, sequence_, hkv_);
   pack_transposed(shared_.keys_t.sub(packed_block(block)), k, j0, end - j0, scratch_.packing);
@@ -170,7 +170,8 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   pack_transposed(shared_.values_t.sub(packed_block(block)), v, j0, end - j0, scratch_.packing);
 }
 
-/// Packs q and do (after the gate). Writes lse, Δ − dlse, dz and the tile's term of dsinks, and clears dq.
+/// Packs q and do (the gradient of the ungated output) of a query tile.
+/// Also computes lse, Δ − dlse and dz, adds up the tile's contribution to dsinks, and clears dq.
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
@@ -179,7 +180,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   T* lse = shared_.lse.at(packed_tile(g, tile));
   T* rest = shared_.lse_rest.at(packed_tile(g, tile));
   T* delta = shared_.delta.at(packed_tile(g, tile));
-  // Pads the last strip with zero rows and lse = ∞, so that P = 0 there. Products along rows stop before the padding.
+  // Pads the last strip with zero rows and lse = ∞, so that P = 0 in them. Sums over queries stop before the padding.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
   std::fill(rest + n, rest + padded, T{0});
@@ -208,8 +209,8 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   shared_.dq_turns(packed_tile(g, tile)) = 0;
 }
 
-/// Adds the terms of one key block to dk, dv and dq. Visits query tiles in the order of the group's heads, then of
-/// their queries.
+/// Adds the contributions of one key block to dk, dv and dq.
+/// Visits the query heads of the group in order, and the tiles of each head in order.
 template <typename T>
 void BackwardWorker<T>::run_block(std::int64_t block) const {
   const Visibility visibility(p_, sequence_);
@@ -255,8 +256,8 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
-/// Computes P and ds of the tile, with zeros for hidden keys. Returns false, and writes nothing, if no query sees a
-/// key.
+/// Computes P and ds of the tile, with zeros for hidden keys.
+/// Returns false, and writes nothing, if no query of the tile sees a key of the block.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
   const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
@@ -277,8 +278,8 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
   return true;
 }
 
-/// Computes the strip's rows and columns of `to` = leftᵀ · right, with left (depth, kMR) and right (panels, depth,
-/// kNR).
+/// Computes columns [s.c0, s.c1) of the strip's rows of `to` = leftᵀ · right.
+/// Shapes: left (depth, kMR), right (panels, depth, kNR).
 template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
                                          const Strip& s) const {
@@ -291,7 +292,7 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
   }
 }
 
-/// Computes P = exp2(s − lse) in the strip's rows, with zeros for hidden keys.
+/// Computes P = exp2(s − lse) in the strip's rows, with zeros for hidden keys. First applies the score rules.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
@@ -345,7 +346,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   }
 }
 
-/// Replaces dP by ds in row m of the strip. With dropout, also multiplies P by the dropout factors.
+/// Replaces dP by ds in row m of the strip. With dropout, also multiplies P by its dropout factors.
 template <typename T>
 void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const {
   const Tag<T> d;
@@ -372,7 +373,8 @@ void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::i
   std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
 }
 
-/// Adds dv += Pᵀ do and dk += dsᵀ q, in strips of kMR keys, over the queries that see any key of the strip.
+/// Adds dv += Pᵀ do and dk += dsᵀ q for one strip of kMR keys after another.
+/// Reads only the queries that see a key of the strip.
 template <typename T>
 void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   using Left = typename Plan::ScoreLeftT;
@@ -394,7 +396,7 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   }
 }
 
-/// Adds dq += ds k. The turnstile fixes the order: ascending key blocks.
+/// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic.
 template <typename T>
 void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
@@ -415,7 +417,7 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   turnstile.leave(t.block - first_block);
 }
 
-/// Returns the rows and columns of dbias, or of the copy of dbias, to which query head h of the sequence adds.
+/// Returns the rows and columns of dbias (or of its copy) to which query head h adds, for the current sequence.
 template <typename T>
 HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
   const Shape& shape = shared_.dbias.shape;
@@ -431,7 +433,8 @@ Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, 
   return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
 }
 
-/// Returns the rank of the sequence's head h among the heads that share a turnstile.
+/// Returns the turn of the current sequence's head h at its dbias turnstile, which several sequences or heads may
+/// share.
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   const bool over_heads = shared_.dbias.shape[1] == 1;
@@ -461,7 +464,7 @@ void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
              scratch_.scaled.data);
 }
 
-/// Clears row n of the B·H·T rows in which dbias accumulates.
+/// Clears row n of dbias (or of its copy). Rows are numbered through batch, head and query.
 template <typename T>
 void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
   const Shape& shape = shared_.dbias.shape;
@@ -471,7 +474,7 @@ void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
     store_row(to, scratch_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
 }
 
-/// Rounds row n of the copy into dbias.
+/// Rounds row n of dbias' copy to the caller's dbias. Rows are numbered through batch, head and query.
 template <typename T>
 void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
   const Shape& shape = shared_.dbias.shape;

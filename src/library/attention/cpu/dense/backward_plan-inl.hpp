@@ -25,22 +25,23 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the backward pass in tiles of kTile queries by kBlock keys. One thread owns a key block: dk and dv stay in the
-/// thread's cache while it visits the query tiles. dq is shared: key blocks add to it in ascending order (Turnstile).
+/// Plans the backward pass in tiles of kTile queries by kBlock keys.
+/// One thread owns a key block: its dk and dv stay in that thread's cache while the thread visits the query tiles.
+/// dq is shared by all threads: key blocks add to it in ascending order (Turnstile).
 ///
-/// Both tile sides are multiples of the register tile's rows and columns on every target.
+/// kTile and kBlock are multiples of the height and width of a register tile on every target.
 template <typename T>
 struct BackwardPlan {
   static constexpr bool kMayHaveDbias = true;
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
-  static constexpr std::int64_t kPanel = kBlock;             // blocks are packed whole
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
+  static constexpr std::int64_t kPanel = kBlock;             // a block is one panel: all its keys are packed
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
   using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
-  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // a score tile with queries as rows
-  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // a score tile with keys as rows
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores of a tile, read with queries as rows
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores of a tile, read with keys as rows
 
   BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
       : p(problem),
@@ -84,18 +85,18 @@ struct BackwardPlan {
   WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
-  View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< rows per tile, keys per block: at most kTile, kBlock; whole strips, panels
-  HeadCounts largest;                  ///< most tiles, blocks and panels of any head
-  HeadCounts most;                     ///< tiles, blocks and panels for which packed buffers have room
+  HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread packs its own heads; false with dbias, to which heads add in turns
-  bool prefetches_heads = false;      ///< true if threads also prefetch the next head's rows while they compute a head
-  std::int64_t dbias_parts = 0;       ///< (query tile, key block) pairs of a head of dbias, over its batch elements
-  bool dbias_over_sequences = false;  ///< true if each element of dbias is a sum over batches
-  bool dbias_over_queries = false;    ///< true if each element of dbias is a sum over queries
-  bool dbias_copied = false;  ///< true if dbias accumulates in a copy in T: dtype differs, elements have many terms
+  bool whole_heads = false;           ///< true if each thread computes whole heads by itself; never with dbias
+  bool prefetches_heads = false;      ///< true if threads prefetch the rows of the next head while they compute a head
+  std::int64_t dbias_parts = 0;       ///< (query tile, key block) pairs of one head; each has a turnstile
+  bool dbias_over_sequences = false;  ///< true if dbias has one batch element, to which all sequences add
+  bool dbias_over_queries = false;    ///< true if dbias has one query row, to which all queries add
+  bool dbias_copied = false;  ///< true if dbias is summed in a copy of type T, because its dtype would round each sum
 };
 
 /// Scratch buffers of one thread.
@@ -125,19 +126,19 @@ struct BackwardScratch {
 
   View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
   View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
-  View<T, 2> packing;                   ///< dense copies of strided rows, before packing
-  View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
-  View<T, 2> d_o;                       ///< do of a strip of queries
+  View<T, 2> packing;                   ///< scratch: strided rows are copied here before packing
+  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for the rows of one query
+  View<T, 2> d_o;                       ///< scratch for do of one strip of queries
   View<T, 1> scaled;                    ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<T, 1> rule_row;                  ///< a row of bias or mask, and one of key bias
+  View<T, 1> rule_row;                  ///< scratch for one row of bias or mask and one of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
   View<T, 1> dbias_row;                 ///< a row of dbias, for the keys of one block
   View<T, 1> dbias_sum;                 ///< dbias of the thread's key block, summed over queries
 };
 
-/// Buffers shared by all threads. Operands are packed for one batch of key/value heads, each with `group` query heads.
-/// Left operands of products are strips, right operands panels; the suffix _t means transposed.
+/// Buffers shared by all threads: operands packed for one batch of key/value heads, and dq.
+/// Left operands of products are packed as strips, right operands as panels. The suffix _t means transposed.
 template <typename T>
 struct BackwardBuffers {
   BackwardBuffers(Workspace& ws, const BackwardPlan<T>& plan) {
@@ -172,19 +173,19 @@ struct BackwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 4> keys_t, values_t;          ///< (packed blocks, panels, D or Dv, kNR)
-  View<T, 2> keys;                      ///< (packed blocks, ColumnPanels)
-  View<T, 4> query_strips, out_strips;  ///< packed q and do, (packed tiles, strips, D or Dv, kMR)
-  View<T, 2> query_panels, out_panels;  ///< packed q and do, (packed tiles, ColumnPanels)
-  View<T, 3> dq;                        ///< (packed tiles, kTile, D_padded), not yet scaled
-  View<T, 2> lse, lse_rest;             ///< lse in units of log2(e), and its remainders, (packed tiles, kTile)
-  View<T, 2> delta;                     ///< Δ − dlse, (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;       ///< next turn of each packed tile's dq (Turnstile)
-  View<PackedHeads, 1> parts;           ///< parts of the current batch: heads of one sequence each
-  View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
-  TensorView dbias;                     ///< tensor in which dbias accumulates: the caller's, or a copy with elements T
-  View<std::int64_t, 2> dbias_turns;    ///< next turn of each shared part of dbias (Turnstile), (Hq|1, dbias_parts)
-  View<std::byte, 2> scratch;           ///< (threads, bytes of a BackwardScratch)
+  View<T, 4> keys_t, values_t;          ///< transposed k and v, (packed blocks, panels, D or Dv, kNR)
+  View<T, 2> keys;                      ///< k with one key per row, (packed blocks, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
+  View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
+  View<T, 3> dq;                        ///< dq before it is scaled, (packed tiles, kTile, D_padded)
+  View<T, 2> lse, lse_rest;  ///< lse in units of log2(e), and what rounding dropped from it, (packed tiles, kTile)
+  View<T, 2> delta;          ///< Δ − dlse, (packed tiles, kTile)
+  View<std::int64_t, 1> dq_turns;     ///< for each packed tile, the turn that adds to dq next (Turnstile)
+  View<PackedHeads, 1> parts;         ///< parts of the current batch; each part holds heads of one sequence
+  View<HeadTask, 1> tasks;            ///< key blocks of the batch, in the order in which threads take them
+  TensorView dbias;                   ///< where dbias is summed: the caller's tensor, or a copy of type T
+  View<std::int64_t, 2> dbias_turns;  ///< next turn of each (tile, block) pair of dbias, (Hq|1, dbias_parts)
+  View<std::byte, 2> scratch;         ///< memory for each thread's BackwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -32,9 +32,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes p = exp2(start + ab) in registers for a tile of kRows rows and one panel, and writes p once. Adds p to sums
-/// (kRows, lanes) and the exponents to the maxima in largest (lanes) and, unless null, seen (kRows, lanes). a has
-/// Layout, b is dense as in multiply_add, p has row stride ldp.
+/// Computes p = exp2(start + ab) for a tile of kRows rows and one panel.
+/// Scores stay in registers, and p is written once.
+/// Adds p to sums (kRows, lanes). Raises largest (lanes) and, unless null, seen (kRows, lanes) to the exponents.
+/// a has Layout, b is dense as in multiply_add, and p has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
@@ -62,7 +63,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   exponents.store();
 }
 
-/// Computes one thread's share of the forward pass.
+/// Performs the forward pass for the tasks of one thread.
 template <typename T>
 class ForwardWorker {
  public:
@@ -79,8 +80,8 @@ class ForwardWorker {
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
-  /// Lists the open rows of query tile `tile` of head h, which is tile `number` of the batch. Writes the outputs of the
-  /// closed rows.
+  /// Lists the open rows of query tile `tile` of head h. Writes the outputs of its closed rows.
+  /// `number` is the tile's index among all tiles of the batch.
   void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
@@ -94,7 +95,7 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs keys and values of a block of key/value head h, in the range that packed_keys returns.
+  /// Packs keys and values of one block of key/value head h. packed_keys() returns their range.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
@@ -108,8 +109,8 @@ class ForwardWorker {
                 end - begin, scratch_.packing);
   }
 
-  /// Computes one whole key/value head; the thread packs the head's keys and values for its own use. `next` is the head
-  /// that the thread may take next.
+  /// Computes one whole key/value head, with keys and values that only this thread packs and reads.
+  /// `next` is the head that the thread may take next.
   void run_head(const HeadTask& head, const HeadTask& next) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -122,8 +123,8 @@ class ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h from the packed key/value head of its group. Under a gate threshold,
-  /// tiles consist of the head's open rows.
+  /// Computes query tile `tile` of query head h. Keys and values of its group are packed already.
+  /// Under a gate threshold, tiles consist of the head's open rows.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -135,7 +136,7 @@ class ForwardWorker {
                 plan_.rules.query_factor(), scratch_.packing);
     softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
-    // Score rules read and write the scores twice more: a band of one strip keeps the scores in L1.
+    // Score rules read and write all scores twice more. Bands of a single strip keep these scores in L1.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
                  plan_.rules.any() ? kMR : Plan::kBandRows);
     finish_rows();
@@ -151,9 +152,9 @@ class ForwardWorker {
 
   void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
 
-  /// Computes the exponentials of the panel at column c in the common case, in which the running maxima stay. They stay
-  /// while no score exceeds its row's maximum by more than kSlack. The product starts at −maximum. If every row sees
-  /// the whole panel, exponentials are computed in registers.
+  /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
+  /// They stay while no score exceeds its row's maximum by more than kSlack.
+  /// The product's sums begin at −maximum. If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
     if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
@@ -171,7 +172,7 @@ class ForwardWorker {
     exponentials(s, c, c + kNR<T>);
   }
 
-  /// Ends the softmax of the block, and adds the product of the weights and v to the outputs.
+  /// Finishes the softmax of the block, applies dropout, and adds weights · v to the outputs.
   void end(BlockStrip* strips, std::int64_t count) const {
     for (std::int64_t n = 0; n < count; ++n) softmax_.finish(strips[n], *this);
     if (plan_.dropout.any()) {
@@ -207,8 +208,8 @@ class ForwardWorker {
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
 
-  /// Schedules prefetches of the operands of query head g of `next`, the task that follows. They run while one query
-  /// head of `own`, the current task's part, is multiplied.
+  /// Schedules prefetches of the operands of query head g of `next`, the task that follows.
+  /// They run during the products of one query head of `own`, the part that is computed now.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -221,8 +222,8 @@ class ForwardWorker {
     ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
-  /// Schedules prefetches of the gate rows of tile `tile` and of the next tile's queries, to run during the tile's
-  /// products.
+  /// Schedules prefetches of the gate rows of tile `tile` and of the queries of the following tile.
+  /// They run during the products of tile `tile`.
   void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
     const std::int64_t first = tile * plan_.tile_rows;
@@ -240,14 +241,13 @@ class ForwardWorker {
     for (RowPrefetch& rows : ahead_) rows.step();
   }
 
-  /// Queries [begin, end).
+  /// Query rows [begin, end).
   struct RowRange {
     std::int64_t begin = 0, end = 0;
     bool empty() const { return begin >= end; }
   };
 
-  /// Returns the range from the first to the last row that a gate threshold leaves open, over the query heads that
-  /// share key/value head h.
+  /// Returns the smallest range that contains all open rows of the query heads that share key/value head h.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
@@ -261,7 +261,7 @@ class ForwardWorker {
     return rows;
   }
 
-  /// Stores the queries of a tile of the head in scratch_.rows and returns their number.
+  /// Lists the queries of a tile in scratch_.rows, and returns their number.
   std::int64_t gather_rows(const PackedHeads& part, std::int64_t tile) const {
     std::int64_t count = 0;
     if (!plan_.selects()) {
@@ -269,7 +269,7 @@ class ForwardWorker {
       for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
       return count;
     }
-    // Balances the tiles' sizes: a last tile of few rows would read all keys for these rows alone.
+    // Makes the tiles of a head about equally large. Otherwise the last tile might read all keys for a few rows.
     const std::int64_t first = part.tile_of(h_ / p_.group, p_.group, h_ % p_.group);
     const std::int64_t* counts = shared_.open_counts.at(first);
     const std::int64_t all = std::accumulate(counts, counts + part.tiles, std::int64_t{0});
@@ -292,7 +292,7 @@ class ForwardWorker {
   View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
     return shared_.values.range(0, part.panel_of(h), part.panels);
   }
-  /// Returns the packed values of a block of the head.
+  /// Returns the packed values of one block. `head` holds those of the whole head.
   ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kNR<T>);
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
@@ -302,7 +302,7 @@ class ForwardWorker {
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
   const T* keys(const BlockStrip& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
-  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, adds start[m] to row m.
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sums of row m begin at start[m].
   template <ProductWrite kWrite>
   void products(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
@@ -319,7 +319,7 @@ class ForwardWorker {
     }
   }
 
-  /// Raises the largest exponents of the strip's rows to those of the panel at column c.
+  /// Raises s.seen, the largest exponent of each row by lane, to the exponents of the panel at column c.
   void see_exponents(BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -330,7 +330,7 @@ class ForwardWorker {
     }
   }
 
-  /// Replaces columns [c0, c1) by their exp2, and updates the block's sums and largest exponents.
+  /// Replaces the exponents in columns [c0, c1) by their exp2. Updates the block's sums and largest exponents.
   void exponentials(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -356,8 +356,8 @@ class ForwardWorker {
     exponents.store();
   }
 
-  /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors. The sums already include all
-  /// exponentials.
+  /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors.
+  /// The softmax sums stay as they are.
   void drop(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     T* HWY_RESTRICT factors = scratch_.dropout_row.data;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -374,8 +374,8 @@ class ForwardWorker {
       outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r), softmax_.largest(r));
   }
 
-  /// Writes exp(s − lse) for every visible key, times the dropout factor. Hidden keys and the columns of other
-  /// sequences get 0.
+  /// Writes the weights exp(s − lse), times the dropout factors, for visible keys.
+  /// Writes 0 for hidden keys and for keys of other sequences.
   void write_weights() const {
     const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
     const HeadRows own = to.columns(sequence_.k0, sequence_.S);
@@ -397,7 +397,7 @@ class ForwardWorker {
     zero_columns(to.columns(after, to.cols - after));
   }
 
-  /// Zeroes the tile's rows of `to`.
+  /// Writes zeros to the tile's rows of `to`.
   void zero_columns(const HeadRows<void>& to) const {
     T* zeros = scratch_.scores.data;
     std::fill_n(zeros, kBlock, T{0});
@@ -407,7 +407,7 @@ class ForwardWorker {
     }
   }
 
-  /// Converts the first `width` scores of row m of the strip to weights.
+  /// Replaces the first `width` scores of row m of the strip by weights.
   void make_weights(const BlockStrip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
@@ -426,12 +426,12 @@ class ForwardWorker {
   const ForwardBuffers<T>& shared_;
   int thread_;
   const ForwardScratch<T> scratch_;
-  const OnlineSoftmax<T> softmax_;  // state of the current query tile
+  const OnlineSoftmax<T> softmax_;  // softmax of the current query tile
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;
-  View<T, 3> head_keys_;                        // (panels, D, kNR)
-  View<T, 2> head_values_;                      // (panels, kNR · Dv_padded)
+  View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
+  View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
 };
 

@@ -25,24 +25,25 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the forward pass in tiles of kTile queries by kBlock keys. The scores of a band (kBandRows · kBlock) and a
-/// block of packed K and V stay in L2 while the tile's queries visit the block.
+/// Plans the forward pass in tiles of kTile queries by kBlock keys.
+/// A tile is computed in bands of kBandRows queries.
+/// The scores of a band and one block of packed K and V stay in L2 while the queries of the tile visit the block.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< a gate threshold may select rows; see selects()
+  static constexpr bool kMaySelect = true;  ///< tiles may consist of selected rows, if there is a gate threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kStripRows = kMR;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
-  /// Number of rows that use a panel of K or V while it is in L1 (docs/design/forward.md).
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
+  /// Number of query rows that use a panel of K or V in turn, while it is in L1 (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Number of open rows per tile under a gate threshold. Larger tiles read the keys less often per row.
+  /// Number of open rows per tile under a gate threshold. This is large, so that keys are read less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
   using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
-  using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of probabilities
+  using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of softmax weights
 
   ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
       : p(problem),
@@ -63,7 +64,7 @@ struct ForwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  /// Returns true if rows closed by the gate threshold are left out.
+  /// Returns true if there is a gate threshold: the rows that it closes are not computed.
   bool selects() const { return p.gate_threshold > 0; }
   /// Returns the packed bytes of one head, as a double: sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
@@ -76,12 +77,13 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< most tiles, blocks and panels of any head
-  HeadCounts most;         ///< tiles, blocks and panels for which packed buffers have room
+  HeadCounts largest;      ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts most;         ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;       ///< true if each thread packs its own heads; false if rows are selected
-  bool prefetches_heads = false;  ///< true if threads also prefetch the next head's rows while they compute a head
-  /// True if threads prefetch the next tile's rows instead, because a head's rows do not fit the second-level cache.
+  bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never if selects()
+  bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
+  /// True if threads prefetch the rows of the next tile instead, because those of a head do not fit the second-level
+  /// cache.
   bool prefetches_tiles = false;
 };
 
@@ -107,14 +109,14 @@ struct ForwardScratch {
 
   View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
   View<T, 3> queries;          ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;           ///< scores of a band by a key block; then their exponentials
+  View<T, 2> scores;           ///< scores of a band against one key block; later their exponentials
   View<T, 2> out;              ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<T, 1> maxima;           ///< running maxima of the tile's queries, in units of log2(e)
-  View<T, 2> sums;             ///< sums of exponentials by lane, (tile_rows, lanes)
-  View<T, 1> largest;          ///< largest scores of the tile's queries, in the same units, if max_logit is asked for
-  View<T, 2> packing;          ///< dense copies of strided rows, before packing
-  View<T, 1> gate, gated;      ///< gate logits of one query, and its gated output
-  View<T, 1> rule_row;         ///< a row of bias or mask, and one of key bias
+  View<T, 2> sums;             ///< sums of exponentials, one per lane, (tile_rows, lanes)
+  View<T, 1> largest;          ///< largest score of each query, in units of log2(e), if max_logit is asked for
+  View<T, 2> packing;          ///< scratch: strided rows are copied here before packing
+  View<T, 1> gate, gated;      ///< scratch for the gate logits and the gated output of one query
+  View<T, 1> rule_row;         ///< scratch for one row of bias or mask and one of key bias
   View<T, 1> dropout_row;      ///< a row of dropout factors
 };
 
@@ -135,11 +137,11 @@ struct ForwardBuffers {
 
   View<T, 3> keys;    ///< packed k, transposed, (packed panels, D, kNR)
   View<T, 2> values;  ///< packed v, (packed panels, kNR · Dv_padded); the panels of a block form one ColumnPanels
-  View<PackedHeads, 1> parts;  ///< parts of the current batch: heads of one sequence each
-  /// Under a gate threshold: open queries of each packed tile, ascending, and their number.
+  View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
+  /// With a gate threshold: the open queries of each packed tile, ascending, and how many they are.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
-  View<std::byte, 2> scratch;  ///< (threads, bytes of a ForwardScratch)
+  View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -75,7 +75,7 @@ struct ListedBackwardPlan {
   WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
-  View<double, 2> sink_parts;  ///< terms of dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t key_room;            ///< elements that a list of keys takes
   std::int64_t most_blocks;         ///< largest number of blocks of a list
@@ -111,20 +111,21 @@ struct ListedBackwardScratch {
   }
 
   KeyCollector collector;
-  WideQueries<T> queries, gradients;  ///< packed q and do of the query
+  WideQueries<T> queries, gradients;  ///< q and do of one query, for all heads of the group
   ListedRows<T, E> k, v;
-  View<T, 2> weights, ds;           ///< P and ds of a block, (group, kListedStride)
-  View<T, 2> dq;                    ///< dq of the query, not yet scaled
-  View<T, 1> lse, lse_rest, delta;  ///< of each head, as prepare_row() writes them
+  View<T, 2> weights, ds;           ///< P and ds of one block of listed keys, (group, kListedStride)
+  View<T, 2> dq;                    ///< dq of one query before it is scaled
+  View<T, 1> lse, lse_rest, delta;  ///< for each head of the group, as prepare_row() writes them
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<T, 1> factors;   ///< dropout factors of a block
-  View<T, 1> slope;     ///< softcap's derivative of a block
-  View<T, 1> rule_row;  ///< a row of bias or mask, and one of key bias
+  View<T, 1> factors;   ///< dropout factors of a block of keys
+  View<T, 1> slope;     ///< softcap's derivative for a block of keys
+  View<T, 1> rule_row;  ///< scratch for one row of bias or mask and one of key bias
 };
 
-/// Buffers shared by all threads: results of the first step for each query of a chunk, and sums of the second step for
-/// one key/value head.
+/// Buffers shared by all threads, for one key/value head.
+/// The first step stores weights and gradients of each query of a chunk.
+/// The second step sums dk and dv over these queries.
 template <typename T, typename E>
 struct ListedBackwardBuffers {
   ListedBackwardBuffers(Workspace& ws, const ListedBackwardPlan<T>& plan) {
@@ -149,13 +150,13 @@ struct ListedBackwardBuffers {
   }
 
   View<std::int64_t, 2> keys;    ///< listed keys of each query, ascending
-  View<std::int64_t, 2> starts;  ///< number of the query's listed keys before each range of keys
-  View<T, 4> weights, ds;        ///< P ∘ M and ds, (queries, blocks, group, kListedStride)
-  View<T, 4> unsloped;           ///< ds without the softcap's derivative
+  View<std::int64_t, 2> starts;  ///< for each query and key range, how many of the query's keys lie before the range
+  View<T, 4> weights, ds;        ///< P (times dropout factors M) and ds, (queries, blocks, group, kListedStride)
+  View<T, 4> unsloped;           ///< ds before it is multiplied by the softcap's derivative
   View<T, 3> q, d_o;
   View<double, 2> sink_terms;
   View<T, 2> dk, dv;
-  TensorView dbias;  ///< the caller's dbias, or a copy with elements T
+  TensorView dbias;  ///< where dbias is summed: the caller's tensor, or a copy of type T
   View<std::byte, 2> scratch;
 };
 
@@ -185,7 +186,8 @@ HWY_INLINE void add_outer_tile(T* const* to, std::int64_t x, const T* HWY_RESTRI
   }
 }
 
-/// Adds wᵀ · rows to rows keys[0 … n) of `sums`. w has a row of kListedStride weights for each row of `rows`.
+/// Adds wᵀ · rows to `sums`: row m of the product goes to row keys[m] of `sums`, for m < n.
+/// w has kListedStride weights for each row of `rows`.
 template <typename T>
 HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, std::int64_t n, const T* w,
                             const View<T, 2>& rows) {
@@ -200,7 +202,7 @@ HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, st
   });
 }
 
-/// Computes one thread's share of the backward pass.
+/// Performs the backward pass for the tasks of one thread.
 template <typename T, typename E>
 class ListedBackwardWorker {
  public:
@@ -218,7 +220,7 @@ class ListedBackwardWorker {
     h_kv_ = h_kv;
   }
 
-  /// Clears the sums of a range of keys.
+  /// Clears dk and dv of a range of keys.
   void clear(std::int64_t range) const {
     const auto [j0, j1] = keys_of(range);
     for (const View<T, 2>* sums : {&shared_.dk, &shared_.dv}) {
@@ -226,7 +228,7 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the first step for query i, which is query c of its chunk.
+  /// Performs the first step for query i: computes its weights, ds and dq. `c` is the query's index in the chunk.
   void run_query(std::int64_t c, std::int64_t i) {
     const std::int64_t* const keys = shared_.keys.at(c);
     const std::int64_t count = scratch_.collector.collect(shared_.keys.at(c), sequence_, h_kv_, i);
@@ -251,7 +253,8 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the second step for a range of keys, with the `count` queries of a chunk from query i0 on.
+  /// Performs the second step for a range of keys: adds to their dk, dv and dbias from `count` queries of a chunk,
+  /// which begins at query i0.
   void add_queries(std::int64_t range, std::int64_t i0, std::int64_t count) const {
     for (std::int64_t c = 0; c < count; ++c) {
       const std::int64_t end = shared_.starts(c, range + 1);
@@ -273,7 +276,7 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Writes dk and dv of a range of keys.
+  /// Writes dk and dv of a range of keys to the caller's tensors.
   void write(std::int64_t range) const {
     const auto [j0, j1] = keys_of(range);
     const auto write_sums = [&, j0 = j0, j1 = j1](const TensorView& to, const View<T, 2>& sums, T factor) {
@@ -284,14 +287,14 @@ class ListedBackwardWorker {
     write_sums(p_.gradients.dv, shared_.dv, T{1});
   }
 
-  /// Clears row n of the B·H·T rows in which dbias accumulates.
+  /// Clears row n of dbias (or of its copy). Rows are numbered through batch, head and query.
   void clear_dbias_row(std::int64_t n) const {
     const HeadRows to(shared_.dbias, batch_of(n), head_of(n));
     const T zeros[kListedBlock] = {};
     for (std::int64_t j = 0; j < to.cols; j += kListedBlock)
       store_row(to, zeros, query_of(n), j, std::min(kListedBlock, to.cols - j));
   }
-  /// Rounds row n of the copy into dbias.
+  /// Rounds row n of dbias' copy to the caller's dbias.
   void write_dbias_row(std::int64_t n) const {
     const HeadRows from(shared_.dbias, batch_of(n), head_of(n)), to(p_.gradients.dbias, batch_of(n), head_of(n));
     store_row(to, static_cast<const T*>(from.template at<T>(query_of(n), 0, from.cols)), query_of(n), 0, to.cols);
@@ -310,7 +313,7 @@ class ListedBackwardWorker {
   std::int64_t head_of(std::int64_t n) const { return n / shared_.dbias.shape[2] % shared_.dbias.shape[1]; }
   std::int64_t query_of(std::int64_t n) const { return n % shared_.dbias.shape[2]; }
 
-  /// Stores, for each range of keys, how many of the listed keys lie before it.
+  /// Stores in `starts`, for each range of keys, how many of the listed keys lie before the range.
   void find_ranges(std::int64_t* starts, const std::int64_t* keys, std::int64_t count) const {
     std::int64_t at = 0;
     const std::int64_t ranges = divide_up(sequence_.S, plan_.range_keys);
@@ -321,7 +324,7 @@ class ListedBackwardWorker {
     starts[ranges] = count;
   }
 
-  /// Writes dgate of query i, its q and do for the second step, and packs both for the first.
+  /// Writes dgate of query i. Stores its q and do for the second step, and packs both for the first step.
   void prepare(std::int64_t c, std::int64_t i) {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;
@@ -342,7 +345,7 @@ class ListedBackwardWorker {
     scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), p_.group);
   }
 
-  /// Computes to(g, j) = row g of `left` · row j of the block.
+  /// Computes to(g, j) = row g of `left` · row j of the block, for all heads g of the group.
   void multiply(const View<T, 2>& to, const WideQueries<T>& left, const ListedRows<T, E>& right,
                 const ListedBlock& block) const {
     right.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
@@ -350,7 +353,7 @@ class ListedBackwardWorker {
     });
   }
 
-  /// Turns scores and dP of head g into P ∘ M and ds, and copies both for the second step.
+  /// Turns the scores and dP of head g into P ∘ M (with dropout factors M) and ds. Copies both for the second step.
   void differentiate(std::int64_t c, std::int64_t i, std::int64_t g, std::int64_t number,
                      const ListedBlock& block) const {
     const Tag<T> d;
@@ -391,7 +394,7 @@ class ListedBackwardWorker {
     std::copy_n(ds, n, shared_.ds.at(c, number, g));
   }
 
-  /// Adds ds of query i and n keys to dbias. ds has a row of kListedStride elements for each head.
+  /// Adds ds of query i to dbias, for n keys and all heads of the group. ds has row stride kListedStride.
   void add_dbias(std::int64_t i, const std::int64_t* keys, std::int64_t n, const T* HWY_RESTRICT ds) const {
     const Shape& shape = shared_.dbias.shape;
     for (std::int64_t g = 0; g < p_.group; ++g, ds += kListedStride) {
@@ -410,7 +413,7 @@ class ListedBackwardWorker {
   std::int64_t h_kv_ = 0;
 };
 
-/// Adds the terms of dsinks of a chunk to the parts of their query tiles.
+/// Adds the dsinks contributions of a chunk's queries to the sums of their query tiles.
 template <typename T, typename E>
 void add_sink_terms(const ListedBackwardPlan<T>& plan, const ListedBackwardBuffers<T, E>& shared,
                     std::int64_t tiles_before, std::int64_t h_kv, std::int64_t i0, std::int64_t count) {

@@ -36,7 +36,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of one sequence: query i of key/value head h_kv is row first_row + h_kv · T + i of the call.
+/// One sequence and its first row.
+/// A row is a query of a key/value head: query i of head h_kv is row first_row + h_kv · T + i of the call.
 struct ListedSequenceRows {
   Sequence sequence;
   std::int64_t first_row = 0;
@@ -68,18 +69,18 @@ struct ListedForwardPlan {
   ScoreRules<T> rules;
   Dropout<T> dropout;
   std::int64_t Dv_padded;
-  std::int64_t key_room;     ///< elements that a list of keys takes
-  std::int64_t most_blocks;  ///< largest number of blocks of a list
-  std::int64_t rows = 0;     ///< rows of the call
-  bool shares_rows = false;  ///< true if threads share the blocks of a row
+  std::int64_t key_room;     ///< room for one list of keys, in elements
+  std::int64_t most_blocks;  ///< largest number of blocks in a list
+  std::int64_t rows = 0;     ///< number of rows (queries times key/value heads) of the call
+  bool shares_rows = false;  ///< true if several threads compute the blocks of one row
   int threads = 1;
 };
 
-/// The softmax of some of a row's keys, for each head of the group.
+/// Softmax over some of a row's keys, for each query head of the group.
 template <typename T>
 struct ListedSoftmax {
-  T *maxima, *sums;  ///< maximum score in units of log2(e), −∞ without keys; Σ exp2(s − maximum)
-  View<T, 2> out;    ///< (group, Dv_padded)  Σ exp2(s − maximum) v
+  T *maxima, *sums;  ///< maximum score in units of log2(e), or −∞ without keys; Σ exp2(s − maximum)
+  View<T, 2> out;    ///< Σ exp2(s − maximum) v, (group, Dv_padded)
 };
 
 /// Scratch buffers of one thread.
@@ -104,14 +105,14 @@ struct ListedForwardScratch {
   WideQueries<T> queries;
   ListedRows<T, E> k, v;
   View<std::int64_t, 1> keys;   ///< listed keys of the row
-  View<std::int64_t, 1> heads;  ///< heads of the group whose row the gate leaves open
-  View<T, 2> scores;            ///< scores of a block, (group, kListedStride); then their exponentials
-  View<T, 2> maxima, sums;      ///< softmax of a block, and of the blocks so far
+  View<std::int64_t, 1> heads;  ///< query heads of the group that the gate leaves open for this query
+  View<T, 2> scores;            ///< scores of a block, later their exponentials, (group, kListedStride)
+  View<T, 2> maxima, sums;      ///< index 0: softmax of one block; index 1: of all blocks so far
   View<T, 3> out;
-  View<T, 1> largest;      ///< largest score of each row, without the sink, in units of log2(e)
-  View<T, 1> gate, gated;  ///< gate logits of one query, and its gated output
-  View<T, 2> factors;      ///< scales of the block's keys and values, and dropout factors
-  View<T, 1> rule_row;     ///< a row of bias or mask, and one of key bias
+  View<T, 1> largest;      ///< largest score of each head, without the sink, in units of log2(e)
+  View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
+  View<T, 2> factors;      ///< scales of a block's keys, scales of its values, and dropout factors
+  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one of key bias
 
   ListedSoftmax<T> softmax(std::int64_t n) const { return {maxima.at(n), sums.at(n), out.sub(n)}; }
 };
@@ -133,7 +134,7 @@ struct ListedForwardBuffers {
   }
 
   View<ListedSequenceRows, 1> sequences;
-  // If threads share rows: the keys of each row, and the softmax of each block.
+  // Used only if threads share rows: the listed keys of each row, and the softmax of each block.
   View<std::int64_t, 2> keys;
   View<std::int64_t, 1> counts;
   View<T, 3> maxima, sums, out;
@@ -144,7 +145,7 @@ struct ListedForwardBuffers {
   }
 };
 
-/// Computes one thread's share of the forward pass.
+/// Performs the forward pass for the tasks of one thread.
 template <typename T, typename E>
 class ListedForwardWorker {
  public:
@@ -157,7 +158,7 @@ class ListedForwardWorker {
         shared_(shared),
         scratch_(place_buffers<ListedForwardScratch<T, E>>(shared.scratch.at(thread), plan)) {}
 
-  /// Computes row n and writes its outputs.
+  /// Computes row n completely and writes its outputs.
   void run_row(std::int64_t n) {
     select(n);
     const std::int64_t count = scratch_.collector.collect(scratch_.keys.data, sequence_, h_kv_, i_);
@@ -168,7 +169,7 @@ class ListedForwardWorker {
     });
   }
 
-  // If threads share rows, all rows pass through these three steps.
+  // The following functions are three steps that compute rows whose blocks are shared by threads.
 
   void collect(std::int64_t n) {
     place(n);
@@ -220,7 +221,7 @@ class ListedForwardWorker {
     scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), open_);
   }
 
-  /// Computes the scores of a block in units of log2(e), −∞ for hidden keys and up to a whole vector.
+  /// Computes the scores of a block in units of log2(e). Sets hidden keys, and the padding to whole vectors, to −∞.
   void score(const ListedBlock& block) const {
     scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       scratch_.queries.template score<kListedStride>(scores_.range(1, first, n), rows, n);
@@ -236,7 +237,7 @@ class ListedForwardWorker {
     }
   }
 
-  /// Computes the softmax of a block.
+  /// Computes the softmax over the keys of a block.
   void run_block(const ListedBlock& block, const Softmax& to) const {
     if (open_ == 0) return;
     score(block);
@@ -263,7 +264,8 @@ class ListedForwardWorker {
     for (std::int64_t j = 0; j < block.count; ++j) weights[j] *= factors[j];
   }
 
-  /// Merges the blocks of a list and writes the outputs of all heads. softmax_of(n) returns the softmax of block n.
+  /// Merges the softmaxes of a list's blocks, and writes the outputs of all heads. softmax_of(n) returns the softmax of
+  /// block n.
   template <class SoftmaxOf>
   void finish(const std::int64_t* keys, std::int64_t count, const SoftmaxOf& softmax_of) {
     write_closed();
@@ -289,7 +291,7 @@ class ListedForwardWorker {
 
   void merge(const Softmax& total, const Softmax& block, std::int64_t r) const {
     const T before = total.maxima[r], max = std::max(before, block.maxima[r]);
-    // If a maximum is −∞, sum and output are 0, or NaN if a score is NaN. Factor 1 keeps both.
+    // A maximum of −∞ means that sum and output are 0, or NaN if a score is NaN. The factor 1 keeps either.
     const T keep = before == kHidden ? T{1} : std::exp2(before - max);
     const T add = block.maxima[r] == kHidden ? T{1} : std::exp2(block.maxima[r] - max);
     total.maxima[r] = max;
@@ -315,7 +317,7 @@ class ListedForwardWorker {
     }
   }
 
-  /// Writes the weights of all keys, 0 for keys that the row does not see, from scores that it computes again.
+  /// Writes the weights of all keys, with 0 for keys that the row does not see. Computes the scores again.
   void write_weights(const std::int64_t* keys, std::int64_t count, const Softmax& total) const {
     for (std::int64_t r = 0; r < open_; ++r) {
       const HeadRows all = query_rows(p_.outputs.weights, sequence_, head(r));
@@ -346,8 +348,8 @@ class ListedForwardWorker {
   ListedForwardScratch<T, E> scratch_;
   Sequence sequence_;
   std::int64_t row_ = -1, h_kv_ = 0, i_ = 0;
-  std::int64_t open_ = 0;  // open heads of the row
-  View<T, 2> scores_;      // scratch_.scores of the open heads
+  std::int64_t open_ = 0;  // open query heads of the row
+  View<T, 2> scores_;      // part of scratch_.scores: one row per open head
 };
 
 template <typename T, typename E>

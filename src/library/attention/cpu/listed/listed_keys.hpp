@@ -17,13 +17,14 @@ inline std::int64_t key_blocks(const Problem& p, std::int64_t S) {
   return S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
 }
 
-/// Returns the largest number of keys that a list can have, and one more: KeyCollector also writes behind the last key.
+/// Returns the room that a list of keys needs: its largest number of keys, plus one element.
+/// KeyCollector may write that element, although no key belongs there.
 inline std::int64_t room_for_listed_keys(const Problem& p) {
   const std::int64_t K = p.inputs.key_indices.shape[3];
   return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);
 }
 
-/// Collects the keys that a list, causality, window and key lengths make visible to a query.
+/// Collects the keys that a query sees: those that its list, causality, window and key lengths all allow.
 class KeyCollector {
  public:
   KeyCollector(Workspace& ws, const Problem& p) : p_(p) {
@@ -37,14 +38,14 @@ class KeyCollector {
     }
   }
 
-  /// Stores the keys that query i sees in `keys`, in ascending order and each once. Returns their number. `keys` has
-  /// room_for_listed_keys() elements.
+  /// Stores the keys that query i sees in `keys`, in ascending order without duplicates. Returns their number.
+  /// `keys` must have room_for_listed_keys() elements.
   std::int64_t collect(std::int64_t* keys, const Sequence& sequence, std::int64_t h_kv, std::int64_t i) const {
     const KeyRange seen = Visibility(p_, sequence).row(i);
     std::int64_t count = 0, last = -1;
     bool ascends = true;
     const auto append = [&](std::int64_t block) {
-      if (p_.key_block_size == 1) {  // without a branch
+      if (p_.key_block_size == 1) {  // always writes the key, to avoid a branch
         keys[count] = block;
         count += static_cast<std::int64_t>(block >= seen.begin && block < seen.end);
         return;

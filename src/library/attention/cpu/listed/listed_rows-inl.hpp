@@ -20,37 +20,38 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of listed keys per block. The k and v rows of a block stay in the second-level cache. Block length of the
-/// sums over listed keys.
+/// Number of listed keys in a block.
+/// The k and v rows of a block stay in the second-level cache, and sums over keys run block by block.
 inline constexpr std::int64_t kListedBlock = 128;
-/// Row stride of scores: the keys of a block plus one cache line, so that rows map to different cache sets.
+/// Row stride of scores, in elements: one cache line more than a block, so that rows map to different cache sets.
 inline constexpr std::int64_t kListedStride = kListedBlock + 16;
 
-/// Number of blocks that n listed keys are cut into.
+/// Returns the number of blocks into which n listed keys are cut.
 inline std::int64_t listed_blocks(std::int64_t n) { return (n + kListedBlock - 1) / kListedBlock; }
 
-/// A block of listed keys of one query: keys[0 … count), and how many follow in later blocks.
+/// One block of a query's listed keys: keys[0 … count). Further keys of the list follow in later blocks.
 struct ListedBlock {
   const std::int64_t* keys = nullptr;
   std::int64_t count = 0, following = 0;
 
-  /// Returns block `number` of a list of n keys.
+  /// Returns block `number` of a query's list of n keys.
   static ListedBlock of(const std::int64_t* keys, std::int64_t n, std::int64_t number) {
     const std::int64_t first = number * kListedBlock, count = std::min(kListedBlock, n - first);
     return {keys + first, count, n - first - count};
   }
 };
 
-/// Rows of k or v, with elements E, for products in T. Rows are read in place if they can be, otherwise widened.
+/// Rows of k or v with elements E, read for products in T.
+/// Rows are read in place if their layout allows it, otherwise converted to T first.
 template <typename T, typename E>
 class ListedRows {
  public:
-  /// `most_rows` is the largest number of query rows that share a row.
+  /// Takes memory from `ws`. Rows have `columns` elements.
   ListedRows(Workspace& ws, std::int64_t columns)
       : slots_(ws.take<const E*>("row addresses", 2 * kListedBlock)),
         widened_(ws.take<T>("widened", kWidened, round_up(columns, kLanes<T>))) {}
 
-  /// Selects the rows of a sequence and key/value head. `rows_against` is the number of query rows.
+  /// Selects a sequence and key/value head, whose rows are multiplied with `rows_against` query rows.
   void select(const KeyRows& rows, std::int64_t rows_against) {
     rows_ = rows;
     in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
@@ -66,8 +67,8 @@ class ListedRows {
 
   std::int64_t columns() const { return rows_->cols; }
 
-  /// Calls visit(rows, first, n) for runs of the block's rows [first, first + n), as StoredRows. Meanwhile prefetches
-  /// later rows of the list.
+  /// Visits the rows of a block in runs: calls visit(rows, first, n) with the StoredRows of keys [first, first + n).
+  /// Meanwhile prefetches later rows of the list.
   template <class Visit>
   void with(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
@@ -112,7 +113,7 @@ class ListedRows {
     return {slots, ahead_, into_first_level_};
   }
 
-  View<const E*, 1> slots_;  // addresses of a block's rows, then of the next rows of the list
+  View<const E*, 1> slots_;  // addresses of the rows of a block, then of the rows that follow in the list
   View<T, 2> widened_;
   std::optional<KeyRows> rows_;
   std::int64_t ahead_ = 0;
