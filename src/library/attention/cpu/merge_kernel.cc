@@ -38,10 +38,10 @@ struct MergeBuffers {
   MergeBuffers(Workspace& ws, int threads, std::int64_t padded) {
     scratch = ws.take<std::byte>("threads", threads, count_bytes<MergeScratch<T>>(padded));
   }
-  View<std::byte, 2> scratch;  ///< (threads, bytes of a MergeScratch)
+  View<std::byte, 2> scratch;  ///< memory for each thread's MergeScratch, (threads, bytes)
 };
 
-/// Returns Σ d ∘ (a − b) over n elements; n is a multiple of the lanes.
+/// Returns Σ d ∘ (a − b) over n elements, where n is a multiple of the lanes.
 template <typename T>
 T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> tag;
@@ -53,7 +53,7 @@ T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_
   return hn::GetLane(hn::SumOfLanes(tag, sum));
 }
 
-/// Merges one thread's share of the rows.
+/// Merges the rows that one thread takes.
 template <typename T>
 class MergeWorker {
  public:
@@ -137,7 +137,8 @@ class MergeWorker {
     store_row(to, dz, i, 0, to.cols);
   }
 
-  /// Writes the gradients of part n. Requires the row's merged attn and d_attn in the scratch.
+  /// Writes the gradients of one row of the n-th merged input.
+  /// Requires the row's merged attn and d_attn in the scratch.
   void write_part(std::size_t n, double lse, double dlse, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const MergePart& part = m_.parts[n];
     const MergePartGradients& to = m_.gradients[n];

@@ -9,15 +9,16 @@
 
 namespace headgate {
 
-/// Key lengths in place of a mask that shows the first keys of each sequence and hides the others, as padding does.
-/// Kernels skip keys beyond a length, but compute and then hide keys of a mask.
+/// Key lengths that replace a padding mask, which shows the first keys of each sequence and hides the others.
+/// This saves work: kernels skip keys beyond a length, but compute the scores of masked keys before they hide them.
 struct PrefixMask {
   PrefixMask(Workspace& ws, const Problem& problem) : keys(ws.take<std::int64_t>("key lengths", problem.B)) {}
 
-  /// Returns true if all queries and heads of a sequence share the mask.
+  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share it.
   static bool may_suit(const Problem& problem);
 
-  /// Writes the key lengths. Returns false if a sequence shows a key after a hidden one.
+  /// Writes the key lengths.
+  /// Returns false if some sequence shows a key after a hidden one, because no length describes that.
   bool fill(const Problem& problem) const;
 
   View<std::int64_t, 1> keys;

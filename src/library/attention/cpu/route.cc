@@ -33,19 +33,20 @@
 namespace headgate {
 namespace {
 
-/// A row of a route table. Shared lists the types of the arguments that kernels of a pass receive after the problem.
+/// One row of a route table: a kernel, and the sequences that it computes.
+/// Shared lists the types of the arguments that kernels of a pass receive after the problem.
 template <class Problem, class... Shared>
 struct RouteRow {
   const char* name;
-  /// Returns null if the kernel computes the sequence, otherwise the reason for declining, to follow "NAME: ".
+  /// Returns null if the kernel computes the sequence, otherwise the reason why not, as text to follow "NAME: ".
   const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Plans the work on the sequences that take this row. Null if the row needs no computation.
+  /// Plans the kernel's work on the sequences of `list`. Null if these sequences need no computation.
   void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
-// Conditions on a sequence that several rows share.
+// Conditions that several rows of the tables share.
 
-/// Returns the largest number of queries or keys for which the small-heads kernels are faster.
+/// Returns the largest number of queries or keys at which the small-heads kernels are faster than the others.
 std::int64_t most_small_rows(const Problem& p) {
   const AttentionInputs& in = p.inputs;
   const std::int64_t bytes = in.q.dtype == DType::f64 ? sizeof(double) : sizeof(float);
@@ -53,7 +54,7 @@ std::int64_t most_small_rows(const Problem& p) {
   return has_terms && std::max(p.D, p.Dv) * bytes <= kNarrowHead_bytes ? kNarrowHeadRows : kSmallHeadRows;
 }
 
-/// Returns null if the small-heads kernels can compute the sequence in both passes, otherwise the reason.
+/// Returns null if the small-heads kernels of both passes can compute the sequence, otherwise the reason why not.
 const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
   if (p.inputs.key_indices.present()) return "lists of keys";
@@ -66,14 +67,15 @@ const char* not_small(const Problem& p, const Sequence& s) {
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
 }
 
-/// Numbers of queries and keys above which bf16 products are faster than f32 products (docs/design/bf16.md). `dots` is
-/// the limit for AVX-512 BF16, `tiles` for AMX. If the program named a unit explicitly, `tiles` is the limit for
-/// either.
+/// Largest number of queries and keys at which f32 products are still at least as fast as bf16 products
+/// (docs/design/bf16.md).
+/// `dots` is the limit for AVX-512 BF16, `tiles` for AMX.
+/// If the program named a unit explicitly, `tiles` is the limit for both.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };
 
-/// Returns null if bf16 products can and should compute the sequence, otherwise the reason.
+/// Returns null if bf16 products can compute the sequence and are faster, otherwise the reason why not.
 const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& most) {
   if (p.precision != Precision::native16) return "precision is exact";
   if (p.dropout > 0.0) return "dropout";
@@ -84,14 +86,14 @@ const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& m
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 
-/// Returns true if the problem has many heads, and the packed k and v of each head fit one thread's second-level cache.
+/// Returns true if there are many heads, and the packed k and v of a head fit the second-level cache of one thread.
 bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   constexpr std::int64_t kManyHeads = 32;
   const double bytes = sizeof(float) * static_cast<double>(s.S) * static_cast<double>(p.D + p.Dv);
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-/// Reason for declining that reports leave out: the call does not ask for what the kernel computes.
+/// Reason that reports leave out: the call does not use the feature that the kernel is for.
 constexpr char kNotReported[] = "";
 
 template <class Problem>
@@ -99,7 +101,7 @@ const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
   return p.inputs.key_indices.present() ? nullptr : kNotReported;
 }
 
-// Rows of the forward table.
+// The following functions decline sequences for rows of the forward table.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
@@ -113,10 +115,12 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// Declines sequences for which packing K and V is faster: many rows per key (docs/design/decoding.md), packed heads
-/// that stay in cache (docs/design/forward.md), or small heads (docs/design/small-sequences.md). Also declines
-/// sequences with few keys, where a weight near 1 is common: other kernels compute scores that are bitwise identical to
-/// those of the backward pass (docs/reference/numerics.md).
+/// Declines sequences that other kernels, which pack K and V, compute faster:
+///   many query rows per key (docs/design/decoding.md);
+///   packed heads that stay in cache (docs/design/forward.md);
+///   small heads (docs/design/small-sequences.md).
+/// Also declines sequences with few keys, where a weight near 1 is common.
+/// For them, scores must be bitwise identical to those of the backward pass (docs/reference/numerics.md).
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   if (p.outputs.weights.present()) return "weights are asked for";
@@ -148,7 +152,8 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"tiles", tiles_decline<ForwardProblem>, tiles_forward},
 };
 
-// Rows of the backward table. Sequences without queries take a row too: their keys have gradients of 0.
+// The following functions decline sequences for rows of the backward table.
+// Sequences without queries are computed, too: the gradients of their keys become 0.
 
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
@@ -158,12 +163,13 @@ const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
 }
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
-  // More keys form several blocks. If heads are few, the tiles kernel shares these blocks among threads.
+  // Beyond kBackwardKeys keys, the tiles kernel has several key blocks.
+  // It shares these among threads, which pays if heads are few.
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
   const TensorView& dbias = p.gradients.dbias;
-  // A batch of one takes the row of a packed batch: results of the two are bitwise identical.
+  // Sends a batch of one to the same kernel as a packed batch: the results of the two must be bitwise identical.
   if (dbias.present() && (p.B == 1 || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
     return "dbias of one batch element, or dbias that is a sum over heads or queries";
   }
@@ -177,7 +183,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the index of the first row that does not decline.
+/// Returns the index of the first row that does not decline the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;
@@ -185,13 +191,13 @@ std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Seque
   return row;
 }
 
-/// Entries of all work lists of a call, one list after another.
+/// Entries of all work lists of a call, stored one list after another.
 struct WorkEntries {
   WorkEntries(Workspace& ws, std::int64_t sequences) : entries(ws.take<ListedSequence>("work lists", sequences)) {}
   View<ListedSequence, 1> entries;
 };
 
-/// Work lists of a call, one per row of its route table.
+/// The work lists of a call: one for each row of its route table.
 template <std::size_t kRows>
 class WorkLists {
  public:
@@ -199,7 +205,7 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    if (!problem.packed()) {  // all sequences have the same lengths
+    if (!problem.packed()) {  // if not packed, all sequences have the same lengths, and take the same row
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
     }
@@ -223,12 +229,12 @@ class WorkLists {
   const WorkList& operator[](std::size_t row) const { return lists_[row]; }
 
  private:
-  std::optional<Placed<WorkEntries>> sorted_;  // entries of a packed batch
+  std::optional<Placed<WorkEntries>> sorted_;  // entries of all lists, used only for a packed batch
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans the work of every row that has sequences, and of row `always`, in one block of memory. Then runs the rows in
-/// the order of the table.
+/// Plans the work of each row that has sequences, and of row `always` in any case.
+/// Allocates the memory of all rows as one block, then runs the rows in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
   const WorkLists<kRows> lists(rows, problem);
@@ -251,7 +257,8 @@ void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& probl
   });
 }
 
-/// Groups the sequences of a call by route and by the reasons of declining rows, and adds the groups to the report.
+/// Adds the routes of a call to its report.
+/// Sequences with the same route, and the same reasons from rows that decline, form one group.
 template <class Row, std::size_t kRows, class Problem>
 void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   if (problem.report == nullptr) return;
@@ -279,13 +286,13 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-/// Workspace for the terms of dsinks if the queries of a head share a sink.
+/// Workspace for contributions to dsinks, one per query tile, if the queries of a head share a sink.
 struct SinkParts {
   SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
   View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
 };
 
-/// Computes dsinks[h] as the sum of the tiles' terms, in the order of sequences and tiles.
+/// Computes dsinks[h] as the sum over query tiles, in the order of sequences and tiles.
 void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   for (std::int64_t h = 0; h < parts.shape[1]; ++h) {
     double sum = 0;
@@ -294,10 +301,10 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   }
 }
 
-/// Workspace for the terms of dsinks if batches share the sinks of queries.
+/// Workspace for contributions to dsinks, one per batch element, if queries have sinks that all batch elements share.
 struct QuerySinkTerms {
   QuerySinkTerms(Workspace& ws, const Problem& p) : terms(ws.take<double>("dsinks by batch", p.B, p.Hq, p.T)) {}
-  /// Returns the terms as a tensor (B,Hq,T,1).
+  /// Returns the contributions as a tensor (B,Hq,T,1).
   TensorView view() const {
     const Shape shape{terms.shape[0], terms.shape[1], terms.shape[2], 1};
     return {terms.data, DType::f64, shape, contiguous_strides(shape)};
@@ -305,7 +312,7 @@ struct QuerySinkTerms {
   View<double, 3> terms;
 };
 
-/// Computes dsinks (1,Hq,T,1) as the sum of the batches' terms, in the order of batches.
+/// Computes dsinks (1,Hq,T,1) as the sum over batch elements, in ascending order.
 void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& terms) {
   for (std::int64_t h = 0; h < dsinks.shape[1]; ++h) {
     for (std::int64_t i = 0; i < dsinks.shape[2]; ++i) {
@@ -318,7 +325,7 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// Calls run(problem), with key lengths in place of a mask that hides the last keys of each sequence.
+/// Calls run(problem). If the mask only hides the last keys of each sequence, replaces it by key lengths first.
 template <class Problem, class Run>
 void with_key_lengths(const Problem& problem, const Run& run) {
   if (!PrefixMask::may_suit(problem)) return run(problem);
@@ -331,7 +338,7 @@ void with_key_lengths(const Problem& problem, const Run& run) {
   run(with_lengths);
 }
 
-/// Calls run(problem), with a dense copy of the bias where it pays.
+/// Calls run(problem). If DenseBias::pays(), replaces the bias by a dense copy first.
 template <class Problem, class Run>
 void with_dense_bias(const Problem& problem, const Run& run) {
   if (!DenseBias::pays(problem)) return run(problem);
@@ -350,7 +357,7 @@ void run_forward(const ForwardProblem& problem) {
 
 void run_backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
-  // tiles_backward must zero dbias even if there are no sequences.
+  // tiles_backward must run even without sequences, because it sets dbias to 0.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
   const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
   const TensorView& dsinks = problem.gradients.dsinks;

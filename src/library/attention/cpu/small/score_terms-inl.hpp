@@ -18,11 +18,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the terms that bias and mask add to scores: bias · log2 e, and −∞ for keys that the mask hides.
+/// Plans the terms that are added to scores: bias · log2 e for biases, and −∞ for keys that the mask hides.
+/// Biases and masks are called maps here. A plane holds the terms of all queries and keys of one head, transposed.
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` is true if every panel of queries holds consecutive queries.
+  /// `keeps_rows` is true if each panel holds consecutive queries: no gate threshold selects rows.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
@@ -39,15 +40,15 @@ struct ScoreTermsPlan {
     if (by_query && keeps_rows && !p.packed() && pays) planes = distinct;
   }
 
-  /// Returns the plane of query head h of sequence b.
+  /// Returns the index of the plane that query head h of sequence b uses.
   std::int64_t plane_of(const Problem& p, std::int64_t b, std::int64_t h) const {
     return by_head ? (by_batch ? b * p.Hq : 0) + h : by_batch ? b : 0;
   }
 
   bool any = false;                        ///< true if there is a bias or a mask
-  bool by_query = false;                   ///< true if terms of one key differ among queries
-  bool by_batch = false, by_head = false;  ///< which indices select a map that differs among queries
-  std::int64_t planes = 0;  ///< number of transposed maps that several heads share; 0: each head transposes its own
+  bool by_query = false;                   ///< true if some map differs among queries
+  bool by_batch = false, by_head = false;  ///< whether such maps also differ among batch elements and heads
+  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head transposes its own maps
 };
 
 /// Scratch buffers of one thread.
@@ -61,22 +62,23 @@ struct ScoreTermsScratch {
     rows = ws.take<T>("terms, as rows", kNR<T> + 1, S);
   }
 
-  View<T, 2> panel;  ///< terms of a panel, keys by queries
-  View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries
-  View<T, 2> rows;   ///< terms of the queries of a panel, and one row of a bias or mask
+  View<T, 2> panel;  ///< terms of a panel of queries, (keys, queries)
+  View<T, 1> keys;   ///< sum of the maps that are the same for all queries, one term per key
+  View<T, 2> rows;   ///< terms of a panel of queries, (queries, keys); the last row is scratch for a row of a map
 };
 
-/// Terms of scores in units of log2(e), transposed as small heads hold scores: keys by the queries of a panel.
+/// Computes the terms of a query head's scores in units of log2(e), one panel of queries at a time.
+/// They are transposed, as the kernels for small heads keep scores: (keys, queries of the panel).
 template <typename T>
 class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (number of planes, panels, keys + kMR, kNR) receives the terms that several heads share.
+  /// `planes` (number of planes, panels, keys + kMR, kNR) has room for the terms that several heads share.
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 
-  /// Transposes panel n of all panels of the shared planes.
+  /// Computes panel number n of the shared planes, counted through all planes.
   void pack_plane(std::int64_t n) const {
     const std::int64_t panels = planes_.shape[1], plane = n / panels, i = n % panels * kNR<T>;
     const std::int64_t heads = plan_.by_head ? p_.Hq : 1;
@@ -86,7 +88,7 @@ class ScoreTerms {
         std::min(kNR<T>, sequence.T - i));
   }
 
-  /// Selects query head h of a sequence for calls of panel().
+  /// Selects query head h of a sequence for later calls of panel().
   void begin_head(const Sequence& sequence, std::int64_t h) {
     if (!plan_.any) return;
     sequence_ = sequence;
@@ -97,8 +99,8 @@ class ScoreTerms {
     if (!plan_.by_query) fill_with_keys();
   }
 
-  /// Returns the terms (keys, kNR) of n queries row_at(0) … row_at(n − 1), or null if there are none. Rows up to kMR
-  /// beyond the last key can be read.
+  /// Returns the terms (keys, kNR) of queries row_at(0) … row_at(n − 1), or null if there are no biases and masks.
+  /// The caller may read up to kMR rows beyond the last key.
   template <class RowAt>
   const T* panel(const RowAt& row_at, std::int64_t n) const {
     if (!plan_.any) return nullptr;
@@ -117,8 +119,9 @@ class ScoreTerms {
  private:
   static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
-  /// Adds the terms of query i from the maps that differ among queries, or from the others, to to[0 … S). Calls found()
-  /// if there is such a map.
+  /// Adds the terms of query i to to[0 … S).
+  /// Uses only maps that differ among queries if `by_query` is true, and only the others if not.
+  /// Calls found() for each map used.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
     add_maps(to, sequence_, h_, by_query, i, found);
@@ -142,7 +145,7 @@ class ScoreTerms {
     }
   }
 
-  /// Transposes the terms of n queries of head h into `to`, with zeros for other queries.
+  /// Computes the terms of n queries of head h, and stores them transposed in `to`. Unused query columns become zero.
   template <class RowAt>
   void pack_rows(const View<T, 2>& to, const Sequence& sequence, std::int64_t h, const RowAt& row_at,
                  std::int64_t n) const {
@@ -161,7 +164,7 @@ class ScoreTerms {
     for (std::int64_t j = 0; j < sequence_.S; ++j) std::fill_n(own_.panel.at(j), kNR<T>, own_.keys(j));
   }
 
-  /// Adds the terms of keys to the panel. A hidden key stays hidden whatever its other term is.
+  /// Adds the terms that are the same for all queries to the panel. A term of −∞ stays −∞ whatever is added.
   void add_keys() const {
     const Tag<T> d;
     for (std::int64_t j = 0; j < sequence_.S; ++j) {
@@ -181,8 +184,8 @@ class ScoreTerms {
   bool has_keys_ = false;
 };
 
-/// Adds the terms of kRows keys to a register tile of scores. A term of −∞ replaces the score, because a product that
-/// overflowed would make the sum NaN.
+/// Adds the terms of kRows keys to a register tile of scores.
+/// A term of −∞ replaces the score, because the score may be NaN or ∞ after an overflow, and the sum NaN.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {
   const Tag<T> d;

@@ -21,12 +21,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the backward pass, and dbias where it is asked for. dbias sums over the sequences that share a bias. These are
-/// cut into ranges, and a task computes one key/value head of one range. The ranges do not depend on the number of
-/// threads, so that the order of the sum does not.
+/// Plans the backward pass. If dbias is asked for, it is summed over all sequences that share a bias.
+/// These sequences are cut into ranges. One task computes one key/value head in the sequences of one range.
+/// The ranges do not depend on the number of threads, so that the order of summation does not, either.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;                      ///< ranges are cut until there are as many tasks
-  static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< most memory for the sums of all ranges
+  static constexpr std::int64_t kFewTasks = 32;  ///< ranges become smaller until there are this many tasks
+  static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< largest memory for dbias sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
     has_dbias = p.gradients.dbias.present();
@@ -41,14 +41,14 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns the number of groups of planes in which dbias accumulates: one per task, or one per thread if a task
-  /// computes all terms of its heads.
+  /// Returns how many sets of planes hold sums of dbias: one per task, or one per thread if each head has a single
+  /// range.
   std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
   std::int64_t biases = 1;          ///< batch size of dbias
-  std::int64_t sequences_each = 1;  ///< sequences that share a bias
-  std::int64_t ranges = 1;          ///< ranges of sequences per bias
+  std::int64_t sequences_each = 1;  ///< number of sequences that share a bias
+  std::int64_t ranges = 1;          ///< number of ranges into which these sequences are cut
 };
 
 /// Buffers shared by all threads.
@@ -63,14 +63,14 @@ struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackward
                        plan.longest.S + kMR, kNR<T>);
   }
 
-  View<T, 4> dbias;  ///< (places · group, panels, keys, kNR): sums of ds, transposed as scores are
+  View<T, 4> dbias;  ///< sums of ds, transposed like the scores, (places · group, panels, keys, kNR)
 };
 
 /// Scratch buffers of one thread.
 template <typename T>
 struct SmallBackwardScratch {
   using Element = T;
-  static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // padded by a cache line: rows map to different sets
+  static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // padded by a cache line, to vary cache sets by row
 
   SmallBackwardScratch(Workspace& ws, const SmallBackwardPlan& plan) {
     const BackwardProblem& p = plan.p;
@@ -100,18 +100,18 @@ struct SmallBackwardScratch {
     if (plan.has_dbias) dbias_rows = ws.take<T>("dbias rows", kNR<T>, plan.longest.S);
   }
 
-  View<T, 2> keys, values;       ///< dense rows of k and v
-  View<T, 2> query_rows, d_o;    ///< dense rows of q and do for a tile of queries; q only if it cannot be read in place
-  View<T, 2> queries_t, d_o_t;   ///< q and do of a panel, transposed; q is multiplied by scale · log2 e
-  View<T, 2> probabilities, ds;  ///< P and ds, keys by the queries of a tile; ds is multiplied by scale
-  View<T, 2> dk, dv;             ///< sums over tiles and query heads, if the tensors cannot hold them
+  View<T, 2> keys, values;       ///< dense rows of the head's k and v
+  View<T, 2> query_rows, d_o;    ///< dense rows of q and do for a tile of queries; q only if it is not read in place
+  View<T, 2> queries_t, d_o_t;   ///< q, multiplied by scale · log2 e, and do of a panel of queries, transposed
+  View<T, 2> probabilities, ds;  ///< P, and ds multiplied by scale, (keys, queries of a tile)
+  View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
   View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;      ///< for a tile's queries: lse in units of log2(e), and its remainders
-  View<T, 1> delta;              ///< for a tile's queries: −(Δ − dlse)
-  View<T, 1> dy, y, attn, gate, dgate;  ///< rows of one query
+  View<T, 1> lse, lse_rest;  ///< for each query of a tile: lse in units of log2(e), and what rounding dropped from it
+  View<T, 1> delta;          ///< −(Δ − dlse) for each query of a tile
+  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for the rows of one query
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
-  View<T, 2> dbias_rows;  ///< rows of dbias of a panel's queries
+  View<T, 2> dbias_rows;  ///< rows of dbias for the queries of a panel
 };
 
 template <typename T>
@@ -132,7 +132,7 @@ class SmallBackwardWorker {
 
   const ScoreTerms<T>& terms() const { return terms_; }
 
-  /// Runs task n of a call with dbias: computes one key/value head of the sequences of one range, in order.
+  /// Runs task n of a call with dbias: computes one key/value head in all sequences of one range, in order.
   void run_dbias_task(std::int64_t n) {
     const std::int64_t range = n / p_.Hkv, h = n % p_.Hkv, bias = range / plan_.ranges, each = plan_.sequences_each;
     const std::int64_t begin = range % plan_.ranges * each / plan_.ranges;
@@ -155,7 +155,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes panel n of dbias, of all panels of all query heads, as the sum of the ranges' terms.
+  /// Writes one panel of dbias as the sum over ranges. Panels are numbered through all query heads.
   void sum_dbias(std::int64_t n) const {
     const std::int64_t panels = shared_.dbias.shape[1], panel = n % panels, head = n / panels;
     const std::int64_t bias = head / p_.Hq, h = head % p_.Hq / p_.group, g = head % p_.group;
@@ -169,14 +169,14 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      const std::int64_t filled = seen.end + kRowUnit;  // register tiles read past the last key
+      const std::int64_t filled = seen.end + kRowUnit;  // padding: register tiles read rows past the last key
       place_rows(scratch_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
       place_rows(scratch_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // otherwise the first tile of queries overwrites the sums
+    if (p_.group == 0) {  // without this, the first tile of queries overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -198,13 +198,13 @@ class SmallBackwardWorker {
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
-  /// The gradients of the next head are prefetched only if the head has at most this many bytes. Prefetching those of
-  /// larger heads made the pass slower (docs/design/small-sequences.md).
+  /// Largest head, in bytes, whose gradients are prefetched for the next task.
+  /// With larger heads this made the pass slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores with keys as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores with queries as rows
 
-  /// Accumulator for rows of dk or dv, to which tiles of queries add.
+  /// Rows in which dk or dv is summed over tiles of queries.
   struct Sums {
     T* data = nullptr;
     std::int64_t stride = 0;
@@ -212,7 +212,7 @@ class SmallBackwardWorker {
     bool present() const { return data != nullptr; }
   };
 
-  /// Returns an accumulator in the tensor if its rows are dense, otherwise in `own`.
+  /// Returns rows of the tensor if they are dense, otherwise rows of `own`.
   Sums begin_sums(const TensorView& tensor, const View<T, 2>& own) const {
     if (!tensor.present()) return {};
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
@@ -229,13 +229,13 @@ class SmallBackwardWorker {
     write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, scratch_.scaled.data);
   }
 
-  /// Returns the bytes of the operands and gradients of one query head and of its keys.
+  /// Returns the bytes that one query head and its keys take: operands and gradients.
   std::int64_t head_bytes(const Sequence& s) const {
     return std::int64_t{sizeof(T)} * (s.T * (2 * p_.D + 4 * p_.Dv) + s.S * (2 * p_.D + 2 * p_.Dv));
   }
 
-  /// Schedules prefetches of the head that this thread is likely to take next, to run during the current head's
-  /// products.
+  /// Schedules prefetches of the head that this thread is likely to take next.
+  /// They run during the current head's products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -258,7 +258,7 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Computes do, lse, its remainders and −(Δ − dlse) of queries i … i + n, and writes their dz to dgate.
+  /// Computes do, lse, what rounding drops from it, and −(Δ − dlse) of queries i … i + n. Writes their dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT rest = scratch_.lse_rest.data;
@@ -266,11 +266,11 @@ class SmallBackwardWorker {
     if (from.all_dense<T>()) {
       prepare_rows(p_, from, i, n, scratch_.d_o, lse, rest, delta);
     } else {
-      double sink_part = 0;  // unused: the route declines sinks
+      double sink_part = 0;  // unused: calls with sinks take another route
       for (std::int64_t r = 0; r < n; ++r)
         prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, rest + r, delta + r, &sink_part);
     }
-    // Pads lanes beyond n with lse = ∞, so that P = 0 there.
+    // Pads the panel with lse = ∞ beyond its n queries, so that P = 0 there.
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
     std::fill(rest + n, rest + padded, T{0});
@@ -286,8 +286,8 @@ class SmallBackwardWorker {
     return {scratch_.query_rows.data, kRowStride};
   }
 
-  /// Processes queries i … i + n of query head h, at most kQueryTile, after prepare(). `first` is true for the first
-  /// tile of the key/value head.
+  /// Computes queries i … i + n of query head h, at most kQueryTile, after prepare().
+  /// `first` is true for the first tile of the key/value head, which overwrites dk and dv.
   void run_tile(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n, bool first) {
     const OperandRows<T> q = place_queries(h, i, n);
     for (std::int64_t r = 0; r < n; r += kNR<T>) {
@@ -302,7 +302,8 @@ class SmallBackwardWorker {
     write_query_gradients(visibility, h, i, n);
   }
 
-  /// Computes P and ds of queries r … r + n of the tile, at most kVecs vectors, for all keys that any of them sees.
+  /// Computes P and ds of queries r … r + n of the tile, for all keys that any of them sees. n is at most the lanes of
+  /// kVecs vectors.
   template <std::int64_t kVecs>
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
@@ -329,7 +330,7 @@ class SmallBackwardWorker {
     zero_keys(seen.end, sequence_.S, r, kVecs * kLanes<T>);
   }
 
-  /// Zeroes P and ds for keys [begin, end) and `n` queries from r on, because register tiles read some of these.
+  /// Zeroes P and ds for keys [begin, end) and queries r … r + n. Register tiles read some keys that no query sees.
   void zero_keys(std::int64_t begin, std::int64_t end, std::int64_t r, std::int64_t n) const {
     for (std::int64_t j = begin; j < end; ++j) {
       std::fill_n(scratch_.probabilities.at(j, r), n, T{0});
@@ -337,9 +338,10 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r, with the scores s of
-  /// score_keys(). lse is subtracted afterwards, like the maximum in the forward pass. With scores near 100, an f32
-  /// product that starts at −lse would change P by 10⁻⁵.
+  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r. score_keys() computes
+  /// the scores s.
+  /// Subtracts lse after the product, as the forward pass does with the maximum.
+  /// If the product started at −lse instead, f32 rounding would change P by 10⁻⁵ for scores near 100.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r, const T* terms) const {
     const Tag<T> d;
@@ -356,7 +358,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Performs corrected_weight on P of keys j … j + rows and n queries from column r on.
+  /// Applies corrected_weight() to P of keys j … j + rows and of the n queries from column r on.
   HWY_NOINLINE void correct_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) {
       if (!has_coarse_lse(scratch_.lse(r + x))) continue;
@@ -368,8 +370,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities. Adds ds / scale of the
-  /// first `rows` keys to `dbias`, the panel's sums, unless null.
+  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the keys and queries of make_probabilities().
+  /// Unless `dbias` is null, also adds ds / scale of the first `rows` keys to it. `dbias` holds the sums of the panel.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r, std::int64_t rows, T* dbias) const {
     const Tag<T> d;
@@ -402,8 +404,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes the rows of dbias of query head g of the group of key/value head h and of one panel. They are the sums of
-  /// the ranges' planes, `first` and every `step`-th of the following ones, in this order.
+  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h.
+  /// Adds up the planes of all ranges in order: plane `first`, then every `step`-th plane after it.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
     const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
@@ -417,7 +419,7 @@ class SmallBackwardWorker {
     for (std::int64_t r = 0; r < n; ++r) store_row(to, scratch_.dbias_rows.at(r), i + r, 0, S);
   }
 
-  /// Sets P = 0 where queries of a panel do not see keys j … j + rows.
+  /// Sets P = 0 for keys j … j + rows where a query of the panel does not see the key.
   void hide(const Visibility& visibility, std::int64_t j, std::int64_t rows, std::int64_t i, std::int64_t r,
             std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) {
@@ -429,7 +431,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Adds dv += P do and dk += ds q, in register tiles of keys, over the queries that see any key of a register tile.
+  /// Adds dv += P do and dk += ds q, one register tile of keys after another.
+  /// Reads only the queries that see a key of the register tile.
   void add_key_gradients(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t n,
                          bool first) const {
     for_row_tiles<3>(0, sequence_.S, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
@@ -443,8 +446,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Computes rows j … j + rows of `to` = or += left (rows, count) · right (count, cols). Both operands start at query
-  /// `begin` of the tile.
+  /// Computes rows j … j + rows of `to` = left (rows, count) · right (count, cols), or adds to `to` unless `first`.
+  /// The sum runs over `count` queries from `begin` on.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -461,7 +464,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes dq = dsᵀ k of queries i … i + n, summed in two parts that meet at key kBackwardKeys.
+  /// Computes dq = dsᵀ k of queries i … i + n.
+  /// Sums keys below kBackwardKeys first and then the others, like the tiles kernel with its key blocks.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);
@@ -493,11 +497,11 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t place_ = 0;  // plane of dbias of the task's first query head
-  T* dbias_ = nullptr;      // plane of dbias of the current query head
+  std::int64_t place_ = 0;  // plane in which the task sums dbias of its first query head
+  T* dbias_ = nullptr;      // plane in which it sums dbias of the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
-  mutable PrefetchQueue ahead_;           // issues the prefetches of coming_ during products
+  mutable PrefetchQueue ahead_;           // spreads the prefetches of coming_ over products
 };
 
 /// Runs the backward pass over small heads.

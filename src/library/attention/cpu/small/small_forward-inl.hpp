@@ -48,16 +48,16 @@ struct SmallForwardScratch {
     terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
-  View<T, 2> keys, values;            ///< dense rows of k and v; v only if it cannot be read in place
-  View<T, 2> query_rows;              ///< dense queries of a panel, if they cannot be read in place
-  View<T, 2> queries;                 ///< queries of a panel, transposed, times scale · log2 e
-  View<T, 2> scores;                  ///< scores, keys by queries of a panel; then their exponentials
-  View<T, 2> out;                     ///< output rows of one register tile of queries
-  View<T, 1> maxima, sums, inverses;  ///< for a panel's queries: maxima in units of log2(e), sums, 1 / sums
-  View<T, 1> largest;                 ///< for a panel's queries: largest scores, which exclude the sink
-  View<T, 1> gate, gated;             ///< gate rows of one query
-  View<std::int64_t, 2> rows;         ///< listed queries of each query head of the group, ascending
-  View<std::int64_t, 1> counts;       ///< number of listed queries of each query head
+  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v only if it is not read in place
+  View<T, 2> query_rows;              ///< dense queries of a panel, if they are not read in place
+  View<T, 2> queries;                 ///< queries of a panel, transposed and multiplied by scale · log2 e
+  View<T, 2> scores;                  ///< scores of a panel, (keys, queries); later their exponentials
+  View<T, 2> out;                     ///< outputs of one register tile of queries
+  View<T, 1> maxima, sums, inverses;  ///< for each query of a panel: maximum in units of log2(e), sum, 1 / sum
+  View<T, 1> largest;                 ///< for each query of a panel: largest score, without the sink
+  View<T, 1> gate, gated;             ///< scratch for the gate logits and the gated output of one query
+  View<std::int64_t, 2> rows;         ///< queries to compute for each query head of the group, ascending
+  View<std::int64_t, 1> counts;       ///< number of queries to compute for each query head
   ScoreTermsScratch<T> terms;
 };
 
@@ -79,7 +79,7 @@ class SmallForwardWorker {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
     const std::int64_t panels = select_rows(head);
-    // Starts with the last queries, which cost most under a causal mask, so that threads finish together.
+    // Starts with the last queries, which see most keys under a causal mask, so that threads finish together.
     const std::int64_t piece = head.pieces - 1 - head.piece;
     const std::int64_t begin = panels * piece / head.pieces, end = panels * (piece + 1) / head.pieces;
     KeyRange seen{sequence_.S, 0};
@@ -106,8 +106,9 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries of each query head of a key/value head. Under a gate threshold, lists only the open ones; the
-  /// head's first piece writes the outputs of the closed ones. Returns the number of panels of listed queries.
+  /// Lists the queries to compute, for each query head of a key/value head. Returns their number of panels.
+  /// Under a gate threshold, lists only open queries.
+  /// The first piece of the head writes the outputs of the closed ones.
   std::int64_t select_rows(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -132,7 +133,8 @@ class SmallForwardWorker {
     return panels;
   }
 
-  /// Calls visit(g, rows, n) for panels begin … end of the head: n listed queries of query head g of the group.
+  /// Calls visit(g, rows, n) for panels begin … end of a key/value head.
+  /// `rows` lists the panel's n queries, which belong to query head g of the group.
   template <class Visit>
   void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     std::int64_t panel = 0;
@@ -143,7 +145,8 @@ class SmallForwardWorker {
     }
   }
 
-  /// Makes the k and v rows of keys `seen` dense: k in scratch, v in place if possible.
+  /// Makes the k and v rows of keys `seen` dense.
+  /// Copies k to scratch; reads v in place if possible, otherwise copies it, too.
   void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
@@ -156,8 +159,8 @@ class SmallForwardWorker {
     place_rows(scratch_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
   }
 
-  /// Schedules prefetches of the head that this thread is likely to take next, to run during the current head's
-  /// products.
+  /// Schedules prefetches of the head that this thread is likely to take next.
+  /// They run during the current head's products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr || p_.page > 0) return;
@@ -170,7 +173,7 @@ class SmallForwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Transposes n queries of q, listed in `rows`, and multiplies them by scale · log2 e.
+  /// Stores n queries of q, listed in `rows`, transposed and multiplied by scale · log2 e.
   template <std::int64_t kVecs>
   void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
     const auto transpose = [&](const auto& row_at) {
@@ -190,7 +193,7 @@ class SmallForwardWorker {
     transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
   }
 
-  /// Computes the outputs of n queries of query head h, listed in `rows`; n is at most the lanes of kVecs vectors.
+  /// Computes the outputs of n queries of query head h, listed in `rows`. n is at most the lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {
@@ -215,8 +218,8 @@ class SmallForwardWorker {
     if (outputs.has_max_logit()) outputs.write_max_logits(rows, n, scratch_.largest.data, scratch_.sums.data);
   }
 
-  /// Computes the panel's scores of keys j … j + kRows in units of log2(e). `terms` are the
-  /// biases and masks of the panel's scores, or null if there are none.
+  /// Computes the panel's scores of keys j … j + kRows in units of log2(e).
+  /// `terms` holds what bias and mask add to the panel's scores; it is null if there are none.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
     const Tag<T> d;
@@ -243,16 +246,16 @@ class SmallForwardWorker {
     }
   }
 
-  /// Stores the initial maxima of a panel of n queries of head h, listed in `rows`: the sinks' logits in units of
-  /// log2(e).
+  /// Stores the initial maxima of n queries of head h, listed in `rows`: the sink's logit in units of log2(e), or −∞
+  /// without a sink.
   HWY_NOINLINE void start_maxima(std::int64_t h, const std::int64_t* rows, std::int64_t n) const {
     const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p_.sink(sequence_, h, rows[r])); };
     std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), p_.inputs.sinks.present() ? sink_of(0) : kHidden);
     for (std::int64_t r = 1; p_.sinks_by_query && r < n; ++r) scratch_.maxima(r) = sink_of(r);
   }
 
-  /// Replaces the panel's scores by exp2(s − maximum), and stores maxima, sums and inverse sums. start_maxima() must
-  /// have stored the initial maxima.
+  /// Replaces the panel's scores by exp2(s − maximum). Stores the maxima, sums and inverse sums.
+  /// start_maxima() must have stored the initial maxima.
   template <std::int64_t kVecs>
   void softmax(const KeyRange& seen) const {
     const Tag<T> d;
@@ -263,7 +266,7 @@ class SmallForwardWorker {
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
-      // This operand order makes MAXPS drop NaN; the exponentials propagate NaN.
+      // With this operand order MAXPS drops a NaN score. Nothing is lost, because its exponential is NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
@@ -295,7 +298,7 @@ class SmallForwardWorker {
   Sequence sequence_;
   OperandRows<T> values_;
   std::array<RowPrefetch, 4> coming_{};  // prefetches of the next head's rows
-  PrefetchQueue ahead_;                  // issues the prefetches of coming_ during products
+  PrefetchQueue ahead_;                  // spreads the prefetches of coming_ over products
 };
 
 }  // namespace headgate::HWY_NAMESPACE

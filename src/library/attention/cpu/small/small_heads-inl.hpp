@@ -32,15 +32,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Row stride of operands, in elements: one cache line (f64: two) beyond the longest row, so that rows map to different
-/// cache sets. The stride is the same for all D, because broadcasts need a stride known at compile time.
+/// Row stride of operands, in elements: longer than the longest row by one cache line (two for f64), so that rows map
+/// to different cache sets.
+/// It is the same for all D, because products need a stride known at compile time.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Unit by which the heights of register tiles grow; three units make kMR rows.
+/// Number of rows by which the heights of register tiles differ. Three units make kMR rows.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
-/// Calls f.operator()<kRows>(r, rows) for tiles of up to kRows rows that cover [begin, end). Tiles have kMR rows. At
-/// the end, tiles of 1 to kMostUnits (3 or 4) units keep the number of unused rows small.
+/// Cuts rows [begin, end) into register tiles and calls f.operator()<kRows>(r, rows) for each:
+/// `rows` ≤ kRows rows from r on.
+/// Tiles have kMR rows, but the last ones may have 1 to kMostUnits units (3 or 4), so that few rows are unused.
 template <std::int64_t kMostUnits, typename F>
 HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr std::int64_t kUnit = kRowUnit;
@@ -55,7 +57,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
       f.template operator()<4 * kUnit>(r, left);
       return;
     }
-    if (units == 2 || units == 4) {  // splits four into two and two
+    if (units == 2 || units == 4) {  // cuts four units into two tiles of two
       const std::int64_t rows = std::min(left, 2 * kUnit);
       f.template operator()<2 * kUnit>(r, rows);
       r += rows;
@@ -67,16 +69,17 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
   }
 }
 
-/// Returns the number of tiles that for_row_tiles<3> makes of `rows` rows.
+/// Returns the number of tiles into which for_row_tiles<3> cuts `rows` rows.
 constexpr std::int64_t row_tiles_of(std::int64_t rows) { return divide_up(rows, kMR); }
-/// Returns the number of register tiles for the scores of `keys` keys and all panels of `queries` queries.
+/// Returns the number of register tiles in which the scores of `keys` keys with all panels of `queries` queries are
+/// computed.
 template <typename T>
 std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   const bool one_vector = queries <= kLanes<T>, four_units = divide_up(keys, kRowUnit) % 3 == 1 && keys > kMR;
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
-/// Computes tile += ab like multiply_add, and meanwhile prefetches lines of `ahead`.
+/// Computes tile += ab like multiply_add. Meanwhile prefetches the lines of `ahead`.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a,
                                    const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K, PrefetchQueue& ahead) {
@@ -85,9 +88,10 @@ HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const 
   ahead = in_registers;
 }
 
-/// Computes the scores of keys j … j + kRows and a panel of queries in units of log2(e): k qᵀ + terms. `keys` are rows,
-/// `queries` (D, kVecs · lanes) are transposed, and `terms` are those of the panel, or null. Both passes call this
-/// function, so that their scores are bitwise identical.
+/// Computes the scores k qᵀ + terms of keys j … j + kRows and a panel of queries, in units of log2(e).
+/// `keys` has one key per row, and `queries` (D, kVecs · lanes) one query per column.
+/// `terms` holds what bias and mask add, or is null.
+/// Both passes call this function, so that their scores are bitwise identical.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>& keys, std::int64_t j,
                            const T* HWY_RESTRICT queries, std::int64_t D, const T* HWY_RESTRICT terms,
@@ -100,8 +104,8 @@ HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>&
   if (terms != nullptr) add_terms(x, terms + j * kNR<T>);
 }
 
-/// Computes the first `rows` rows, at most kRows, of c = ab or c += ab, as kWrite selects. Meanwhile prefetches lines
-/// of `ahead`. Layout, a and b are as in multiply_add. Always reads kRows rows of a.
+/// Computes c = ab or c += ab, as kWrite selects, for `rows` rows, at most kRows. Reads kRows rows of a in any case.
+/// Layout, a and b are as in multiply_add. Meanwhile prefetches the lines of `ahead`.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
@@ -121,7 +125,7 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   }
 }
 
-/// Computes c (rows, cols) = or += ab for all columns of b (K, cols); cols is a multiple of the lanes.
+/// Computes c = ab or c += ab, c (rows, cols), for all columns of b (K, cols), where cols is a multiple of the lanes.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
                                    std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {
@@ -131,7 +135,7 @@ HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std
   if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
 }
 
-/// Rows used as an operand of products, with row stride `stride`. Whole vectors may be read from each row.
+/// Rows of an operand, with row stride `stride`. Products may read whole vectors from each row.
 template <typename T>
 struct OperandRows {
   const T* data = nullptr;
@@ -139,13 +143,13 @@ struct OperandRows {
   const T* at(std::int64_t r) const { return data + r * stride; }
 };
 
-/// Returns dense rows as an operand, without a copy.
+/// Returns dense rows of a tensor as an operand, in place.
 template <typename Stored>
 OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
   return {static_cast<const Stored*>(rows.data) + rows.start, rows.row_stride};
 }
 
-/// Returns the rows of k or v of a sequence's head in place. Returns null if they are not dense, or have pages or
+/// Returns the rows of k or v of one sequence and head in place, or null if they are not dense, or have pages or
 /// scales.
 template <typename T, typename Stored = T>
 OperandRows<Stored> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
@@ -161,8 +165,9 @@ HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, s
   for (std::int64_t x = 0; x < n; x += kLanes<T>) hn::StoreU(load_as<T>(from + x), Tag<T>(), to + x);
 }
 
-/// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors, and zeroes further rows
-/// up to `filled`. `dense` is the same rows in place, or null if they are not dense. `to` has row stride kRowStride.
+/// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors.
+/// Zeroes the rows from there up to `filled`. `to` has row stride kRowStride.
+/// `dense` is the same rows in place, or null if they are not dense.
 template <typename T, typename Stored, class Rows>
 void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,
                std::int64_t end, std::int64_t filled) {
@@ -183,7 +188,7 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
   }
 }
 
-/// Copies rows of k or v of a sequence's head to the same rows of `to`, with the padding of copy_rows.
+/// Copies rows of k or v of one sequence and head to the same rows of `to`, padded as copy_rows() does.
 template <typename T>
 void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
                 const Sequence& s, std::int64_t h, const KeyRange& rows, std::int64_t filled) {
@@ -195,8 +200,8 @@ void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& t
   copy_rows(to, dense_keys<T>(p, tensor, scale, s, h), from, rows.begin, rows.end, filled);
 }
 
-/// Transposes rows row_at(0) … row_at(n − 1), times `factor`, into columns of `to` (cols, kVecs · lanes). Other columns
-/// are zero.
+/// Stores rows row_at(0) … row_at(n − 1), times `factor`, as columns of `to` (cols, kVecs · lanes).
+/// Unused columns become zero.
 template <std::int64_t kVecs, typename T, class RowAt>
 void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, std::int64_t cols, T factor) {
   constexpr std::int64_t kWidth = kVecs * kLanes<T>;
@@ -206,8 +211,10 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   interleave_rows<kWidth>(to, source, n, cols, factor);
 }
 
-/// Plans a pass over small heads. Each key/value head is one task. If heads are few and the pass sums nothing over
-/// queries, a head becomes several tasks. The bits of a query's results do not depend on the number of tasks.
+/// Plans a pass over small heads. Each key/value head is one task.
+/// If heads are few, the forward pass cuts each head into several tasks; the backward pass cannot, because it sums over
+/// queries.
+/// A query's results are bitwise identical for any number of tasks.
 template <class Problem>
 struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
@@ -231,10 +238,10 @@ struct SmallHeadsPlan {
 
   const Problem& p;
   WorkList list;
-  Sequence longest;  ///< the largest number of queries and largest number of keys of any listed sequence
+  Sequence longest;  ///< largest T and largest S of the listed sequences
   ScoreTermsPlan terms;
   HeadCounts most;
-  std::int64_t pieces = 1;  ///< tasks per head
+  std::int64_t pieces = 1;  ///< number of tasks per head
   int threads = 1;
 };
 
@@ -251,20 +258,20 @@ struct SmallHeadsBuffers {
     }
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Scratch>(plan));
   }
-  View<PackedHeads, 1> parts;  ///< parts of the current batch
-  View<T, 4> terms;            ///< transposed bias and mask that several heads share
+  View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
+  View<T, 4> terms;            ///< terms of scores that several heads share
   View<std::byte, 2> scratch;  ///< memory of each thread's Scratch
 };
 
-/// Transposes the terms of scores that several heads share.
+/// Computes the terms of scores (bias and mask) that several heads share.
 template <class Worker, class Plan, class Buffers>
 void pack_terms(const Team& team, const Worker& worker, const Plan& plan, const Buffers& shared) {
   if (plan.terms.planes == 0) return;
   team.in_turn(plan.terms.planes * shared.terms.shape[1], [&](std::int64_t n) { worker.terms().pack_plane(n); });
 }
 
-/// Runs a pass over small heads with one worker per thread, constructed as Worker(plan, shared buffers, thread). A
-/// worker computes a head by run_head(head, next).
+/// Runs a pass over small heads with one Worker(plan, shared buffers, thread) per thread. run_head(head, next) of the
+/// worker computes one task.
 template <class Worker, class Plan, class Buffers>
 void run_small_heads(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;

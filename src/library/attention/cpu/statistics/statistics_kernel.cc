@@ -43,7 +43,7 @@ HWY_INLINE double sum_of_lanes(const T* lanes) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lanes))));
 }
 
-/// Computes one thread's share of a call.
+/// Computes the statistics of the tasks that one thread takes.
 template <typename T>
 class StatisticsWorker {
  public:
@@ -51,11 +51,11 @@ class StatisticsWorker {
   static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
 
-  /// Strip of query rows, with the terms of one key block.
+  /// Strip of query rows against one key block, with sums over the block.
   struct BlockStrip : Strip<T> {
-    const T* queries = nullptr;              // (D, kMR)
-    bool is_first = false;                   // true for the first block that the rows see, if top keys are requested
-    HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p, by lane
+    const T* queries = nullptr;  // (D, kMR)
+    bool is_first = false;       // true if top keys are requested, and this is the first block that the rows see
+    HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row, one sum per lane
   };
 
   StatisticsWorker(const Plan& plan, const StatisticsBuffers<T>& shared, int thread)
@@ -68,7 +68,7 @@ class StatisticsWorker {
     if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
   }
 
-  /// Packs the keys of a block of key/value head h that any query visits.
+  /// Packs one block of keys of key/value head h, restricted to keys for which some query needs a score.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
@@ -81,7 +81,8 @@ class StatisticsWorker {
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
   }
 
-  /// Packs the chosen keys; keys beyond the sequence's length become zeros.
+  /// Packs the chosen keys of key/value head h: key 0 and those listed in the selection.
+  /// Keys beyond the sequence's length become zeros.
   void pack_chosen(const PackedHeads& part, std::int64_t h) const {
     const KeyRows rows = rows_of_keys(p_, part.sequence, h);
     const View<T, 3> chosen = packed_chosen(part, h);
@@ -103,7 +104,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Processes one query tile of query head h. Turn 0 is the tile with the last queries.
+  /// Computes one query tile of query head h.
+  /// Turns count tiles from the end of the sequence: turn 0 is the tile with the last queries.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     first_ = (part.tiles - 1 - turn) * kTile;
@@ -118,7 +120,8 @@ class StatisticsWorker {
     if (plan_.sums) add_sums(part, turn, seen);
   }
 
-  /// Writes the weights of the chosen queries strip · kMR … of query head h, if the part's sequence has these queries.
+  /// Writes the weights of up to kMR chosen queries of query head h, from number strip · kMR of the selection on.
+  /// Skips chosen queries that belong to other sequences.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
@@ -130,7 +133,7 @@ class StatisticsWorker {
     if (rows.count > 0) write_rows(rows);
   }
 
-  /// Writes the results that are summed over the queries of query head h of the part.
+  /// Writes those results of query head h that are sums over queries.
   void write_sums(const PackedHeads& part, std::int64_t h) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t head = packed_query_head(part, h);
@@ -199,7 +202,7 @@ class StatisticsWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr T kZeroPower = TopKeys<T>::kZeroPower;
 
-  /// Chosen queries of a sequence, at most kMR, and the output rows in which their weights are stored.
+  /// At most kMR chosen queries of one sequence, and the output row for the weights of each.
   struct ChosenRows {
     std::int64_t count = 0;
     std::array<std::int64_t, kMR> query, row;
@@ -221,28 +224,28 @@ class StatisticsWorker {
     return shared_.chosen[part.first_head + h - part.h0];
   }
 
-  /// Converts query head h of a part to its index among all query heads that are packed.
+  /// Returns the index of query head h of `part` among all query heads of the batch.
   std::int64_t packed_query_head(const PackedHeads& part, std::int64_t h) const {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
-  /// Returns true if means include query i. Under a causal mask, a query at the first key sees only itself and is
-  /// excluded.
+  /// Returns true if means over queries include query i.
+  /// Under a causal mask they exclude the first query: it sees only itself.
   bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
-  /// Returns the sums of the weights that query head h gives to the part's keys.
+  /// Returns, for query head h, the weight of each key summed over queries, (panels, kNR).
   View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
     return shared_.mass.range(0, first, part.panels);
   }
 
-  /// Returns the key of chosen column c.
+  /// Returns the key in column c of the chosen keys.
   std::int64_t chosen_key(std::int64_t c) const {
     if (plan_.first && c == 0) return 0;
     return load_index(p_.selection.keys, plan_.first ? c - 1 : c);
   }
 
-  /// Returns the keys within selection.window of any of the queries [i0, i1).
+  /// Returns the keys within selection.window of any query in [i0, i1).
   KeyRange window(const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     const std::int64_t reach = std::min(p_.selection.window, 3 * kMaxQueryOffset);
     const std::int64_t at = sequence.first_position;
@@ -250,7 +253,8 @@ class StatisticsWorker {
             std::clamp<std::int64_t>(at + i1 - 1 + reach + 1, 0, sequence.S)};
   }
 
-  /// Returns the keys for which queries [i0, i1) need scores, apart from the chosen keys.
+  /// Returns the keys for which queries [i0, i1) need scores.
+  /// Does not count the chosen keys, which are computed separately.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -280,21 +284,22 @@ class StatisticsWorker {
     top_.reset();
   }
 
-  /// Returns −lse in units of log2(e). If lse is infinite, returns −∞, which makes all weights of the row 0.
+  /// Returns −lse in units of log2(e), or −∞ if lse is infinite. −∞ makes all weights of the row 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns what rounding to T drops of −lse.
+  /// Returns what rounding −lse to T dropped.
   T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
-  /// Returns the exponent of a weight from x = score − lse: at most 0, and NaN for NaN.
+  /// Returns x = score − lse, limited to at most 0, since weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
-  /// Computes to += from for n elements, whole vectors.
+  /// Adds n elements of `from` to `to`. n is a multiple of the lanes.
   static void add_lanes(T* HWY_RESTRICT to, const T* HWY_RESTRICT from, std::int64_t n) {
     const Tag<T> d;
     for (std::int64_t x = 0; x < n; x += kLanes<T>)
       hn::Store(hn::Add(hn::Load(d, to + x), hn::Load(d, from + x)), d, to + x);
   }
 
-  /// Computes panel c of the strip's scores. Without score rules, also subtracts lse.
+  /// Computes the strip's scores for the panel at column c.
+  /// Also subtracts lse, unless score rules have to be applied first.
   void product(const BlockStrip& s, std::int64_t c) const {
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
@@ -312,7 +317,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Applies the score rules and subtracts the lse of row r, for the keys in columns [c0, c1) that query i sees.
+  /// Applies the score rules to row r and subtracts its lse, for the keys in columns [c0, c1) that query i sees.
   void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, std::int64_t r, T* row) const {
     const KeyRange seen = visibility_.columns(i, j0, c0, c1);
     if (seen.empty()) return;
@@ -332,7 +337,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Adds panel c of the strip to the statistics of the strip's rows.
+  /// Adds the scores of the panel at column c to the statistics of the strip's rows.
   void take(BlockStrip& s, std::int64_t c) const {
     if (plan_.exponentials) {
       take_scores<true>(s, c);
@@ -358,7 +363,7 @@ class StatisticsWorker {
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
       if (top_.wanted() && !s.is_first) top_.take(s.r + m, row, s.j0 + c, larger);
       if constexpr (kExponentials) {
-        // Makes exponents finite, so that 0 · x is 0 for hidden keys.
+        // Replaces −∞ (hidden keys) by an exponent whose exp2 is 0, so that p · x is 0 and not NaN.
         x0 = at_least(d, kZeroPower, x0);
         x1 = at_least(d, kZeroPower, x1);
         const auto p0 = exp2_fast(d, x0);
@@ -406,12 +411,12 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes the weights of the chosen keys for the tile's queries.
+  /// Computes, and writes or sums, the weights that the tile's queries give to the chosen keys.
   void weigh_chosen() const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
-      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // columns before the listed keys
+      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // key 0 precedes the listed keys
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
         multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
@@ -434,7 +439,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Converts the products of row r with chosen keys c … to scores minus lse, with −∞ for hidden keys.
+  /// Converts products of row r with `count` chosen keys, from column c on, to scores minus lse. Hidden keys get −∞.
   void chosen_scores(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
     const KeyRange seen = visibility_.row(i);
@@ -449,7 +454,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the figures of the tile's queries, and sums the figures of the queries that means include.
+  /// Writes the figures of each query of the tile, such as entropy. Sums the figures of queries that counts() includes.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
@@ -483,14 +488,14 @@ class StatisticsWorker {
     return figures;
   }
 
-  /// Returns −p log p for the sink's weight p in row r.
+  /// Returns −p log p, where p is the weight of row r's sink.
   double sink_entropy(std::int64_t r, double lse) const {
     if (!p_.inputs.sinks.present()) return 0.0;
     const double x = p_.sink(sequence_, h_, first_ + r) - lse;
     return x == -std::numeric_limits<double>::infinity() ? 0.0 : -std::exp(x) * x;
   }
 
-  /// Returns the mean of g(z) over the gate's features for query i.
+  /// Returns the mean of the gate values g(z) over the features of query i.
   double mean_gate(std::int64_t i) const {
     const HeadRows<const void> logits = query_rows(p_.inputs.gate, sequence_, h_);
     const T* z = gate_logits(logits, i, logits.cols, scratch_.gate.data);
@@ -508,7 +513,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Adds the tile's sums to the sums of the head, after the tiles with earlier turns.
+  /// Adds the tile's sums to those of its head.
+  /// Waits for tiles with earlier turns, so that the order of summation is fixed.
   void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
     const std::int64_t head = packed_query_head(part, h_);
     const Turnstile turnstile(shared_.turns(head));
@@ -589,17 +595,18 @@ class StatisticsWorker {
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_, head_chosen_;    // (panels, D, kNR)
-  mutable bool begun_[kTile / kMR] = {};  // true if a strip has visited a block
+  View<T, 3> head_keys_, head_chosen_;    // packed keys of the current head, (panels, D, kNR)
+  mutable bool begun_[kTile / kMR] = {};  // for each strip: true once it has visited a block
 };
 
-/// Performs one thread's work on a batch of heads with keys that are packed together.
+/// Performs one thread's work on a batch of heads: packs keys, then computes chosen queries, query tiles and sums over
+/// queries.
 template <typename T>
 void compute_batch(const Team& team, StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan,
                    const PackedHeads* parts, const HeadCounts& batch, std::atomic<std::int64_t>& next_tile,
                    Cancellation& cancellation) {
   const StatisticsProblem& p = plan.p;
-  // Calls visit(part, query head) for query head n of the batch.
+  // Calls visit(part, h) for query head number n of the batch.
   const auto with_query_head = [&](std::int64_t n, const auto& visit) {
     const HeadTask head = head_task_of(parts, batch, n / p.group);
     visit(*head.part, head.h * p.group + n % p.group);
@@ -624,7 +631,8 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     with_query_head(n / plan.row_strips,
                     [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
   });
-  // Starts a head's tiles in the order of their turns (Turnstile), which begin with the longest rows of a causal mask.
+  // Starts the tiles of each head in the order of their turns, as Turnstile requires.
+  // Under a causal mask, the first turns take longest.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
     const HeadTask task = tile_task_of(parts, batch, p.group, n);
     worker.run_tile(*task.part, task.h * p.group + task.g, task.piece);

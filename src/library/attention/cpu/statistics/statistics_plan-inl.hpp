@@ -24,13 +24,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans a statistics call with the tiles, blocks and bands of the forward pass.
+/// Plans a statistics call. Tiles, blocks and bands have the sizes of the forward pass.
 template <typename T>
 struct StatisticsPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line: rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
   static constexpr std::int64_t kStripRows = kMR, kBandRows = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
@@ -63,8 +63,8 @@ struct StatisticsPlan {
         std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
   }
 
-  /// Returns the bytes packed per key/value head, as a double: sizes of broadcast tensors (stride 0) can overflow
-  /// int64.
+  /// Returns the bytes packed per key/value head.
+  /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     const auto keys = static_cast<double>(part.panels * kPanel);
     const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
@@ -75,24 +75,23 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  bool by_tile = false;          ///< true if statistics of single queries, or their sums, are requested
-  bool scan = false;             ///< true if all scores are needed
-  bool exponentials = false;     ///< true if all exponentials are needed
-  bool window = false;           ///< true if the exponentials in a window are summed
-  bool first = false;            ///< true if key 0 precedes the listed keys
-  bool sums = false;             ///< true if any output is a sum over queries
-  bool packs_keys = false;       ///< true if all keys are packed, not only the chosen ones
-  std::int64_t listed_keys = 0;  ///< number of keys listed in the selection
-  std::int64_t chosen_keys =
-      0;  ///< number of keys with weights of their own in the output: key 0 if `first`, and the listed keys
+  bool by_tile = false;  ///< true if query tiles must be computed: figures of queries, or sums of them, are requested
+  bool scan = false;     ///< true if every query needs the scores of all keys
+  bool exponentials = false;        ///< true if every query needs the exponentials of all keys
+  bool window = false;              ///< true if weights within selection.window are summed
+  bool first = false;               ///< true if the weight on key 0 is requested; key 0 is then the first chosen key
+  bool sums = false;                ///< true if any output is a sum over queries
+  bool packs_keys = false;          ///< true if keys other than the chosen ones are packed
+  std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
+  std::int64_t chosen_keys = 0;     ///< key 0 if `first`, and the listed keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
-  std::int64_t longest_panels = 0;  ///< panels of the longest sequence's keys
-  HeadCounts most;                  ///< tiles, blocks and panels for which packed buffers have room
+  std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
+  HeadCounts most;                  ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
 
  private:
-  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // plus one for the turn
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // + 1: the turn takes as much as one sum
 };
 
 /// Scratch buffers of one thread.
@@ -131,22 +130,22 @@ struct StatisticsScratch {
   }
 
   View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;             ///< scores of a band by a key block, minus lse
+  View<T, 2> scores;             ///< scores minus lse, of a band against one key block
   View<double, 1> lse;           ///< log-sum-exp of the tile's queries
-  View<T, 1> start;              ///< −lse in units of log2(e); −∞ if no key has a weight
-  View<T, 1> rest;               ///< what rounding dropped of −lse
-  View<T, 2> maxima;             ///< maxima of scores minus lse, by lane
-  View<T, 2> entropies;          ///< Σ p log2 p, by lane
-  View<T, 2> in_window;          ///< Σ p over the window, by lane
-  View<double, 1> first;         ///< weight on key 0
-  View<T, 2> packing;            ///< dense copies of strided rows, before packing
+  View<T, 1> start;              ///< −lse of each query in units of log2(e); −∞ makes all its weights 0
+  View<T, 1> rest;               ///< what rounding −lse dropped
+  View<T, 2> maxima;             ///< largest score minus lse of each query, one per lane
+  View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
+  View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
+  View<double, 1> first;         ///< weight of each query on key 0
+  View<T, 2> packing;            ///< scratch: strided rows are copied here before packing
   View<double, 1> figure_sums;   ///< figures summed over the tile's queries
-  View<double, 1> key_sums;      ///< weights of the listed keys, summed over the tile's queries
-  View<T, 1> mass;               ///< weights of all keys that the tile sees, summed over its queries
-  View<T, 2> top_scores;         ///< top scores minus lse, largest first
-  View<Index, 2> top_keys;       ///< keys of top_scores; −1 for none
-  View<T, 1> rule_row;           ///< a row of bias or mask, and one of key bias
-  View<T, 1> gate, ones, gated;  ///< gate logits of one query, ones, and gate values
+  View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
+  View<T, 1> mass;               ///< weight of each key, summed over the tile's queries
+  View<T, 2> top_scores;         ///< scores minus lse of each query's top keys, largest first
+  View<Index, 2> top_keys;       ///< keys of top_scores; −1 where there is none
+  View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> gate, ones, gated;  ///< scratch for one query: gate logits, ones, and gate values
 };
 
 /// Buffers shared by all threads, for one batch of heads.
@@ -168,14 +167,14 @@ struct StatisticsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<PackedHeads, 1> parts;   ///< parts of the current batch: heads of one sequence each
-  View<T, 3> keys;              ///< (packed panels, D, kNR), transposed
-  View<T, 4> chosen;            ///< chosen keys in order, transposed, (packed heads, panels, D, kNR)
+  View<PackedHeads, 1> parts;   ///< parts of the current batch; each part holds heads of one sequence
+  View<T, 3> keys;              ///< packed keys, transposed, (packed panels, D, kNR)
+  View<T, 4> chosen;            ///< chosen keys, transposed, (packed heads, panels, D, kNR)
   View<double, 2> figure_sums;  ///< figures summed over queries, (packed query heads, kRowFigures)
-  View<double, 2> key_sums;     ///< weights summed over queries, (packed query heads, listed keys)
-  View<double, 2> mass;         ///< key weights summed over queries, (packed panels · group, kNR), by query head
-  View<std::int64_t, 1> turns;  ///< next turn of each packed query head's sums (Turnstile)
-  View<std::byte, 2> scratch;   ///< (threads, bytes of a StatisticsScratch)
+  View<double, 2> key_sums;     ///< weights of listed keys summed over queries, (packed query heads, listed keys)
+  View<double, 2> mass;         ///< weight of each key summed over queries, (packed panels · group, kNR)
+  View<std::int64_t, 1> turns;  ///< for each packed query head, the turn that adds its sums next (Turnstile)
+  View<std::byte, 2> scratch;   ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

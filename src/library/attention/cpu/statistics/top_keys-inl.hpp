@@ -20,24 +20,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes x = exp2(x) for n elements, rounded up to whole vectors.
+/// Replaces x by exp2(x) for n elements. Processes whole vectors, beyond n if necessary.
 template <typename T>
 HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
   const Tag<T> d;
   for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
 }
 
-/// The `count` top keys of each row of a query tile, with their scores minus lse, largest first. Of equal scores, the
-/// first key ranks first.
+/// The `count` keys with the largest scores, for each row of a query tile. Holds their scores minus lse, largest first.
+/// Of keys with equal scores, the first ranks first.
 template <typename T>
 class TopKeys {
  public:
-  /// Integer as wide as T, so that keys can be moved in vectors together with their scores.
+  /// Integer as wide as T: keys and their scores then move through vectors of equally many lanes.
   using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
-  /// Exponent at which exp2_fast returns exactly 0.
+  /// Exponent that stands for −∞: exp2_fast(kZeroPower) is exactly 0.
   static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
 
-  /// Shapes: scores and keys (rows, count rounded up to whole vectors).
+  /// Shapes of scores and keys: (rows, count rounded up to whole vectors).
   TopKeys(const View<T, 2>& scores, const View<Index, 2>& keys, std::int64_t count)
       : scores_(scores), keys_(keys), count_(count) {
     for (std::int64_t lane = 0; lane < kLanes<T>; ++lane)
@@ -46,28 +46,30 @@ class TopKeys {
 
   bool wanted() const { return count_ > 0; }
 
-  /// Removes the top keys of all rows. Absent keys have index −1.
+  /// Removes the top keys of all rows. Entries without a key have index −1.
   void reset() const {
     if (!wanted()) return;
     std::fill_n(scores_.data, scores_.count(), kZeroPower);
     std::fill_n(keys_.data, keys_.count(), Index{-1});
   }
 
-  /// Inserts the keys j … of a panel into row r. `larger` has the maxima of the panel's two vectors.
+  /// Inserts the keys of a panel, which begins at key j, into the top keys of row r.
+  /// `larger` holds, for each lane, the larger score of the panel's two vectors.
   HWY_INLINE void take(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
     const Tag<T> d;
     const auto bar = hn::Set(d, scores_(r, count_ - 1));
     if (!hn::AllFalse(d, hn::Gt(larger, bar))) insert(r, x, j, bar);
   }
 
-  /// Inserts the keys of the first block that row r sees. The K-th largest of the maxima by lane serves as the bar: at
-  /// least K keys reach it, so that no key below is a top key.
+  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few are inserted.
+  /// `maxima` holds the block's largest score in each lane, and the bar is the K-th largest of them.
+  /// At least K keys reach the bar, so that no key below it is a top key.
   HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
                                      const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const auto lanes = hn::Load(d, maxima);
-    auto larger = hn::Zero(d);  // number of lanes with a larger maximum than this lane
+    auto larger = hn::Zero(d);  // for each lane, the number of lanes with a larger maximum
     for (std::int64_t l = 0; l < kN; ++l) {
       larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
     }
@@ -79,7 +81,7 @@ class TopKeys {
     }
   }
 
-  /// Writes the keys of row r to row i of `to`.
+  /// Writes the top keys of row r of the tile to row i of `to`.
   void write_keys(const HeadRows<void>& to, std::int64_t i, std::int64_t r) const {
     for (std::int64_t n = 0; n < count_; ++n) {
       if (to.dtype == DType::i32) {
@@ -90,7 +92,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces the scores of row r by its weights, all NaN if `nan` is true, and copies these to row i of `to`.
+  /// Replaces the scores of row r by weights, or by NaN if `nan` is true. Copies the weights to row i of `to`.
   void write_weights(const HeadRows<void>& to, std::int64_t i, std::int64_t r, bool nan) const {
     T* weights = scores_.at(r);
     exponentials_in_place(weights, count_);
@@ -99,8 +101,8 @@ class TopKeys {
   }
 
  private:
-  /// Inserts keys j … of a panel into the top keys of row r. Keys are inserted in ascending order, so that the first of
-  /// equal scores ranks first. Keys with scores below the bar are skipped.
+  /// Inserts those keys of a panel, which begins at key j, whose scores reach the bar.
+  /// Inserts them in ascending order, so that the first of equal scores ranks first.
   HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
@@ -115,8 +117,9 @@ class TopKeys {
       const std::int64_t c = __builtin_ctzll(candidates);
       const auto score = hn::Set(d, x[c]);
       const auto key = hn::Set(di, static_cast<Index>(j + c));
-      // Each entry stays unless the new score is larger. Otherwise the preceding entry replaces it, or the new key if
-      // the preceding score is at least the new one.
+      // Inserts the new key into the sorted list, one vector at a time.
+      // Entries whose score is at least the new score stay.
+      // The new key takes the place of the first smaller entry, and smaller entries move back by one.
       T last_score = std::numeric_limits<T>::infinity();
       Index last_key = -1;
       for (std::int64_t at = 0; at < scores_.shape[1]; at += kN) {
@@ -137,7 +140,7 @@ class TopKeys {
     }
   }
 
-  /// Returns a bit mask: bit l is set if lane l of x is at least the bar.
+  /// Returns a bit mask in which bit l is set if lane l of x is at least the bar.
   static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
     std::uint8_t bytes[8] = {};
     hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
@@ -149,7 +152,7 @@ class TopKeys {
   View<T, 2> scores_;
   View<Index, 2> keys_;
   std::int64_t count_;
-  HWY_ALIGN Index lane_before_[kLanes<T>];  // index of the preceding lane; lane 0 has itself
+  HWY_ALIGN Index lane_before_[kLanes<T>];  // index of the lane before each lane; lane 0 has index 0
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -28,34 +28,34 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Operands of a product c = a b with f32 c (m,n) and bf16 a (m,k), b (k,n):
-//   a  rows of k elements, with any row stride;
-//   b  "pairs": panels of 16 columns, each (k/2, 16, 2): element (x,y) of a panel is [x/2][y][x % 2].
-// k is zero-padded to a multiple of 32; m and n are multiples of 16.
+// Products here are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n).
+//   a  is stored as rows of k elements, with any row stride;
+//   b  is stored as "pairs": panels of 16 columns, each (k/2, 16, 2). Element (x,y) of a panel is at [x/2][y][x % 2].
+// k is zero-padded to a multiple of 32. m and n are multiples of 16.
 
-/// Rows and columns of c, and length of k, that one AMX instruction processes.
+/// Number of rows and columns of c, and of elements of k, that one AMX instruction processes.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
-/// Side of the square of c that a product computes at a time: four tiles of c share two tiles of a and two of b.
+/// Number of rows and columns of c that are computed at a time: four AMX tiles of c, from two tiles of a and two of b.
 inline constexpr std::int64_t kSquare = 32;
 
 constexpr std::int64_t whole_squares(std::int64_t n) { return round_up(n, kSquare); }
 
-/// Right operand b of a bf16 product, in panels of 16 columns.
+/// Right operand b of a bf16 product, stored in panels of 16 columns.
 struct PairPanels {
   BFloat16* data;
-  std::int64_t panel_stride;  ///< elements from one panel to the next
+  std::int64_t panel_stride;  ///< distance between panels, in elements
 
-  /// Returns row x of panel n; x is even.
+  /// Returns the address of row x of panel n. x must be even, because rows are stored in pairs.
   BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
-  /// Returns the panels from row x of panel n on; x is even.
+  /// Returns the panels from panel n on, beginning at row x. x must be even.
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
 /// Selects how a product of squares writes c: c = ab or c += ab.
 enum class SquareWrite { overwrite, accumulate };
 
-/// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the tiles of the thread that
-/// multiplies, and the destructor restores the thread's previous AMX configuration.
+/// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the calling thread's AMX tiles.
+/// The destructor restores the configuration that the thread had before.
 class Tiles {
  public:
   static constexpr Native16Unit kUnit = Native16Unit::tiles;
@@ -66,7 +66,7 @@ class Tiles {
     alignas(64) std::array<std::uint8_t, 64> config{};
     config[0] = 1;  // palette
     for (std::size_t tile = 0; tile < 8; ++tile) {
-      config[16 + 2 * tile] = 64;  // bytes of a row
+      config[16 + 2 * tile] = 64;  // bytes per row of a tile
       config[48 + tile] = 16;      // rows
     }
     memory_is_used();
@@ -82,7 +82,8 @@ class Tiles {
     }
   }
 
-  /// Computes the square c = or += a · b over `depth` elements of k. c has row stride ldc; a has 32 rows of stride lda.
+  /// Computes c = a · b, or adds to c, for a square c with row stride ldc. The product sums `depth` elements.
+  /// a has 32 rows with row stride lda.
   template <SquareWrite kWrite>
   HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                            float* c, std::int64_t ldc) {
@@ -118,13 +119,14 @@ class Tiles {
   }
 
  private:
-  /// Acts as a compiler barrier for memory: GCC's tile intrinsics do not declare all memory that they read and write.
+  /// Keeps the compiler from moving memory accesses across this call.
+  /// GCC's tile intrinsics do not declare all memory that they read and write.
   HWY_INLINE static void memory_is_used() { asm volatile("" : : : "memory"); }
 
   alignas(64) std::array<std::uint8_t, 64> before_{};
 };
 
-/// Multiplies bf16 squares with AVX-512 BF16.
+/// Multiplies square blocks of bf16 numbers with AVX-512 BF16 dot products.
 class Dots {
  public:
   static constexpr Native16Unit kUnit = Native16Unit::dots;
@@ -161,12 +163,12 @@ class Dots {
   }
 };
 
-/// Rounds 32 numbers to bf16; `low` holds the first 16.
+/// Rounds 32 numbers to bf16. `low` holds the first 16, `high` the others.
 HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
-/// Transposes 16 rows of 16 words of 32 bits.
+/// Transposes a matrix of 16 rows with 16 elements of 32 bits.
 HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   __m512i y[16];
   HWY_UNROLL(8) for (int r = 0; r < 16; r += 2) {
@@ -179,8 +181,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
     x[r + 2] = _mm512_unpacklo_epi64(y[r + 1], y[r + 3]);
     x[r + 3] = _mm512_unpackhi_epi64(y[r + 1], y[r + 3]);
   }
-  // Combines 4 × 4 blocks to whole rows of the result. Before, 128-bit lane l of x[4b + c] holds column c + 4l of rows
-  // 4b … 4b + 3.
+  // Exchanges 128-bit lanes to form whole rows of the result.
+  // Before this step, lane l of x[4b + c] holds column c + 4l of rows 4b … 4b + 3.
   HWY_UNROLL(4) for (int c = 0; c < 4; ++c) {
     const __m512i low02 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
     const __m512i low13 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
@@ -194,8 +196,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   HWY_UNROLL(16) for (int r = 0; r < 16; ++r) x[r] = y[r];
 }
 
-/// Packs 16 rows of `cols` elements as the 16 columns of a pair panel, (round_up(cols, 32) / 2, 16, 2). Rows from n on
-/// are zeros.
+/// Packs n ≤ 16 rows of `cols` elements as the columns of one panel of pairs, (round_up(cols, 32) / 2, 16, 2).
+/// Other columns are zeros.
 inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
                                             std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += kTileDepth) {
@@ -206,8 +208,8 @@ inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFl
   }
 }
 
-/// Packs two rows of `cols` elements as rows x and x + 1 of successive panels of 16 columns. A null row means zeros.
-/// `to` is row x of the first panel.
+/// Packs two rows of `cols` elements as rows x and x + 1 of panels of pairs, 16 elements per panel.
+/// `to` is row x of the first panel. A null row stands for zeros.
 inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
                                        const BFloat16* odd, std::int64_t cols) {
   const __m512i zero = _mm512_setzero_si512();
@@ -222,7 +224,7 @@ inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t p
   }
 }
 
-/// Copies a row of n bf16 elements to to[0 .. whole_squares(n)), zero-padded.
+/// Copies a row of n bf16 elements, padded with zeros to whole_squares(n) elements.
 HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* from, std::int64_t stride,
                                    std::int64_t n) {
   if (stride == 1) {
@@ -233,7 +235,8 @@ HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* fr
   std::fill(to + n, to + whole_squares(n), BFloat16{});
 }
 
-/// Returns a dense row of a bf16 tensor: in place if the elements are contiguous, otherwise copied to `buffer`.
+/// Returns a row of a bf16 tensor as adjacent elements: in place if they are adjacent there, otherwise copied to
+/// `buffer`.
 HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride, std::int64_t cols,
                                         BFloat16* HWY_RESTRICT buffer) {
   if (stride == 1) return row;
@@ -241,8 +244,8 @@ HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride
   return buffer;
 }
 
-/// Packs rows first … first + n of k or v as columns of pair panels, padded to whole squares. `buffer` is scratch for
-/// 16 rows.
+/// Packs rows first … first + n of k or v as columns of panels of pairs, padded to whole squares.
+/// `buffer` is scratch for 16 rows.
 inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int64_t first, std::int64_t n,
                                     const View<BFloat16, 2>& buffer) {
   const std::int64_t panel_size = kTileCols * round_up(from.cols, kTileDepth);
@@ -256,7 +259,8 @@ inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int6
   }
 }
 
-/// Packs rows first … first + n of k or v as rows of pair panels, from the even row `row` on, padded to whole squares.
+/// Packs rows first … first + n of k or v as rows of panels of pairs, from row `row` on, padded to whole squares.
+/// `row` is even.
 inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
                                std::int64_t n, const View<BFloat16, 2>& buffer) {
   for (std::int64_t r = 0; r < whole_squares(n); r += 2) {
