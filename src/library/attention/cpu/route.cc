@@ -101,7 +101,8 @@ const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
   return p.inputs.key_indices.present() ? nullptr : kNotReported;
 }
 
-// The following functions decline sequences for rows of the forward table.
+// Conditions of the rows of the forward table.
+// Each function returns null, or the reason why the row declines a sequence.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
@@ -205,7 +206,7 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    if (!problem.packed()) {  // if not packed, all sequences have the same lengths, and take the same row
+    if (!problem.packed()) {  // without packing, all sequences have equal lengths and take one row
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
     }

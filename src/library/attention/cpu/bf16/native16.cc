@@ -32,8 +32,8 @@ Native16Unit find_unit() {
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
-/// Returns true if AVX-512 BF16 dot products run at twice the rate of f32 products. This holds on AMD since Zen 4. On
-/// Intel the dots are slower than f32 products (docs/design/bf16.md).
+/// Returns true if AVX-512 BF16 dot products run at twice the rate of f32 products, as on AMD since Zen 4.
+/// On Intel, these dot products are slower than f32 products (docs/design/bf16.md).
 bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
 Native16Unit find_unit() { return Native16Unit::none; }

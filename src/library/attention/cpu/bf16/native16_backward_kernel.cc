@@ -57,7 +57,7 @@ HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i eve
 /// second.
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
-/// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope, and stores both as bf16.
+/// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
 HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor) {
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
@@ -100,7 +100,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const 
   }
 }
 
-/// Transposes a dense bf16 matrix: to (cols, rows) = fromᵀ. rows and cols are multiples of 32.
+/// Transposes a dense bf16 matrix: `to` = `from`ᵀ. The numbers of rows and columns are multiples of 32.
 HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloat16, 2>& from) {
   for (std::int64_t r = 0; r < from.shape[0]; r += 32) {
     for (std::int64_t c = 0; c < from.shape[1]; c += 16) {
@@ -331,7 +331,7 @@ class Native16BackwardWorker {
       const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
       const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
       const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
-      if (first >= beyond) continue;  // no query of the tile sees these keys; rounding below would include some queries
+      if (first >= beyond) continue;  // no query of the tile sees these keys
       const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
       const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
         for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {

@@ -106,7 +106,7 @@ struct Native16BackwardScratch {
   }
 
   View<float, 2> squares;          ///< for two squares, each queries by keys: scores, and do vᵀ
-  View<BFloat16, 2> weight_pairs;  ///< P of a tile (queries by keys), as PairPanels of 16 keys
+  View<BFloat16, 2> weight_pairs;  ///< P of a tile, packed: one query per row, PairPanels of 16 keys
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
   View<float, 2> dk_t, dv_t;  ///< dk and dv of the thread's key block, transposed; key j is in column key_column(j)

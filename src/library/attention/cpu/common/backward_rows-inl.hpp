@@ -48,12 +48,14 @@ struct QueryRows {
 };
 
 /// Prepares query i for the products.
-///   d_o         receives do, the gradient of the ungated output (Dv rounded up to vectors);
-///   dgate       of `from` receives dz, the gradient of the gate logits;
-///   lse, rest   receive lse · log2(e), rounded, and what rounding dropped; lse is ∞ if the query sees no key;
-///   delta       receives Δ − dlse;
-///   sink_part   has the query's contribution to dsinks added, which also goes to `from`.dsinks unless absent;
-///   own         is scratch for one row of dy, y, attn, gate and dgate.
+///   d_o            receives do, the gradient of the ungated output (Dv rounded up to vectors);
+///   from.dgate     receives dz, the gradient of the gate logits, unless absent;
+///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
+///   rest           receives what this rounding dropped;
+///   delta          receives Δ − dlse;
+///   sink_part      is increased by the query's contribution to dsinks;
+///   from.dsinks    receives the same contribution, unless absent;
+///   own            is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
                  T* rest, T* delta, double* sink_part) {

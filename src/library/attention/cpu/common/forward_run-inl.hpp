@@ -68,7 +68,7 @@ void run_forward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a forward pass over the sequences of `list` in `slot`. run_forward() will perform it.
+/// Plans a forward pass over the sequences of `list`, and stores the plan in `slot`. run_forward() carries it out.
 template <class Worker, class Plan, class Buffers>
 void plan_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
   slot.emplace<PlannedKernel<Plan, Buffers, run_forward<Worker, Plan, Buffers>>>(problem, list);

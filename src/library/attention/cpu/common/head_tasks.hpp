@@ -85,7 +85,7 @@ void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Canc
                        const Visit& visit) {
   for (;;) {
     // After cancellation no further call starts.
-    // Calls that have started form an unbroken range, because each waits for those before it.
+    // Started calls leave no gap, because each may wait for those before it.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

@@ -144,8 +144,8 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
-  /// Returns the dtype, T or bf16, if rows of y can be written, and gates read, in place as whole vectors.
-  /// Returns none if the layout does not allow that.
+  /// Returns the dtype of y, T or bf16, if whole vectors of y and of the gate can be accessed in place.
+  /// Returns none otherwise.
   DType dense_dtype() const {
     const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
     const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;

@@ -244,7 +244,7 @@ class HeadBatch : public HeadCounts {
 /// Ranges are consecutive, and member `first` is the start of an element's range.
 template <class Holder>
 const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
-  // Takes the last element that begins at or before `at`: if several begin there, those before it have empty ranges.
+  // Takes the last element that begins at or before `at`. Earlier elements with the same beginning have empty ranges.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }

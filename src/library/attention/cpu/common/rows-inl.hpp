@@ -191,7 +191,7 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Number of elements in 16 bytes, four f32 or two f64. Transposes work on blocks of this size within vectors.
+/// Number of elements in 16 bytes: four f32 or two f64. Transposes move blocks of 16 bytes within vectors.
 template <typename T>
 inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 

@@ -18,14 +18,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Addresses of rows of E in order of use. Each row is dense and a whole number of vectors of T long. While kTileKeys
-/// rows are used, the rows `ahead` entries later are prefetched; these may lie beyond the current rows. ahead = 0
-/// disables prefetching.
+/// Addresses of rows with elements E, in the order of their use.
+/// Each row is dense, and its length is a multiple of kLanes<T>.
+/// While kTileKeys rows are used, the rows `ahead` entries later are prefetched, possibly beyond the current rows.
+/// ahead = 0 disables prefetching.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
   std::int64_t ahead = 0;
-  bool into_first_level = false;  ///< prefetches into the first-level cache, otherwise the second
+  bool into_first_level = false;  ///< true to prefetch into the first-level cache, false for the second
 
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
@@ -59,7 +60,7 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   }
 }
 
-/// Keeps x in a register. Otherwise compilers repeat the load of x in every product, and loads limit the rate.
+/// Keeps x in a register. Without this, compilers load x again for every product, and these loads limit the speed.
 template <class V>
 HWY_INLINE V in_register(V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -68,8 +69,9 @@ HWY_INLINE V in_register(V x) {
   return x;
 }
 
-/// Hides the value of x, an address or a distance, from the optimizer. Otherwise compilers compute dependent addresses
-/// before a loop and keep them in registers that the loop needs.
+/// Hides the value of x, an address or a distance, from the optimizer.
+/// Without this, compilers compute addresses that depend on x before a loop, and keep them in registers that the loop
+/// needs.
 template <class X>
 HWY_INLINE X opaque_to_optimizer(X x) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -78,8 +80,9 @@ HWY_INLINE X opaque_to_optimizer(X x) {
   return x;
 }
 
-/// Sizes of register tiles. Scores use kHighRows rows by kHighKeys keys if there are enough rows, else up to kTileRows
-/// rows by kTileKeys keys. Values use the same rows by as many vectors as leave registers for operands.
+/// Sizes of register tiles. Score tiles have kHighRows queries by kHighKeys keys if there are enough queries.
+/// Otherwise they have up to kTileRows queries by kTileKeys keys.
+/// Value tiles have the same numbers of queries, by as many vectors as the registers allow (value_vectors).
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
@@ -89,8 +92,9 @@ static_assert(kHighRows == 2 * kTileRows);
 
 inline constexpr std::int64_t kLine_bytes = 64;
 
-/// Prefetches cache line `line` of each of the kTileKeys rows from `rows` on. Addresses may be invalid. Interleaved
-/// rows stream faster than rows one after another, and faster than single lines (docs/design/decoding.md).
+/// Prefetches cache line number `line` of each of kTileKeys rows.
+/// The addresses of these rows begin at `rows` and may be invalid.
+/// Memory streams faster if several rows are read in turn than one row after another (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
@@ -102,15 +106,15 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// Prefetches in step n of a register tile that reads one line of each of kKeys keys per step. Prefetches as many lines
-/// as the tile reads.
+/// Prefetches for step n of a register tile, as many lines as the tile reads.
+/// The tile reads one line of each of kKeys keys per step.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
   if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
 }
 
-/// Prefetches the cache lines of `count` rows with prefetch_interleaved.
+/// Prefetches `count` rows, kTileKeys of them in turn, one call of prefetch_lines() after another.
 template <typename E>
 class PrefetchedRows {
  public:
@@ -122,7 +126,7 @@ class PrefetchedRows {
 
   std::int64_t lines_a_row() const { return lines_; }
 
-  /// Prefetches the next line of each of kTileKeys rows, if any line is left.
+  /// Prefetches the next line of each of kTileKeys rows. Does nothing if no line is left.
   HWY_INLINE void prefetch_lines() {
     if (--left_ < 0) return;
     prefetch_interleaved(rows_, line_, into_first_level_);
@@ -138,10 +142,10 @@ class PrefetchedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Returns a vector with lane n = sum of the lanes of argument n. Elements have 4 bytes.
+/// Returns a vector whose lane n is the sum of the lanes of argument n. Elements have 4 bytes.
 template <typename T, class V = hn::Vec<Tag<T>>>
 HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
-  // In each block of four lanes, adds lanes two apart, then neighbours. This leaves one lane per argument.
+  // Adds lanes that are two apart in each block of four lanes, then neighbours. One lane per argument remains.
   const Tag<T> d;
   const hn::Repartition<double, Tag<T>> pair;
   const auto halved = [&](auto a, auto b) HWY_ATTR {
@@ -166,7 +170,7 @@ HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
 }
 #endif
 
-/// Computes to[r · stride + k] = sum of the lanes of v[r][k].
+/// Stores the sum of the lanes of v[r][k] in to[r · stride + k].
 template <typename T, std::int64_t kRows, std::int64_t kKeys>
 HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_RESTRICT to, std::int64_t stride) {
   const Tag<T> d;
@@ -193,7 +197,8 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
   }
 }
 
-/// Cuts `rows` rows into register tiles and calls visit(integral_constant of the tile's rows, first row of the tile).
+/// Cuts `rows` rows into register tiles.
+/// For each tile, calls visit(integral_constant of its number of rows, its first row).
 template <class Visit>
 HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   std::int64_t r = 0;
@@ -209,8 +214,9 @@ HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
 /// Returns true if for_register_tiles covers `rows` rows with a single tile.
 constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
 
-/// Cuts n keys into stretches and calls visit(first, count). Several register tiles of `rows` rows share a stretch
-/// while it is in the first-level cache; a single tile gets all n keys.
+/// Cuts n keys into stretches and calls visit(first, count) for each.
+/// If `rows` rows need several register tiles, these share a stretch while it is in the first-level cache.
+/// A single tile gets all n keys.
 template <class Visit>
 HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
   constexpr std::int64_t kSharedKeys = 32;
@@ -218,14 +224,15 @@ HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& 
   for (std::int64_t j = 0; j < n; j += count) visit(j, std::min(count, n - j));
 }
 
-/// Calls visit with `value` as a bool_constant.
+/// Calls visit(bool_constant of `value`).
 template <class Visit>
 HWY_INLINE void with_bool(bool value, const Visit& visit) {
   value ? visit(std::true_type{}) : visit(std::false_type{});
 }
 
-/// Packs rows for score_rows. The rows of a register tile are interleaved in vectors of kN elements, so that one
-/// pointer addresses all of them. load(r, to) writes row r; `buffer` is scratch for packed.shape[1] elements.
+/// Packs rows for score_rows().
+/// The rows of a register tile are interleaved in vectors of kN elements, so that one pointer reaches all of them.
+/// load(r, to) writes row r. `buffer` is scratch for packed.shape[1] elements.
 template <std::int64_t kN, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -238,9 +245,9 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
   });
 }
 
-/// Computes s[r · s_stride + k] = query r · key k for kRows queries and the kKeys keys from `first` on. Rows have
-/// `columns` elements; q is packed by pack_queries. If kPrefetch, also prefetches the rows keys.ahead entries later, at
-/// the rate of the reads.
+/// Computes s[r · s_stride + k] = query r · key k for kRows queries and for the kKeys keys from `first` on.
+/// Rows have `columns` elements. `q` is packed by pack_queries().
+/// With kPrefetch, also prefetches the rows keys.ahead entries later, as fast as it reads rows.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {
@@ -280,8 +287,9 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
   store_sums<T>(acc, s, s_stride);
 }
 
-/// Computes scores(r, j) = row r of `queries` (from pack_queries) · row j of `keys` for j < n. May read up to kTileKeys
-/// rows of `keys` from n on, and write as many columns of `scores`. Rows of `scores` are s_stride apart.
+/// Computes scores(r, j) = query r · row j of `keys` for j < n. `queries` is packed by pack_queries().
+/// May read up to kTileKeys rows of `keys` beyond n, and write as many columns of `scores`.
+/// Rows of `scores` are s_stride apart.
 template <std::int64_t s_stride, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n) {
@@ -300,7 +308,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// Takes the place of PrefetchedRows in a tile that prefetches nothing.
+/// Replaces PrefetchedRows where a register tile prefetches nothing.
 template <typename E>
 struct NoPrefetchedRows {
   NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,
@@ -308,8 +316,9 @@ struct NoPrefetchedRows {
   HWY_INLINE void prefetch_lines() {}
 };
 
-/// Rate of prefetches that keeps pace with a tile that reads `read_bytes` of each row: every `rows` rows, `times` calls
-/// of prefetch_lines().
+/// Rate of prefetches for a tile that reads `read_bytes` of each row:
+/// `times` calls of prefetch_lines() after every `rows` rows.
+/// Prefetches then keep pace with reads.
 struct PrefetchRate {
   constexpr explicit PrefetchRate(std::int64_t read_bytes)
       : rows(std::max(kTileKeys * kLine_bytes / read_bytes, std::int64_t{1})),
@@ -317,9 +326,10 @@ struct PrefetchRate {
   std::int64_t rows, times;
 };
 
-/// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and kVecs vectors from column `first` on.
-/// For each line of values that it reads, prefetches a line of the rows in `all_coming`. This is a PrefetchedRows, or a
-/// NoPrefetchedRows if there is nothing to prefetch.
+/// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and for kVecs vectors from column `first`
+/// on.
+/// For each cache line that it reads, prefetches one line of `all_coming`.
+/// Coming is PrefetchedRows, or NoPrefetchedRows to prefetch nothing.
 template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Coming>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
@@ -330,8 +340,8 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
-  // Derives each row's address from the previous one. Otherwise compilers keep all offsets in registers that the
-  // products need.
+  // Computes each row's address from the previous one.
+  // Without this, compilers keep all offsets in registers that the products need.
   T* to = out;
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
@@ -349,7 +359,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls by kRate.rows, so that the loop has few iterations: branch predictors then predict its exit.
+  // Unrolls by kRate.rows. The loop then has so few iterations that branch predictors predict its exit.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();
@@ -364,14 +374,15 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   all_coming = coming;
 }
 
-/// Returns the number of vectors in a value tile of `rows` rows.
+/// Returns the number of vectors in a value tile that has `rows` rows.
 constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
-/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, `chunk` rows at a time, for kRows rows and all
-/// `columns`. Prefetches the rows values.ahead entries later as Coming, PrefetchedRows or NoPrefetchedRows. Not
-/// inlined, because the caller's variables would take up registers that the products need.
+/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and all `columns`, `chunk` values
+/// at a time.
+/// Prefetches the rows values.ahead entries later, or nothing if Coming is NoPrefetchedRows.
+/// Is not inlined, because the caller's variables would take registers that the products need.
 template <std::int64_t kRows, class Coming, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
@@ -391,8 +402,8 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
   }
 }
 
-/// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n, `chunk` rows of `values` at a time. Rows of
-/// `weights` are weights_stride apart.
+/// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n, `chunk` rows of `values` at a time.
+/// Rows of `weights` are weights_stride apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
                                     std::int64_t n, std::int64_t chunk) {

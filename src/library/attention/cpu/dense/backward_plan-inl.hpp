@@ -73,7 +73,8 @@ struct BackwardPlan {
     dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
-  /// Returns the packed bytes of one head, as a double: sizes of broadcast tensors (stride 0) can overflow int64.
+  /// Returns the packed bytes of one head.
+  /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     const double keys = static_cast<double>(part.blocks) * kBlock;
     const double queries = static_cast<double>(p.group) * static_cast<double>(part.tiles) * kTile;

@@ -119,8 +119,8 @@ class ScoreTerms {
  private:
   static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
-  /// Adds the terms of query i to to[0 … S).
-  /// Uses only maps that differ among queries if `by_query` is true, and only the others if not.
+  /// Adds the terms of query i to to[0 … S), from maps that differ among queries if `by_query`, otherwise from the
+  /// other maps.
   /// Calls found() for each map used.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
@@ -185,7 +185,7 @@ class ScoreTerms {
 };
 
 /// Adds the terms of kRows keys to a register tile of scores.
-/// A term of −∞ replaces the score, because the score may be NaN or ∞ after an overflow, and the sum NaN.
+/// A term of −∞ replaces the score: after an overflow the score may be ∞, and ∞ − ∞ is NaN.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {
   const Tag<T> d;

@@ -105,7 +105,7 @@ class StatisticsWorker {
   }
 
   /// Computes one query tile of query head h.
-  /// Turns count tiles from the end of the sequence: turn 0 is the tile with the last queries.
+  /// Turn 0 is the last tile of the sequence, turn 1 the one before, and so on.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     first_ = (part.tiles - 1 - turn) * kTile;
@@ -230,7 +230,7 @@ class StatisticsWorker {
   }
 
   /// Returns true if means over queries include query i.
-  /// Under a causal mask they exclude the first query: it sees only itself.
+  /// Under a causal mask they exclude the query at position 0, which sees only itself.
   bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
   /// Returns, for query head h, the weight of each key summed over queries, (panels, kNR).
@@ -416,7 +416,7 @@ class StatisticsWorker {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
       const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
-      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // key 0 precedes the listed keys
+      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // key 0, if chosen, precedes the listed keys
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
         multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
