@@ -76,7 +76,7 @@ class Native16ForwardWorker {
   using BlockStrip = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = false;  // false because weigh() rounds differently from weigh_near_maxima()
-  static_assert(kExp2Saturates<float>);  // true: an exponent that is too large makes the sum ∞, and is found there
+  static_assert(kExp2Saturates<float>);            // true: an exponent that is too large makes the sum ∞
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),

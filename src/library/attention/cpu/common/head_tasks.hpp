@@ -22,8 +22,8 @@ inline double shared_head_bytes(int threads) {
 }
 
 /// Returns true if each thread should compute whole key/value heads by itself.
-/// This requires heads of at most `most_bytes` packed bytes.
-/// For an even load, it also requires at least four times the largest head's bytes per thread in total.
+/// This requires that no head has more than `most_bytes` packed bytes.
+/// For an even load, each thread's share of the packed bytes must also be at least four times the largest head.
 /// A thread then packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;

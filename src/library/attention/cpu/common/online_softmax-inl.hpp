@@ -36,8 +36,7 @@ struct SoftmaxStrip : Strip<T> {
   std::int64_t done = 0;     ///< columns before `done` hold exponentials already
   T start[kRows];  ///< minus the running maxima; −∞ in padding rows, so that these change no sum or maximum
   HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents in the block, one per lane
-  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row while near_maxima, one per lane, if max_logit
-                                        ///< is asked for
+  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< with max_logit: largest exponents of each row, one per lane
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
 
@@ -175,7 +174,8 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises the rows' largest scores by the exponents in s.seen, which are relative to the running maxima.
+  /// Raises the rows' largest scores to those that s.seen implies.
+  /// Exponents in s.seen are relative to the running maxima.
   template <std::int64_t kRows>
   void take_seen(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;

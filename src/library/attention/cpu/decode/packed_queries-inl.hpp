@@ -67,8 +67,8 @@ class DotQueries {
     buffer_ = ws.take<BFloat16>("bf16 queries", most_rows, kPairedKeys * query_.shape[0]);
   }
 
-  /// Packs `rows` queries, multiplied by the power of two of the query factor (DotScores). row_of(r) tells where the
-  /// query of row r is.
+  /// Packs `rows` queries. Multiplies them by the part of the query factor that DotScores applies to queries.
+  /// row_of(r) tells where the query of row r is.
   template <class RowOf>
   void pack(std::int64_t rows, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);

@@ -94,7 +94,7 @@ inline constexpr std::int64_t kLine_bytes = 64;
 
 /// Prefetches cache line number `line` of each of kTileKeys rows.
 /// The addresses of these rows begin at `rows` and may be invalid.
-/// Memory streams faster if several rows are read in turn than one row after another (docs/design/decoding.md).
+/// Memory streams faster if lines of several rows alternate than if one row follows another (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
@@ -114,7 +114,8 @@ HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into
   if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
 }
 
-/// Prefetches `count` rows, kTileKeys of them in turn, one call of prefetch_lines() after another.
+/// Prefetches `count` rows, kTileKeys rows at a time. Each call of prefetch_lines() prefetches one line of each of
+/// these.
 template <typename E>
 class PrefetchedRows {
  public:

@@ -88,7 +88,7 @@ struct BackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< rows per tile, keys per block: at most kTile, kBlock; whole strips, panels
+  std::int64_t tile_rows, block_rows;  ///< queries per tile, keys per block, in whole strips and panels
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;

@@ -66,7 +66,8 @@ struct ForwardPlan {
 
   /// Returns true if there is a gate threshold: the rows that it closes are not computed.
   bool selects() const { return p.gate_threshold > 0; }
-  /// Returns the packed bytes of one head, as a double: sizes of broadcast tensors (stride 0) can overflow int64.
+  /// Returns the packed bytes of one head.
+  /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     return sizeof(T) * static_cast<double>(part.panels) * static_cast<double>(kPanel * (p.D + Dv_padded));
   }

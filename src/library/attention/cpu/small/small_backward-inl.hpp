@@ -63,7 +63,7 @@ struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackward
                        plan.longest.S + kMR, kNR<T>);
   }
 
-  View<T, 4> dbias;  ///< sums of ds, transposed like the scores, (places · group, panels, keys, kNR)
+  View<T, 4> dbias;  ///< sums of ds, transposed like the scores, (dbias_places() · group, panels, keys, kNR)
 };
 
 /// Scratch buffers of one thread.
@@ -302,8 +302,8 @@ class SmallBackwardWorker {
     write_query_gradients(visibility, h, i, n);
   }
 
-  /// Computes P and ds of queries r … r + n of the tile, for all keys that any of them sees. n is at most the lanes of
-  /// kVecs vectors.
+  /// Computes P and ds of queries r … r + n of the tile, for all keys that any of these queries sees.
+  /// n is at most the lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
