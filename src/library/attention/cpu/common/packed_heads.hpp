@@ -29,10 +29,8 @@ namespace headgate {
 /// Numbers of parts, heads, tiles, blocks and panels, of one head or summed over several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0,
-               blocks =
-                   0;  ///< number of query tiles, over all query heads; number of key blocks, over all key/value heads
-  std::int64_t panels = 0;  ///< number of key panels, over all key/value heads
+  std::int64_t tiles = 0, blocks = 0;  ///< tiles of all query heads, blocks of all key/value heads
+  std::int64_t panels = 0;             ///< number of key panels, over all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
