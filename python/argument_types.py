@@ -38,7 +38,7 @@ def dictionaries(module):
     attention = types_of(rows, ("q", "k", "v", "gate"))
     of_parts = {
         name for name, _, _, part, forward_only, _ in rows["options"] if part in RING_PARTS and not forward_only
-    }
+    } - {"key_block_size"}  # as in ring.py
     yield "AttentionArguments", attention
     yield "AddedArguments", {name: attention[name] for name in ADDED}
     yield "FlexArguments", {name: attention[name] for name in ADDED if name != "sinks"}

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 NAME = "ring_attention"
 # Input tensors of ring_attention in addition to q, k, v and the gate.
 INPUTS = ("key_lengths", "alibi_slopes", "sinks")
-SCORING, GATING = options_of("scores"), options_of("gate")
+# A ring takes no lists of keys.
+SCORING = tuple(name for name in options_of("scores") if name != "key_block_size")
+GATING = options_of("gate")
 DEFAULTS = {name: OPTIONS[name].default for name in ("layout", *SCORING, *GATING, "threads")}
 KEYS_TAG, GRADIENTS_TAG = 0, 1
 

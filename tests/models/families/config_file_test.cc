@@ -298,7 +298,7 @@ TEST(ConfigFile, Value_Bad_IsNamed) {
   expect_value_refused("hidden_size", 0, ".json: hidden_size is 0 but must be from 1 to 1048576");
   expect_value_refused("vocab_size", std::int64_t{1} << 60, ".json: vocab_size is 1152921504606846976");
   expect_value_refused("num_hidden_layers", 1000000, ".json: num_hidden_layers is 1000000");
-  expect_value_refused("head_dim", 513, ".json: head_dim is 513");
+  expect_value_refused("head_dim", 577, ".json: head_dim is 577");
   expect_value_refused("num_key_value_heads", 3,
                        ".json: num_attention_heads 4 is not a multiple of num_key_value_heads 3");
   expect_value_refused("rms_norm_eps", "x", "rms_norm_eps is \"x\", not a finite number");

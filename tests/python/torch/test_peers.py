@@ -96,6 +96,8 @@ def test_every_case_is_measured_and_correct(measured):
         "forward+backward",
         "pair",
         "pair+backward",
+        "listed",
+        "listed+backward",
         "statistics",
         "layer",
         "layer+backward",

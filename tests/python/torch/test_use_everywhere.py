@@ -69,7 +69,7 @@ class Named(torch.Tensor):
 
 LEFT_TO_PYTORCH = {
     "dropout": (lambda f: f(Q, Q, Q, dropout_p=1.0), "dropout of 1.0 is not supported"),
-    "large heads": (lambda f: f(*[torch.ones(1, 1, 2, 520)] * 3), "at most 512"),
+    "large heads": (lambda f: f(*[torch.ones(1, 1, 2, 584)] * 3), "at most 576"),
     "meta": (lambda f: f(*[Q.to("meta")] * 3), "a tensor on meta"),
     "subclass": (lambda f: f(Q.as_subclass(Named), Q, Q), "a subclass of Tensor"),
     "nested": (
