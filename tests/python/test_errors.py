@@ -85,7 +85,7 @@ def test_types_of_options():
         message = f"attention: there is no argument '{name}'; did you mean {meant}?"
         refused(message, lambda name=name: headgate.attention(Q, K, V, **{name: 1}), TypeError)
     refused(
-        "attention_forward: outputs: 'z' is none of y, lse, attn, weights",
+        "attention_forward: outputs: 'z' is none of y, lse, attn, weights, max_logit",
         lambda: headgate.attention_forward(Q, K, V, outputs=["z"]),
     )
     refused("AttentionOutputs: there is no argument 'z'", lambda: headgate.AttentionOutputs(z=Q), TypeError)
@@ -110,7 +110,9 @@ def test_types_of_options():
         (
             "narrow_keys: key_indices is given but its entries number all keys: make lists of the range's keys, numbered "
             "from 0",
-            lambda: headgate.narrow_keys(0, 5, q=Q, k=K, key_indices=torch.zeros(Q.shape[-2], 1, dtype=torch.int32)),
+            lambda: headgate.narrow_keys(
+                0, 5, q=Q, k=K, v=V, key_indices=torch.zeros(Q.shape[-2], 1, dtype=torch.int32)
+            ),
         ),
         ("narrow_keys: begin is 'a' but must be a whole number", lambda: headgate.narrow_keys("a", 5, q=Q, k=K)),
         ("set_target: name is 5 but must be a str", lambda: headgate.set_target(5)),

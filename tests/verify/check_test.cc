@@ -20,6 +20,14 @@
 namespace headgate::verify {
 namespace {
 
+/// Returns the largest of every `length` values.
+std::vector<double> largest_of_runs(const std::vector<double>& values, std::int64_t length) {
+  std::vector<double> largest;
+  for (auto at = values.begin(); at != values.end(); at += length)
+    largest.push_back(*std::max_element(at, at + length));
+  return largest;
+}
+
 /// The oracle in the kernels' place.
 Kernels oracle_kernels() {
   Kernels kernels;
@@ -29,6 +37,9 @@ Kernels oracle_kernels() {
     write_all(out.attn, f.attn);
     write_all(out.lse, f.lse);
     write_all(out.weights, f.weights);
+    const std::int64_t T = in.q.shape[2];
+    const bool by_head = out.max_logit.present() && out.max_logit.shape[2] != T;
+    write_all(out.max_logit, by_head ? largest_of_runs(f.max_logit, T) : f.max_logit);
   };
   kernels.backward = [](const AttentionGradients& out, const AttentionInputs& in, const AttentionSaved&,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
