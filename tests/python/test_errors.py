@@ -107,13 +107,6 @@ def test_types_of_options():
             "attention_merge: parts is 5 but must be a sequence of pairs (attn, lse)",
             lambda: headgate.attention_merge(5),
         ),
-        (
-            "narrow_keys: key_indices is given but its entries number all keys: make lists of the range's keys, numbered "
-            "from 0",
-            lambda: headgate.narrow_keys(
-                0, 5, q=Q, k=K, v=V, key_indices=torch.zeros(Q.shape[-2], 1, dtype=torch.int32)
-            ),
-        ),
         ("narrow_keys: begin is 'a' but must be a whole number", lambda: headgate.narrow_keys("a", 5, q=Q, k=K)),
         ("set_target: name is 5 but must be a str", lambda: headgate.set_target(5)),
         ("set_target: name is missing", headgate.set_target),
@@ -144,6 +137,14 @@ def test_types_of_options():
 )
 def test_wrong_types_are_named_in_one_line(message, call):
     refused(message, call, TypeError)
+
+
+def test_ranges_of_keys_refuse_lists():
+    lists = torch.zeros(Q.shape[-2], 1, dtype=torch.int32)
+    refused(
+        "narrow_keys: key_indices is given but its entries number all keys: make lists of the range's keys, numbered from 0",
+        lambda: headgate.narrow_keys(0, 5, q=Q, k=K, v=V, key_indices=lists),
+    )
 
 
 def test_backward_bad_array_is_refused():
