@@ -312,7 +312,7 @@ void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOpt
   if (arg.view.shape[2] != p.T) call.shape(arg, "(B|1,Hkv|1,T,K)", full);
   call.broadcastable(arg, full, "(B|1,Hkv|1,T,K)", "(B,Hkv,T,K)");
   p.inputs.key_indices = broadcast_to(in.key_indices, full);
-  const auto [Bs, Hs, T, K] = arg.view.shape;
+  const std::int64_t K = full[3];
   const Shape& strides = arg.view.strides;
   const auto check_row = [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t S) {
     const std::int64_t at = b * strides[0] + h * strides[1] + i * strides[2];
@@ -323,13 +323,13 @@ void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOpt
       check_list(call, static_cast<const std::int64_t*>(arg.view.data) + at, strides[3], K, blocks, {b, h, i});
     }
   };
-  for (std::int64_t b = 0; b < Bs; ++b) {
-    for (std::int64_t h = 0; h < Hs; ++h) {
+  for (std::int64_t b = 0; b < arg.view.shape[0]; ++b) {
+    for (std::int64_t h = 0; h < arg.view.shape[1]; ++h) {
       for (std::int64_t n = 0; p.packed() && n < p.N; ++n) {
         const Sequence s = p.sequence(n);
         for (std::int64_t i = s.q0; i < s.q0 + s.T; ++i) check_row(b, h, i, s.S);
       }
-      for (std::int64_t i = 0; !p.packed() && i < T; ++i) check_row(b, h, i, p.S);
+      for (std::int64_t i = 0; !p.packed() && i < p.T; ++i) check_row(b, h, i, p.S);
     }
   }
 }

@@ -96,7 +96,7 @@ class OutputRows {
       const std::int64_t count = std::min(kMost, n - r0);
       for (std::int64_t r = 0; r < count; ++r) {
         const T sum = sums[r0 + r];
-        logits[r] = static_cast<double>(sum == sum ? largest[r0 + r] : sum) * kLn2;
+        logits[r] = static_cast<double>(std::isnan(sum) ? sum : largest[r0 + r]) * kLn2;
       }
       store_column(max_logit_, logits, rows + r0, count);
     }
