@@ -170,7 +170,8 @@ typedef struct headgate_attention_inputs {
                                          permit it. Entry -1 is empty, and an entry counts once however often it is
                                          listed. Other entries must be at least 0 and below S / key_block_size, rounded
                                          up. In a packed batch, keys are numbered within the query's sequence, and S is
-                                         S_n. Time and memory grow with K, not with S */
+                                         S_n. The time of both passes grows with K, not with S;
+                                         statistics compute all scores */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)

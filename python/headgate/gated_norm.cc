@@ -19,8 +19,7 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// kPositional counts the inputs that may be given by position: all of them. kRequired counts the required ones: x. kX
-/// describes x; y and dy are arrays of the same kind.
+/// All inputs may be given by position, and x is required. kX is the row of x, whose kind y and dy share.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 

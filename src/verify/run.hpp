@@ -53,7 +53,7 @@ struct RunKernels {
 };
 
 struct RunResult {
-  std::size_t problems = 0;           ///< number of problems checked; a mismatch is in the last one checked
+  std::size_t problems = 0;           ///< number of problems checked; the first mismatch ends the run
   std::size_t left_out = 0;           ///< number of listed problems not checked for lack of time
   std::vector<TargetErrors> targets;  ///< one entry for every implementation that this CPU can run
   std::optional<std::string> mismatch;

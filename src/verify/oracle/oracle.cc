@@ -486,7 +486,7 @@ class BackwardPass {
   /// Returns the magnitude of weight j.
   double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
 
-  /// Adds p m do to row j of dv, where m is the weight's dropout factor.
+  /// Adds p · m · do to row j of dv: p is the weight of key j, and m its dropout factor.
   void add_dv(const Row& row, const RowGradient& g, const RowPlace& at, std::int64_t j) {
     const double p = row.p[j], m = row.kept[j], p_abs = weight_magnitude(row, j);
     for (std::int64_t d = 0; d < n_.Dv; ++d) {

@@ -88,6 +88,17 @@ TEST(Cancel, FewQueries_Cancelled_EndAtASplit) {
   expect_cancellable(forward_of(problem), 2);
 }
 
+TEST(Cancel, ListsOfKeys_Cancelled_EndAtARowOrABlock) {
+  for (const std::int64_t T : {2, 200}) {  // threads share the blocks of few rows
+    CaseSpec spec = spec_of(1, 2, T, 3000);
+    spec.key_indices = DType::i32;
+    spec.list_entries = 800;
+    verify::Case problem(spec);
+    expect_cancellable(forward_of(problem), 2);
+    expect_cancellable(backward_of(problem), 2);
+  }
+}
+
 TEST(Cancel, Statistics_Cancelled_EndAtATile) {
   verify::Case problem(spec_of(1, 2, 700, 700));
   attention_forward(problem.saving_outputs(), problem.inputs(), problem.options());

@@ -45,6 +45,22 @@ TEST(KeyLists, LongLists_SeveralChunksOfQueries_MatchTheOracle) {
   expect_both(spec);
 }
 
+/// Lists that are short for their sequence are sorted, and their keys form long ranges in the backward pass.
+TEST(KeyLists, ShortLists_OfLongSequences_MatchTheOracle) {
+  CaseSpec spec = listed(7, 9100, 3);
+  spec.D = spec.Dv = 4;
+  spec.threads = 3;
+  for (const std::int64_t block : {1, 5}) {
+    spec.key_block_size = block;
+    expect_both(spec);
+    spec.absent_gradients = verify::kDk;
+    expect_both(spec);
+    spec.absent_gradients = verify::kDv | verify::kDq;
+    expect_both(spec);
+    spec.absent_gradients = 0;
+  }
+}
+
 TEST(KeyLists, Softcap_BiasOfSeveralShapes_MatchesTheOracle) {
   for (const verify::MapSpec& bias :
        {verify::MapSpec{true, true, true, true}, verify::MapSpec{true, false, false, false},
@@ -74,7 +90,7 @@ TEST(KeyLists, Blocks_LastOneCut_MatchTheOracle) {
   expect_both(spec);
 }
 
-/// Lists of all keys, in any order, compute attention without lists.
+/// Order and repetition of entries change nothing.
 TEST(KeyLists, ListOfAllKeys_AnyOrder_GivesTheSameBits) {
   constexpr std::int64_t kT = 5, kS = 300;
   CaseSpec spec = sized(kT, kS, 16, 16);

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Replaces the placeholder `mark` of the page's template by `text`. Throws Error if the placeholder is missing.
+/// Replaces `mark` in the page's template by `text`. Throws Error if the template lacks `mark`.
 void put(std::string& page, std::string_view mark, std::string_view text) {
   const std::size_t at = page.find(mark);
   require(at != std::string::npos, "the page's template lacks {}", mark);

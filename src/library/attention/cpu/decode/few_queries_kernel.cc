@@ -451,24 +451,11 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
   cancellation.throw_if_seen();
 }
 
-template <typename T, typename E>
-void plan_few_queries(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  slot.emplace<PlannedKernel<FewQueriesPlan<T, E>, FewQueriesBuffers<T>, run_few_queries<T, E>>>(problem, list);
-}
-
 template <typename T>
 void few_queries_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  const DType stored = problem.inputs.k.dtype;
-  if (stored == DType::i8) return plan_few_queries<T, std::int8_t>(problem, list, slot);
-  if constexpr (std::is_same_v<T, double>) {
-    plan_few_queries<double, double>(problem, list, slot);
-  } else {
-    switch (stored) {
-      case DType::bf16: return plan_few_queries<float, BFloat16>(problem, list, slot);
-      case DType::f16: return plan_few_queries<float, Float16>(problem, list, slot);
-      default: return plan_few_queries<float, float>(problem, list, slot);
-    }
-  }
+  with_stored_type<T, true>(problem.inputs.k.dtype, [&]<typename E>() {
+    slot.emplace<PlannedKernel<FewQueriesPlan<T, E>, FewQueriesBuffers<T>, run_few_queries<T, E>>>(problem, list);
+  });
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -31,6 +31,24 @@ struct StoredRows {
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
 
+/// Calls visit.operator()<E>() with the element type E of stored k and v, for products in T. Their dtype is that of the
+/// queries or, if kMayBeBytes, i8.
+template <typename T, bool kMayBeBytes, class Visit>
+void with_stored_type(DType stored, const Visit& visit) {
+  if constexpr (kMayBeBytes) {
+    if (stored == DType::i8) return visit.template operator()<std::int8_t>();
+  }
+  if constexpr (std::is_same_v<T, double>) {
+    visit.template operator()<double>();
+  } else {
+    switch (stored) {
+      case DType::bf16: return visit.template operator()<BFloat16>();
+      case DType::f16: return visit.template operator()<Float16>();
+      default: return visit.template operator()<float>();
+    }
+  }
+}
+
 /// Returns true if load_stored has vector code for E.
 template <typename T, typename E>
 constexpr bool loads_stored() {

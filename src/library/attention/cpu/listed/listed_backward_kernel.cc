@@ -85,7 +85,7 @@ struct ListedBackwardPlan {
   std::int64_t chunk = 1;           ///< queries per chunk
   bool dbias_over_queries = false;  ///< true if each element of dbias is a sum over queries
   bool dbias_copied = false;        ///< true if dbias accumulates in a copy in T
-  bool keeps_unsloped = false;      ///< true if ds is also kept without the softcap's derivative, for dbias
+  bool keeps_unsloped = false;      ///< true if dbias needs a second copy of ds, without the softcap's derivative
   int threads = 1;
 };
 
@@ -460,25 +460,13 @@ void run_listed_backward(const ListedBackwardPlan<T>& plan, const ListedBackward
   cancellation.throw_if_seen();
 }
 
-template <typename T, typename E>
-void plan_listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
-                          WorkSlot& slot) {
-  slot.emplace<PlannedKernel<ListedBackwardPlan<T>, ListedBackwardBuffers<T, E>, run_listed_backward<T, E>>>(
-      problem, list, sink_parts);
-}
-
 template <typename T>
 void listed_backward_typed(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                            WorkSlot& slot) {
-  if constexpr (std::is_same_v<T, double>) {
-    plan_listed_backward<double, double>(problem, sink_parts, list, slot);
-  } else {
-    switch (problem.inputs.k.dtype) {
-      case DType::bf16: return plan_listed_backward<float, BFloat16>(problem, sink_parts, list, slot);
-      case DType::f16: return plan_listed_backward<float, Float16>(problem, sink_parts, list, slot);
-      default: return plan_listed_backward<float, float>(problem, sink_parts, list, slot);
-    }
-  }
+  with_stored_type<T, false>(problem.inputs.k.dtype, [&]<typename E>() {
+    slot.emplace<PlannedKernel<ListedBackwardPlan<T>, ListedBackwardBuffers<T, E>, run_listed_backward<T, E>>>(
+        problem, list, sink_parts);
+  });
 }
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -376,25 +376,12 @@ void run_listed_forward(const ListedForwardPlan<T>& plan, const ListedForwardBuf
   cancellation.throw_if_seen();
 }
 
-template <typename T, typename E>
-void plan_listed_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  slot.emplace<PlannedKernel<ListedForwardPlan<T>, ListedForwardBuffers<T, E>, run_listed_forward<T, E>>>(problem,
-                                                                                                          list);
-}
-
 template <typename T>
 void listed_forward_typed(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
-  const DType stored = problem.inputs.k.dtype;
-  if (stored == DType::i8) return plan_listed_forward<T, std::int8_t>(problem, list, slot);
-  if constexpr (std::is_same_v<T, double>) {
-    plan_listed_forward<double, double>(problem, list, slot);
-  } else {
-    switch (stored) {
-      case DType::bf16: return plan_listed_forward<float, BFloat16>(problem, list, slot);
-      case DType::f16: return plan_listed_forward<float, Float16>(problem, list, slot);
-      default: return plan_listed_forward<float, float>(problem, list, slot);
-    }
-  }
+  with_stored_type<T, true>(problem.inputs.k.dtype, [&]<typename E>() {
+    slot.emplace<PlannedKernel<ListedForwardPlan<T>, ListedForwardBuffers<T, E>, run_listed_forward<T, E>>>(problem,
+                                                                                                            list);
+  });
 }
 
 }  // namespace headgate::HWY_NAMESPACE
