@@ -49,9 +49,9 @@ auto interruptible(const Keywords& keywords, ExecutionContext& context, const Ca
     const nb::gil_scoped_release released;
     return call();
   } catch (const Cancelled&) {
-    nb::python_error raised;
+    nb::python_error raised;  // takes the pending exception before count_written() runs
     keywords.count_written();
-    throw raised;
+    throw raised;  // NOLINT(misc-throw-by-value-catch-by-reference)
   }
 }
 
