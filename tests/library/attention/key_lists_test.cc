@@ -11,7 +11,6 @@ namespace headgate {
 namespace {
 
 using verify::CaseSpec;
-using verify::GateInput;
 
 CaseSpec listed(std::int64_t T, std::int64_t S, std::int64_t K) {
   CaseSpec spec = sized(T, S, 16, 8);
