@@ -106,6 +106,7 @@ Keywords::Keywords(const CallSpec& spec, const nb::args& positional, const nb::k
                                     [name](const ArgumentText& argument) { return argument.name == name; });
     if (known == arguments.end()) {
       std::vector<std::string_view> names;
+      names.reserve(arguments.size());
       for (const ArgumentText& argument : arguments) names.emplace_back(argument.name);
       fail(spec, formatted("there is no argument '{}'{}", name, meant_instead_of(name, names)));
     }

@@ -15,7 +15,7 @@ struct NormCaseSpec;
 /// A way to run a problem: a backend and, for the CPU backend, a vector target. Each supported target is listed once.
 /// The target that supports native16 is listed again for each kind of native16 products that the CPU has.
 struct Implementation {
-  std::string name;      ///< target, or backend if it has no targets; then the kind of products
+  std::string name;      ///< "TARGET", "TARGET PRODUCTS", or the backend if it has no targets
   std::string backend;   ///< argument of set_backend
   std::string target;    ///< argument of set_target; empty if the backend has no targets
   std::string products;  ///< argument of set_native16_products; empty: the default kind

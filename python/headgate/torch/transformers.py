@@ -230,14 +230,14 @@ def attention_forward(
     attention_mask is a mask from make_mask: a KeyMask; a tensor (B,1,T,S), true where visible, including windows; or
     None. For None, the module's is_causal and sliding_window define the mask. A floating-point mask from the caller is
     added to the scores. position_bias (B|1,Hq|1,T|1,S) is also added, and has a gradient. cu_seq_lens_q and
-    cu_seq_lens_k (N+1) give the first token of each sequence in a row; without them, the KeyMask may.
+    cu_seq_lens_k (N+1) give the first token of each sequence in a row; if they are absent, a KeyMask can give them.
 
     indices (B,T,K) are the keys visible to all heads, in addition to the mask's restrictions. block_indices (B,G,T,K)
     are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, -1 in unused entries.
-    s_aux (Hq), or sinks of the shape (Hq) or (B|1,Hq,T,1), of each query, holds the logits of sinks. It has a gradient.
+    s_aux (Hq) are the sink logits of the heads. sinks are such logits (Hq), or one logit for each query (B|1,Hq,T,1).
+    Both have gradients.
 
-    A cache must be one that the model has already updated. Paged caches, which attention itself would read, are
-    rejected. Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
+    A cache must be one that the model has already updated. Paged caches are rejected: key does not hold their keys. Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
     """
     what = f"{NAME}: {type(module).__name__}"
     for name in foreign_arguments.CACHES:

@@ -40,7 +40,9 @@ class TokenFile {
   const TokenFileKey& key() const { return key_; }
   std::int64_t size() const { return size_; }  ///< in tokens
   std::int64_t vocab() const { return vocab_; }
-  std::uint64_t left_out() const { return left_out_; }  ///< bytes of the text without a token
+  std::uint64_t left_out() const {
+    return left_out_;
+  }  ///< number of bytes in the text for which the tokenizer has no token
 
   /// Copies ids [begin, begin + count) to out(count). The range must lie in the file. Throws io::FileError if the file
   /// has changed and one of these ids is outside the vocabulary.

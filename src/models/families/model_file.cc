@@ -252,7 +252,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
-/// Reports progress: the fraction of parameters read after `parameter`.
+/// Reports progress once `parameter` has been read: the fraction of all parameters read so far.
 void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
   io::report_work("reading ", weights_->path(),
                   static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));

@@ -25,8 +25,9 @@ void write_tensors(const std::string& path, const ParameterTable& table, const s
 /// also accepts f16 and bf16 and widens them.
 enum class StoredAs { f32, any_float };
 
-/// Returns one buffer (total) for each suffix. Checks that all tensors exist before allocating. Throws io::FileError if
-/// the file is faulty, or if a tensor is missing, is unknown, is not finite, or has the wrong shape or type.
+/// Returns a buffer of table.total() elements for each suffix of tensor names. Checks that all tensors exist before
+/// allocating. Throws io::FileError if the file is faulty, or if a tensor is missing, is unknown, is not finite, or has
+/// the wrong shape or type.
 std::vector<std::vector<float>> read_tensors(const std::string& path, const ParameterTable& table,
                                              const std::vector<std::string>& suffixes, StoredAs stored);
 

@@ -243,9 +243,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // Computes an expert with one token in place, without copying rows, as is common in decoding. With a down bias,
-    // takes the general path: it adds the bias to the product before `out`, so that results do not depend on how many
-    // tokens chose the expert.
+    // An expert with one token, the usual case in decoding, works in place and copies no rows. With a down bias, the
+    // general path runs: it adds the bias before it adds the sum to `out`. Results must not depend on how many tokens
+    // chose the expert.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);

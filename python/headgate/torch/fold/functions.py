@@ -31,14 +31,14 @@ def attention(
         k: (*, H, S, D).
         v: (*, H, S, Dv).
         biases: tensors that broadcast to (*, H, T, S). A bias that leading dimensions share is neither expanded nor
-            copied, and its gradient is summed over them. A bias of keys, (*, 1, 1, S), that requires no gradient stands
-            beside those of pairs; others are added to them. -inf hides a key.
+            copied, and its gradient is summed over them. All biases are summed,
+            except that biases of keys, (*, 1, 1, S), without gradient are summed separately. -inf hides a key.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
 
     Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
     one-line message for tensors that do not fit together, and for a bias of keys that holds only 0 and 1. Raises
-    TypeError for what is no tensor, and for a tensor in place of the sequence of biases.
+    TypeError if an argument is not a tensor, or if biases is a tensor instead of a sequence of tensors.
     """
     what = "fold.attention"
     for name, x in (("q", q), ("k", k), ("v", v)):
@@ -67,7 +67,7 @@ def attention(
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Returns the biases, or raises TypeError for a tensor in their place."""
+    """Returns `biases`. Raises TypeError if it is a tensor instead of a sequence of tensors."""
     if isinstance(biases, Tensor):
         raise TypeError(f"{what}: biases is a tensor of shape {shape_of(biases)} but must be a sequence: write [bias]")
     return biases

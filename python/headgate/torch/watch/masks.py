@@ -30,8 +30,8 @@ def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 
 def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
-    """Finds the rules of a mask (B|1,H|1,T|1,S), true where visible. Reads it, so masks on other devices than CPUs
-    stay as they are."""
+    """Finds the rules that a mask (B|1,H|1,T|1,S), true where visible, follows. This reads the mask's values, so only
+    masks on CPUs are analysed; others are returned as masks."""
     if visible is None or visible.shape[-2] == 1 or visible.device.type != "cpu" or visible.shape[1] != 1 or T > S:
         return Rules(mask=visible, bias=bias)
     if torch.equal(visible, visible[:, :, :1].expand_as(visible)) and T > 1:

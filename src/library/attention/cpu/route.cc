@@ -116,12 +116,13 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// Declines sequences that other kernels, which pack K and V, compute faster:
+/// Says why few_queries, which does not pack K and V, should not compute a sequence; null if it should.
+/// Kernels that pack K and V are faster for:
 ///   many query rows per key (docs/design/decoding.md);
-///   packed heads that stay in cache (docs/design/forward.md);
+///   heads whose packed K and V fit in the cache (docs/design/forward.md);
 ///   small heads (docs/design/small-sequences.md).
-/// Also declines sequences with few keys, where a weight near 1 is common.
-/// For them, scores must be bitwise identical to those of the backward pass (docs/reference/numerics.md).
+/// If several queries see few keys, weights near 1 are common. The forward pass must then compute scores with the same
+/// bits as the backward pass (docs/reference/numerics.md), which few_queries does not.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   if (p.outputs.weights.present()) return "weights are asked for";

@@ -106,8 +106,10 @@ struct ChunkNumbers {
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;      ///< (R,kChunk) products q · k of each token in scan 2, and dy · u in scans 3 and 4
-  View<T, 2> overlaps;  ///< (2,kChunk) dot products of the vectors that two consecutive tokens apply to the state
+  View<T, 2> dots;  ///< (R,kChunk) products q · k of each token in scan 2, and dy · u in scans 3 and 4
+  /// (2,kChunk) dot product of the vector by which token t multiplies the state with each of the vectors, at most two,
+  /// that token t − 1 adds to it as outer products
+  View<T, 2> overlaps;
 };
 
 /// Scratch of one thread for the scans. In scans 3 and 4 the state is transposed: its rows are features of v.

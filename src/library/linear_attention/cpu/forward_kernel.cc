@@ -40,7 +40,7 @@ struct LinearForwardBuffers {
 
   DecayFactors<T> factors;
   View<T, 1> state;    ///< the column blocks of a state, one after the other
-  View<T, 2> reads;    ///< (kChunk,D) k times the decay factors before any rescaling
+  View<T, 2> reads;    ///< (kChunk,D) k ∘ the decay factors as they were before the token's rescaling
   View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
   View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
   View<T, 2> values;   ///< (kChunk,Dv)

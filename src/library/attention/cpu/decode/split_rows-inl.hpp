@@ -65,10 +65,10 @@ class SplitRows {
 
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
-  /// Selects a sequence and head, whose rows are multiplied with `rows_against` query rows.
-  /// Rows are read in place if their layout allows it, otherwise converted to T first.
-  /// Reading in place is faster even if several query tiles convert the same row.
-  /// `dots` means that bf16 dot products read the rows in place in any case.
+  /// Selects a sequence and head. `rows_against` is the number of query rows by which each row is multiplied.
+  /// If their layout allows it, rows are read from the caller's tensor, and each query tile converts them to T.
+  /// That is faster than one conversion into a buffer, which serves other layouts.
+  /// With `dots`, the caller computes bf16 dot products, which always read the caller's tensor.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;

@@ -91,7 +91,7 @@ struct StatisticsPlan {
   int threads = 1;
 
  private:
-  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // one more for the turn
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // and one element of `turns`
 };
 
 /// Scratch buffers of one thread.
