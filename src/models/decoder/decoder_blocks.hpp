@@ -16,10 +16,12 @@ struct LayerCache {
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Returns whether the cache can be truncated to its first `length` tokens.
-  bool can_truncate(std::int64_t length) const {
-    if (delta) return delta->can_truncate(length);
-    return length == 0 || (length >= attention->least_length() && length <= attention->length());
+  /// Keeps what truncate() needs to go back to the current length, until `most` later marks. Attention with a window
+  /// keeps it until the next mark.
+  void mark(std::int64_t most) { attention ? attention->mark() : delta->mark(most); }
+  /// Returns the largest length ≤ `length` to which truncate() can go.
+  std::int64_t reachable(std::int64_t length) const {
+    return attention ? attention->reachable(length) : delta->reachable(length);
   }
   void truncate(std::int64_t length) { attention ? attention->truncate(length) : delta->truncate(length); }
   std::size_t bytes() const { return attention ? attention->bytes() : delta->bytes(); }

@@ -250,7 +250,7 @@ struct CachedDecoder::State {
   virtual std::size_t step_weight_bytes() const = 0;
 
   std::int64_t length() const { return caches.front().length(); }
-  bool can_truncate(std::int64_t length) const;
+  std::int64_t reachable(std::int64_t length) const;
   void truncate(std::int64_t length);
 
   /// Returns the buffers for T new tokens per sequence: those in `kept` if they have this size, otherwise new ones.
@@ -326,8 +326,13 @@ void CachedDecoder::State::append_through(Pass<A>& pass, View<float, 3> logits, 
   }
 }
 
-bool CachedDecoder::State::can_truncate(std::int64_t length) const {
-  return std::all_of(caches.begin(), caches.end(), [&](const LayerCache& cache) { return cache.can_truncate(length); });
+std::int64_t CachedDecoder::State::reachable(std::int64_t length) const {
+  std::int64_t before = -1;
+  while (length != before) {  // a length that one layer reaches may be out of another's reach
+    before = length;
+    for (const LayerCache& cache : caches) length = cache.reachable(length);
+  }
+  return length;
 }
 
 void CachedDecoder::State::truncate(std::int64_t length) {
@@ -467,11 +472,20 @@ std::int64_t CachedDecoder::length() const { return state_->length(); }
 
 void CachedDecoder::truncate(std::int64_t length) {
   require(length >= 0 && length <= this->length(), "decoder: cannot be cut to {} tokens of {}", length, this->length());
-  require(
-      state_->can_truncate(length),
-      "decoder: cannot be cut to {} tokens of {}: a window has dropped tokens, or a recurrent state cannot forget them",
-      length, this->length());
+  require(reachable(length) == length,
+          "decoder: cannot be cut to {} tokens of {}: a window has dropped tokens, or a recurrent state cannot forget "
+          "them; it can be cut to {}",
+          length, this->length(), reachable(length));
   state_->truncate(length);
+}
+
+std::int64_t CachedDecoder::reachable(std::int64_t length) const {
+  return state_->reachable(std::clamp<std::int64_t>(length, 0, this->length()));
+}
+
+void CachedDecoder::mark(std::int64_t most) {
+  require(most >= 1, "decoder: {} marks, but there must be at least 1", most);
+  for (LayerCache& cache : state_->caches) cache.mark(most);
 }
 
 const DecoderConfig& CachedDecoder::config() const { return state_->config; }

@@ -61,10 +61,17 @@ class CachedDecoder {
 
   /// Returns the current number of tokens per sequence.
   std::int64_t length() const;
-  /// Keeps the first `length` tokens of each sequence. Throws Error if `length` exceeds length(), if a sliding window
-  /// has dropped keys that the next token needs, or if a recurrent state cannot go back. A length of 0 is always
-  /// allowed.
+  /// Keeps the first `length` tokens of each sequence, bitwise as if no others had been appended. Throws Error if
+  /// `length` exceeds length(), or unless reachable(length) is `length`.
   void truncate(std::int64_t length);
+  /// Returns the largest length ≤ `length` to which truncate() can go. Any length can be reached if all layers are full
+  /// attention. Layers with a sliding window need the keys that the next token sees. Recurrent layers go back to the
+  /// length before the last pass, and to marked lengths. A length of 0 can always be reached.
+  std::int64_t reachable(std::int64_t length) const;
+  /// Keeps what is needed to go back to the current length. Recurrent layers keep it until `most` ≥ 1 later marks, each
+  /// at the cost of one state. Layers with a sliding window keep it until the next mark, at the cost of the keys and
+  /// values since the mark. If std::bad_alloc is thrown, some layers have the mark; decoding can go on.
+  void mark(std::int64_t most);
 
   const DecoderConfig& config() const;
   const CachedDecoderOptions& options() const;  ///< options with capacity and context resolved

@@ -14,35 +14,32 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
     : decoder_(decoder), tokenizer_(tokenizer), chat_(chat), options_(std::move(options)) {
   options_.end_ids = chat_.end_ids();
   if (!system.empty()) beginning_.push_back({"system", system});
-  messages_ = beginning_;
+  now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. If the text begins with text_ and a token begins where text_ ends,
-/// keeps ids_ for that beginning. Otherwise returns the tokens of the whole text.
+/// Returns the tokens of a rendered conversation. If the text begins with now_.text and a token begins where now_.text
+/// ends, keeps now_.ids for that beginning. Otherwise returns the tokens of the whole text.
 std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
-  const auto behind =
-      std::find_if(spans.begin(), spans.end(), [this](const tokenize::Span& span) { return span.end > text_.size(); });
-  const bool goes_on = !text_.empty() && written.text.starts_with(text_) && behind != spans.end();
-  if (!goes_on || behind->begin < text_.size()) return written.tokens.ids;
-  std::vector<std::int32_t> out = ids_;
+  const auto behind = std::find_if(spans.begin(), spans.end(),
+                                   [this](const tokenize::Span& span) { return span.end > now_.text.size(); });
+  const bool goes_on = !now_.text.empty() && written.text.starts_with(now_.text) && behind != spans.end();
+  if (!goes_on || behind->begin < now_.text.size()) return written.tokens.ids;
+  std::vector<std::int32_t> out = now_.ids;
   out.insert(out.end(), written.tokens.ids.begin() + (behind - spans.begin()), written.tokens.ids.end());
   return out;
 }
 
-/// Truncates the decoder to `tokens` tokens, or to none if that is impossible: a window may have dropped keys, and a
-/// recurrent state cannot go back.
+/// Truncates the decoder to at most `tokens` tokens, to as many of them as it can go back to.
 void Conversation::keep_in_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
-  try {
-    decoder_.truncate(static_cast<std::int64_t>(tokens));
-  } catch (const Error&) {
-    decoder_.truncate(0);
-  }
+  decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));
 }
 
 Generated Conversation::ask(const std::string& question, const GenerateHooks& hooks) {
-  std::vector<Message> messages = messages_;
+  Turns before = now_;
+  before.read = static_cast<std::size_t>(decoder_.length());
+  std::vector<Message> messages = now_.messages;
   messages.push_back({"user", question});
   const Chat::Written written = chat_.write(messages);
   std::vector<std::int32_t> ids = with_kept_answers(written);
@@ -51,37 +48,46 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
   require(tokens <= decoder_.capacity(), "with this question the conversation has {} tokens, but there is room for {}",
           tokens, decoder_.capacity());
 
-  const auto same =
-      static_cast<std::size_t>(std::mismatch(ids.begin(), ids.end(), ids_.begin(), ids_.end()).first - ids.begin());
+  const auto same = static_cast<std::size_t>(
+      std::mismatch(ids.begin(), ids.end(), now_.ids.begin(), now_.ids.end()).first - ids.begin());
   keep_in_decoder(std::min(same, ids.size() - 1));  // processes at least the last token, to get its logits
-  left_out_ = ids_.empty() ? written.tokens.left_out
-                           : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
+  left_out_ = now_.ids.empty() ? written.tokens.left_out
+                               : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
   asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
-  ids_ = std::move(ids);
-  text_.clear();
+  now_.ids = std::move(ids);
+  now_.text.clear();
+  if (decoder_.length() > 0) decoder_.mark(kMarks);
 
   GenerateOptions options = options_;
-  options.sampling.seed += turns_++;
+  options.sampling.seed += now_.count++;
   // The decoder lacks the last token of the previous answer: it was chosen but not processed. If a hook interrupted the
   // previous question, the decoder also lacks the rest of that question.
   const auto read = static_cast<std::size_t>(decoder_.length());
-  Generated result = generate(decoder_, tokenizer_, std::span(ids_).subspan(read), options, hooks);
+  Generated result = generate(decoder_, tokenizer_, std::span(now_.ids).subspan(read), options, hooks);
   std::vector<std::int32_t> answer = result.ids;
   if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token in the next turn
-  ids_.insert(ids_.end(), answer.begin(), answer.end());
-  text_ = written.text;
-  for (const std::int32_t id : answer) text_ += tokenizer_.bytes(id);
+  now_.ids.insert(now_.ids.end(), answer.begin(), answer.end());
+  now_.text = written.text;
+  for (const std::int32_t id : answer) now_.text += tokenizer_.bytes(id);
   messages.push_back(answer_message(tokenizer_.decode(answer)));
-  messages_ = std::move(messages);
+  now_.messages = std::move(messages);
+  earlier_.push_back(std::move(before));
   return result;
+}
+
+bool Conversation::undo() {
+  if (earlier_.empty()) return false;
+  now_ = std::move(earlier_.back());
+  earlier_.pop_back();
+  keep_in_decoder(now_.read);
+  return true;
 }
 
 void Conversation::clear() {
   decoder_.truncate(0);
-  ids_.clear();
-  text_.clear();
-  messages_ = beginning_;
-  turns_ = 0;
+  now_ = {};
+  now_.messages = beginning_;
+  earlier_.clear();
 }
 
 }  // namespace headgate::generate

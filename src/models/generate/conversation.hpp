@@ -25,12 +25,16 @@ class Conversation {
   /// it. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error as generate() and Chat::write()
   /// do; the question is then not in the conversation.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
+  /// Removes the last turn: the question, its answer and their random numbers. Returns false if there is none. The
+  /// decoder goes back to the beginning of that turn if it can, so that the next question costs only its new tokens.
+  /// Full attention always can, recurrent layers for the last kMarks turns, and layers with a window for the last turn.
+  bool undo();
   /// Removes all turns.
   void clear();
 
   /// Returns the tokens of all turns. An answer keeps the tokens that the model chose if the template writes its text
   /// unchanged and a token begins right after that text. Otherwise the template's text is tokenized anew.
-  const std::vector<std::int32_t>& ids() const { return ids_; }
+  const std::vector<std::int32_t>& ids() const { return now_.ids; }
   /// Returns the prompt of the last turn from its first token that differs from the earlier conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
   /// Returns how many bytes of the last question have no token in the vocabulary. For the first turn, counts all bytes
@@ -39,6 +43,8 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
+  static constexpr std::int64_t kMarks = 4;  ///< each costs one state of each recurrent layer
+
   std::vector<std::int32_t> with_kept_answers(const Chat::Written& written) const;
   void keep_in_decoder(std::size_t tokens);
 
@@ -46,11 +52,20 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer_;
   const Chat& chat_;
   GenerateOptions options_;
-  std::vector<Message> beginning_, messages_;  ///< beginning_: the system message, if any; messages_: all turns
-  std::vector<std::int32_t> ids_, asked_ids_;  ///< ids_: tokens of all turns; the decoder holds a prefix of them
-  std::string text_;                           ///< text of ids_; empty after a turn that failed
+  /// A conversation so far.
+  struct Turns {
+    std::vector<Message> messages;
+    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
+    std::string text;               ///< text of ids; empty after a turn that failed
+    std::uint64_t count = 0;        ///< questions asked, including those that failed
+    std::size_t read = 0;           ///< number of these tokens that the decoder held before the next question
+  };
+
+  std::vector<Message> beginning_;  ///< the system message, if any
+  Turns now_;
+  std::vector<Turns> earlier_;  ///< the conversation before each turn
+  std::vector<std::int32_t> asked_ids_;
   std::size_t left_out_ = 0;
-  std::uint64_t turns_ = 0;
 };
 
 }  // namespace headgate::generate

@@ -78,19 +78,21 @@ AttentionCache::RoundedKeys AttentionCache::rounded_keys(const ExecutionContext&
 
 void AttentionCache::slide() {
   if (window_ == 0) return;
-  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_);
+  const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
+  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_ + since_mark);
 }
 
 std::int64_t AttentionCache::length() const { return cache_.position(sequences_.front()); }
 
-std::int64_t AttentionCache::least_length() const {
-  const std::int64_t dropped = length() - cache_.length(sequences_.front());
-  return dropped == 0 ? 0 : dropped + std::max<std::int64_t>(window_ - 1, 1);
+std::int64_t AttentionCache::reachable(std::int64_t length) const {
+  const std::int64_t dropped = this->length() - cache_.length(sequences_.front());
+  return dropped == 0 || length >= dropped + std::max<std::int64_t>(window_ - 1, 1) ? length : 0;
 }
 
 void AttentionCache::truncate(std::int64_t length) {
   const std::int64_t dropped = this->length() - cache_.length(sequences_.front());
   for (const std::int64_t s : sequences_) cache_.truncate(s, length == 0 ? 0 : length - dropped);
+  if (length < marked_) marked_ = -1;
 }
 
 std::size_t AttentionCache::bytes() const { return headgate::cache_bytes(cache_.shape()); }

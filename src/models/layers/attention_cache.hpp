@@ -37,14 +37,17 @@ class AttentionCache {
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages whose keys have left the sliding window.
+  /// Frees the pages whose keys have left the sliding windows of the next token and of the token after the mark.
   void slide();
+  /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
+  void mark() { marked_ = length(); }
 
   /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns the smallest length above 0 to which truncate() can shorten the sequences.
-  std::int64_t least_length() const;
-  /// Truncates each sequence to its first `length` tokens. `length` is 0, or between least_length() and length().
+  /// Returns the largest length ≤ `length` to which truncate() can go: 0 if slide() has freed keys that the token after
+  /// `length` sees, otherwise `length`. `length` must be 0 to length().
+  std::int64_t reachable(std::int64_t length) const;
+  /// Truncates each sequence to its first `length` tokens. reachable(length) must be `length`.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.
@@ -54,6 +57,7 @@ class AttentionCache {
 
  private:
   std::int64_t window_, capacity_;
+  std::int64_t marked_ = -1;  ///< length at the mark; −1 without a mark
   std::vector<std::int64_t> sequences_;
   KvCache cache_;
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/delta_net_cache.hpp"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -34,51 +35,84 @@ DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype)
     : dtype_(dtype), convolution_shape_(convolution_shape(shape)), state_shape_(state_shape(shape)) {
   require(dtype == DType::f32 || dtype == DType::f64, "DeltaNet: the cache is {} but must be f32 or f64",
           dtype_name(dtype));
-  for (Block& block : states_) {
-    block = Block{convolution_offset(state_shape_, dtype) + bytes_of(convolution_shape_, dtype)};
-  }
+  add_block();
+  add_block();
+  kept_.reserve(2);
   clear();
 }
 
+/// Adds a block to those that states can be written to. Throws std::bad_alloc without any effect.
+void DeltaNetCache::add_block() {
+  blocks_.emplace_back(convolution_offset(state_shape_, dtype_) + bytes_of(convolution_shape_, dtype_));
+}
+
 void DeltaNetCache::clear() {
-  std::memset(states_[current_].data(), 0, states_[current_].bytes());
-  length_ = 0;
-  previous_length_.reset();
+  kept_.assign(1, {});
+  std::memset(blocks_.front().data(), 0, blocks_.front().bytes());
 }
 
-TensorView DeltaNetCache::state(std::size_t index) const {
-  return {states_[index].data(), dtype_, state_shape_, contiguous_strides(state_shape_)};
+TensorView DeltaNetCache::state(std::size_t block) const {
+  return {blocks_[block].data(), dtype_, state_shape_, contiguous_strides(state_shape_)};
 }
 
-TensorView DeltaNetCache::convolution(std::size_t index) const {
-  return {states_[index].data() + convolution_offset(state_shape_, dtype_), dtype_, convolution_shape_,
+TensorView DeltaNetCache::convolution(std::size_t block) const {
+  return {blocks_[block].data() + convolution_offset(state_shape_, dtype_), dtype_, convolution_shape_,
           contiguous_strides(convolution_shape_)};
 }
 
+ConstTensorView DeltaNetCache::previous_state() const {
+  assert(kept_.size() >= 2);
+  return state(kept_[kept_.size() - 2].block);
+}
+
+/// Returns a block that holds no kept state. begin() and mark() make sure that there is one.
+std::size_t DeltaNetCache::unused_block() const {
+  for (std::size_t block = 0; block < blocks_.size(); ++block) {
+    const auto holds = [block](const Kept& kept) { return kept.block == block; };
+    if (std::none_of(kept_.begin(), kept_.end(), holds)) return block;
+  }
+  assert(false);
+  return 0;
+}
+
 DeltaNetCache::Pass DeltaNetCache::begin() {
-  previous_length_.reset();
-  const std::size_t other = 1 - current_;
-  return {convolution(current_), state(current_), convolution(other), state(other)};
+  const auto forgotten = [](const Kept& kept) { return !kept.marked; };
+  kept_.erase(std::remove_if(kept_.begin(), kept_.end() - 1, forgotten), kept_.end() - 1);
+  const std::size_t now = kept_.back().block, next = unused_block();
+  return {convolution(now), state(now), convolution(next), state(next)};
 }
 
-void DeltaNetCache::commit(std::int64_t T) {
-  current_ = 1 - current_;
-  previous_length_ = length_;
-  length_ += T;
+void DeltaNetCache::commit(std::int64_t T) { kept_.push_back({unused_block(), length() + T, false}); }
+
+void DeltaNetCache::mark(std::int64_t most) {
+  assert(most >= 1);
+  if (kept_.back().marked) return;
+  const auto is_marked = [](const Kept& kept) { return kept.marked; };
+  const auto marks = std::count_if(kept_.begin(), kept_.end(), is_marked);
+  // A pass needs the marked states, the current state and a block to write to.
+  const auto blocks = static_cast<std::size_t>(std::min<std::int64_t>(marks + 1, most)) + 2;
+  kept_.reserve(blocks);
+  while (blocks_.size() < blocks) add_block();
+  for (auto n = marks; n >= most; --n) std::find_if(kept_.begin(), kept_.end(), is_marked)->marked = false;
+  kept_.back().marked = true;
 }
 
-bool DeltaNetCache::can_truncate(std::int64_t length) const {
-  return length == 0 || length == length_ || length == previous_length_;
+std::int64_t DeltaNetCache::reachable(std::int64_t length) const {
+  std::int64_t most = 0;
+  for (const Kept& kept : kept_) {
+    if (kept.length <= length) most = std::max(most, kept.length);
+  }
+  return most;
 }
 
 void DeltaNetCache::truncate(std::int64_t length) {
-  require(can_truncate(length), "DeltaNet: cannot go back from {} tokens to {}: only to 0, or by the last pass",
-          length_, length);
-  if (length == length_) return;
-  if (length != previous_length_) return clear();
-  current_ = 1 - current_;
-  length_ = length;
-  previous_length_.reset();
+  require(length >= 0 && reachable(length) == length,
+          "DeltaNet: cannot go back from {} tokens to {}: the nearest earlier state is that after {}", this->length(),
+          length, reachable(length));
+  const auto holds = [length](const Kept& kept) { return kept.length == length; };
+  const auto last = std::find_if(kept_.rbegin(), kept_.rend(), holds);
+  if (last == kept_.rend()) return clear();
+  kept_.erase(last.base(), kept_.end());
 }
 
 std::size_t DeltaNetCache::step_bytes() const {

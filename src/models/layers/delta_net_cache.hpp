@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
+#include <vector>
 
 #include "headgate/tensor.hpp"
 #include "library/core/arena.hpp"
@@ -15,8 +14,9 @@ namespace headgate::layers {
 /// Cache of one Gated DeltaNet layer for B sequences of equal length: the last K−1 inputs of the convolution and the
 /// state of each value head. Its size does not depend on the number of tokens.
 ///
-/// A recurrent state cannot be rolled back by one token. The cache therefore keeps two states. A pass reads one and
-/// writes the other, and commit() makes the new one current. truncate() undoes the last pass by switching back.
+/// A recurrent state cannot forget a token. The cache therefore keeps states of earlier lengths, to which truncate()
+/// goes back: the state before the last pass, and the states that mark() kept. A pass reads the current state and
+/// writes another block, and commit() makes that one current.
 class DeltaNetCache {
  public:
   /// Buffers of a forward pass: the states that it reads and those that it writes. Shapes: convolution
@@ -32,40 +32,51 @@ class DeltaNetCache {
   /// Returns the size in bytes of a cache with this shape and type.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass and returns its buffers. truncate() can then no longer undo the previous pass.
+  /// Begins a forward pass and returns its buffers. truncate() can then no longer undo the previous pass, unless its
+  /// beginning is marked.
   Pass begin();
   /// Completes a forward pass over T tokens and makes the state that it wrote current. Must not be called after a pass
   /// that failed.
   void commit(std::int64_t T);
 
   /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin().
-  ConstTensorView previous_state() const { return state(1 - current_); }
+  ConstTensorView previous_state() const;
 
   /// Returns the number of tokens of each sequence so far.
-  std::int64_t length() const { return length_; }
-  /// Returns whether truncate(length) is possible: `length` is 0, the length before the last pass, or the current
-  /// length.
-  bool can_truncate(std::int64_t length) const;
-  /// Truncates each sequence to its first `length` tokens. Throws Error unless can_truncate(length).
+  std::int64_t length() const { return kept_.back().length; }
+  /// Keeps the current state, so that truncate() can go back to the current length, until `most` ≥ 1 later marks.
+  /// Allocates at most one more state than there are marks. A mark that throws std::bad_alloc has no effect.
+  void mark(std::int64_t most);
+  /// Returns the largest length ≤ `length` to which truncate() can go: 0, the length before the last pass, a marked
+  /// length, or the current length.
+  std::int64_t reachable(std::int64_t length) const;
+  /// Truncates each sequence to its first `length` tokens, bitwise as if it had never gone on. Throws Error unless
+  /// reachable(length) is `length`.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.
-  std::size_t bytes() const { return states_[0].bytes() + states_[1].bytes(); }
+  std::size_t bytes() const { return blocks_.size() * blocks_.front().bytes(); }
   /// Returns the number of bytes read to decode one more token of each sequence; as many bytes are written.
   std::size_t step_bytes() const;
 
  private:
-  TensorView convolution(std::size_t index) const;
-  TensorView state(std::size_t index) const;
+  /// A state that truncate() can restore, and the number of tokens that led to it.
+  struct Kept {
+    std::size_t block = 0;  ///< index in blocks_
+    std::int64_t length = 0;
+    bool marked = false;
+  };
+
+  TensorView convolution(std::size_t block) const;
+  TensorView state(std::size_t block) const;
+  std::size_t unused_block() const;
+  void add_block();
   void clear();
 
   DType dtype_;
   Shape convolution_shape_, state_shape_;
-  std::array<Block, 2> states_;
-  std::size_t current_ = 0;  // index of the current state in states_
-  std::int64_t length_ = 0;
-  std::optional<std::int64_t>
-      previous_length_;  // length before the last pass; empty if the other state cannot be restored
+  std::vector<Block> blocks_;
+  std::vector<Kept> kept_;  ///< in order of time; the last one is the current state
 };
 
 }  // namespace headgate::layers

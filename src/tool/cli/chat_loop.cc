@@ -32,17 +32,18 @@ using console::say;
 using generate::Generated;
 using generate::StopReason;
 
-enum class Command { clear, help, quit };
+enum class Command { clear, help, quit, undo };
 
 struct CommandRow {
   Command command;
   std::string_view word, help;
 };
 
-constexpr std::array<CommandRow, 3> kCommands{{
+constexpr std::array<CommandRow, 4> kCommands{{
     {Command::clear, "/clear", "forgets all turns"},
     {Command::help, "/help", "lists these commands"},
     {Command::quit, "/quit", "ends, as Ctrl-D does"},
+    {Command::undo, "/undo", "forgets the last turn"},
 }};
 
 std::optional<Command> command_of(std::string_view line) {
@@ -90,6 +91,8 @@ class Loop {
       if (command == Command::quit) return kSuccess;
       if (command == Command::clear) {
         conversation_.clear();
+      } else if (command == Command::undo) {
+        if (!conversation_.undo()) say(stderr, "headgate generate: there is no turn to undo\n");
       } else if (command == Command::help) {
         say(stderr, chat_commands_help());
       } else if (!question->empty() && !answer(*question)) {

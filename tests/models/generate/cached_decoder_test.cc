@@ -218,6 +218,32 @@ TEST(CachedDecoder, Decoding_AfterTruncation_Continues) {
   EXPECT_EQ(run(decoder, sample, {3, 4}), first);
 }
 
+TEST(CachedDecoder, MarkedLength_OfAnyLayers_IsGoneBackToExactly) {
+  for (DecoderConfig config : mixed_families()) {
+    config.seq_len = 300;
+    const Sample sample(config, {2, 300});
+    CachedDecoder decoder = sample.decoder({.weights = DType::f32});
+    const auto append = [&](std::int64_t count) {
+      std::vector<float> logits(static_cast<std::size_t>(2 * count * config.vocab));
+      decoder.append_all(view_of(logits, 2, count, config.vocab), sample.tokens(decoder.length(), count));
+      return logits;
+    };
+    append(150);
+    decoder.mark(1);
+    const std::vector<std::vector<float>> expected{append(1), append(140), append(1), append(1)};
+    const bool recurrent = has_layer(config, LayerType::linear_attention);
+    EXPECT_EQ(decoder.reachable(151), recurrent ? 150 : 151);
+    for (int again = 0; again < 2; ++again) {
+      decoder.truncate(150);
+      for (const std::vector<float>& logits : expected)
+        EXPECT_EQ(append(static_cast<std::int64_t>(logits.size()) / 2 / config.vocab), logits);
+    }
+    EXPECT_EQ(decoder.reachable(149), recurrent ? 0 : 149);
+    EXPECT_EQ(decoder.reachable(100), 0) << "a window has dropped keys";
+    EXPECT_THROW(decoder.mark(0), Error);
+  }
+}
+
 TEST(CachedDecoder, LastLogits_Alone_AreThoseOfAllLogits) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch);

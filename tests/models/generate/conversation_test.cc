@@ -153,6 +153,36 @@ TEST_F(ConversationTest, Question_RefusedByTheTemplate_IsNotInTheConversation) {
   EXPECT_EQ(conversation.ids(), plain.ids());
 }
 
+TEST_F(ConversationTest, LastTurns_Undone_AreAnsweredAgainAtTheCostOfNewTokens) {
+  models::DecoderConfig sliding = config, recurrent = config;
+  sliding.window = 8;
+  recurrent.layer_types = {models::LayerType::linear_attention, models::LayerType::full_attention};
+  recurrent.linear = {.key_heads = 1, .value_heads = 2, .key_dim = 4, .value_dim = 8, .kernel = 3};
+  for (const models::DecoderConfig& each : {config, sliding, recurrent}) {
+    const std::vector<float> own = random_parameters(each);
+    models::CachedDecoder model(each, own.data(), {.weights = DType::f32});
+    Conversation conversation = begin(model, {.sampling = {.temperature = 1.0}, .max_tokens = 80});
+    EXPECT_FALSE(conversation.undo());
+    const Ids first = conversation.ask("Hello", {}).ids;
+    const std::int64_t read = model.length();
+    const Ids second = conversation.ask("What is it?", {}).ids, ids = conversation.ids();
+    for (const std::string other : {"Why?", "What is it?"}) {
+      EXPECT_TRUE(conversation.undo());
+      EXPECT_EQ(model.length(), read) << "the first turn is not read again";
+      const Ids answer = conversation.ask(other, {}).ids;
+      if (other == "What is it?") {
+        EXPECT_EQ(answer, second);
+      }
+    }
+    EXPECT_EQ(conversation.ids(), ids);
+    EXPECT_TRUE(conversation.undo());
+    EXPECT_TRUE(conversation.undo());
+    EXPECT_TRUE(conversation.ids().empty());
+    EXPECT_FALSE(conversation.undo());
+    EXPECT_EQ(conversation.ask("Hello", {}).ids, first);
+  }
+}
+
 TEST_F(ConversationTest, Conversation_Cleared_BeginsAnew) {
   models::CachedDecoder model = decoder();
   Conversation conversation = begin(model, {.sampling = {.temperature = 1.0}, .max_tokens = 12});

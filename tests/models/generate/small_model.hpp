@@ -23,12 +23,13 @@ class SmallModel {
     config.head_dim = 8;
     config.ffn = 24;
     config.seq_len = positions;
-    const models::ParameterTable table(config);
-    parameters.reserve(static_cast<std::size_t>(table.total()));
+    parameters = random_parameters(config);
+  }
+  static std::vector<float> random_parameters(const models::DecoderConfig& config) {
+    std::vector<float> out(static_cast<std::size_t>(models::ParameterTable(config).total()));
     SplitMix64 random(7);
-    for (std::int64_t i = 0; i < table.total(); ++i) {
-      parameters.push_back(static_cast<float>(2.0 * random.uniform() - 1.0));
-    }
+    for (float& each : out) each = static_cast<float>(2.0 * random.uniform() - 1.0);
+    return out;
   }
   models::CachedDecoder decoder(std::int64_t capacity = 0) const {
     return models::CachedDecoder(config, parameters.data(), {.weights = DType::f32, .capacity = capacity});

@@ -227,7 +227,7 @@ TEST(DeltaNetWithCache, Truncate_BeforeTheLastPass_UndoesIt) {
   Layer<float> first(piece(s, 0, 5), with_threads()), second(piece(s, 5, 3), with_threads());
   first.forward(&cache);
   const std::vector<float> expected = second.forward(&cache);
-  EXPECT_TRUE(cache.can_truncate(5));
+  EXPECT_EQ(cache.reachable(7), 5);
   cache.truncate(5);
   EXPECT_EQ(cache.length(), 5);
   EXPECT_EQ(second.forward(&cache), expected);
@@ -241,11 +241,40 @@ TEST(DeltaNetWithCache, Truncate_BeforeAnOlderPass_IsRefused) {
   DeltaNetCache cache(s.shape);
   for (const std::int64_t T : {5, 3, 2}) Layer<float>(piece(s, 0, T), with_threads()).forward(&cache);
   for (const std::int64_t length : {5, 9, 11, -1}) {
-    EXPECT_FALSE(cache.can_truncate(length));
+    EXPECT_NE(cache.reachable(length), length);
     EXPECT_THROW(cache.truncate(length), Error);
   }
   cache.truncate(8);
-  EXPECT_FALSE(cache.can_truncate(5));
+  EXPECT_EQ(cache.reachable(5), 0);
+}
+
+TEST(DeltaNetWithCache, Marks_OfOlderPasses_AreGoneBackTo) {
+  Random random(38);
+  const Sample s(random, with_tokens(shapes().front(), 12));
+  const auto run = [&s](DeltaNetCache& cache, std::int64_t T) {
+    return Layer<float>(piece(s, cache.length(), T), with_threads()).forward(&cache);
+  };
+  DeltaNetCache cache(s.shape);
+  const std::size_t state = cache.bytes() / 2;
+  std::vector<std::vector<float>> next;  // the output of the token after each mark
+  for (const std::int64_t T : {3, 2, 4}) {
+    run(cache, T);
+    cache.mark(2);
+    cache.mark(2);  // of the same length: no second one
+    next.push_back(run(cache, 1));
+  }
+  EXPECT_EQ(cache.bytes(), 4 * state) << "two marks, the current state and the next";
+  EXPECT_EQ(cache.reachable(5), 0) << "the first mark is gone";
+  EXPECT_EQ(cache.reachable(10), 6);
+  EXPECT_EQ(cache.reachable(12), 12);
+  for (int again = 0; again < 2; ++again) {
+    cache.truncate(11);
+    EXPECT_EQ(run(cache, 1), next[2]) << "the third mark";
+  }
+  cache.truncate(6);
+  EXPECT_EQ(run(cache, 1), next[1]);
+  EXPECT_EQ(cache.reachable(11), 7) << "what followed the second mark is gone";
+  EXPECT_EQ(cache.bytes(), 4 * state);
 }
 
 TEST(DeltaNetWithCache, PassCancelledAnywhere_IsUndone) {

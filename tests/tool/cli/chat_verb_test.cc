@@ -84,6 +84,11 @@ TEST_F(ChatVerb, Commands_AsLines_ClearAndEnd) {
   EXPECT_EQ(turns[0]["ids"], turns[1]["ids"]);
   EXPECT_EQ(turns[0]["prompt_ids"], turns[1]["prompt_ids"]);
   EXPECT_NE(converse("/help\\n").err.find("/clear  forgets all turns\n"), std::string::npos);
+  const std::vector<Json> undone = json_lines(converse("it is\\nso\\n/undo\\nso\\n", "-n 4 --json").out);
+  ASSERT_EQ(undone.size(), 3U);
+  EXPECT_EQ(undone[2]["ids"], undone[1]["ids"]);
+  EXPECT_EQ(undone[2]["prompt_ids"], undone[1]["prompt_ids"]);
+  EXPECT_EQ(converse("/undo\\n").err, "headgate generate: there is no turn to undo\n");
   EXPECT_EQ(json_lines(converse("it\\\\\\nis\\n", "-n 1 --json").out).size(), 1U) << "a backslash continues the line";
 }
 
