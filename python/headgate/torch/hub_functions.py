@@ -102,6 +102,30 @@ def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tens
     )
 
 
+class RulePass(NamedTuple):
+    """What a call of recurrent_rule computed its final state from."""
+
+    inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
+    options: dict[str, Any]  # of linear_attention
+
+    def of_first(self, T: int) -> "RulePass":
+        """Returns the call with the first T tokens alone."""
+        return RulePass([x[:, :T] for x in self.inputs], self.options)
+
+    @torch.no_grad()
+    def state(self) -> Tensor:
+        """Computes the final state (N,Hv,D,Dv) again."""
+        with _without_autocast():
+            _, state = linear_attention(*self.inputs, **self.options)
+        state._headgate_pass = self
+        return state
+
+
+def pass_of(state: Tensor) -> RulePass | None:
+    """Returns what recurrent_rule computed this state from, or None if the state comes from elsewhere."""
+    return getattr(state, "_headgate_pass", None)
+
+
 def recurrent_rule(
     query: Tensor,
     key: Tensor,
@@ -151,6 +175,8 @@ def recurrent_rule(
     with _without_autocast():
         found = call_as(what, RULE_ARGUMENTS, linear_attention, *read, **options)
     y, state = found if output_final_state else (found, None)
+    if state is not None and begins is None and not state.requires_grad and not torch.compiler.is_compiling():
+        state._headgate_pass = RulePass(read, options)  # for a CroppableCache; it lives as long as this tensor
     return y.view(value.shape), state
 
 

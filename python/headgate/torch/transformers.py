@@ -67,10 +67,14 @@ ARGUMENTS = {
 }
 
 
+_LAZY = {"WatchCallback": ".watch.callback", "CroppableCache": ".croppable", "assisted_generation": ".croppable"}
+
+
 def __getattr__(name: str) -> Any:
-    """Imports WatchCallback on first use, since transformers' Trainer takes long to import."""
-    if name == "WatchCallback":
-        return importlib.import_module(".watch.callback", __package__).WatchCallback
+    """Imports the modules of _LAZY on first use: transformers' Trainer takes long to import, and old versions of
+    transformers lack some classes."""
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name], __package__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
 
 

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache of transformers whose linear attention goes back to an earlier token, for draft tokens and edited chats.
+
+A recurrent state cannot forget tokens. This cache keeps what a pass read, the state before it and the inputs of the rule,
+and computes the state again for the tokens that stay.
+
+Letters: B batch, T tokens of a pass, C channels and K columns of a convolution's state, Hv heads, D and Dv features.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import cache_utils
+
+from .hub_functions import RulePass, pass_of
+
+
+class _Pass:
+    """A forward pass of one layer over T tokens. Each dict has an entry for each of the layer's states."""
+
+    def __init__(self, T: int):
+        self.T = T
+        self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's state before the pass, and its inputs
+        self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): the recurrent state before the pass; None for zeros
+        self.rules: dict[int, RulePass | None] = {}  # None if Headgate did not compute the rule
+
+    def is_croppable(self) -> bool:
+        return all(rule is not None for rule in self.rules.values())
+
+
+class _Layer(cache_utils.LinearAttentionLayer):
+    """Keeps the last pass, and the passes before it that hold the last `keep` tokens."""
+
+    def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
+        super().__init__(number_of_states=like.number_of_states)
+        self.keep = keep
+        self.record_past = True  # makes models hand the inputs of one token to update_conv_state, too
+        self.passes: list[_Pass] = []
+        self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
+
+    def _begin(self, T: int) -> _Pass:
+        self.passes.append(_Pass(T))
+        while sum(each.T for each in self.passes[1:]) >= max(self.keep, T):
+            del self.passes[0]
+        return self.passes[-1]
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
+    ) -> Tensor:
+        T, before = conv_states.shape[-1], self.conv_states[state_idx]
+        K = T if conv_kernel_size is None else conv_kernel_size
+        first = before is None
+        if first:
+            before = conv_states.new_zeros(*conv_states.shape[:-1], K)
+            self.dtype, self.device = conv_states.dtype, conv_states.device
+            self.is_conv_states_initialized[state_idx] = True
+            self.conv_kernel_size[state_idx] = K
+        begins = not self.passes or state_idx in self.passes[-1].columns
+        now = self._begin(T) if begins else self.passes[-1]
+        self._set_columns(now, state_idx, torch.cat((before, conv_states), dim=-1))
+        self.has_previous_state[state_idx] = True
+        return conv_states if first else now.columns[state_idx]
+
+    def _set_columns(self, now: _Pass, state_idx: int, columns: Tensor) -> None:
+        now.columns[state_idx] = columns
+        self._set_tail(state_idx, columns[..., -self.conv_kernel_size[state_idx] :])
+
+    def _set_tail(self, state_idx: int, tail: Tensor) -> None:
+        self.tails[state_idx], self.conv_states[state_idx] = tail.clone(), tail.clone()
+
+    def update_recurrent_state(self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: Any) -> Tensor:
+        if not self.passes or state_idx in self.passes[-1].rules:
+            self._begin_in_place()
+        now = self.passes[-1]
+        now.before[state_idx] = self.recurrent_states[state_idx]
+        now.rules[state_idx] = pass_of(recurrent_states)
+        self.recurrent_states[state_idx] = recurrent_states
+        self.is_recurrent_states_initialized[state_idx] = True
+        return recurrent_states
+
+    def _begin_in_place(self) -> None:
+        """Begins a pass of one token, whose column the model has written into the convolution's state itself."""
+        now = self._begin(1)
+        for state_idx, state in self.conv_states.items():
+            if state is not None:
+                self._set_columns(now, state_idx, torch.cat((self.tails[state_idx], state[..., -1:]), dim=-1))
+
+    def reset(self) -> None:
+        self.passes, self.tails = [], {}
+        for states in (self.conv_states, self.recurrent_states):
+            states.update(dict.fromkeys(states))
+        for flags in (self.is_conv_states_initialized, self.is_recurrent_states_initialized, self.has_previous_state):
+            flags.update(dict.fromkeys(flags, False))
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Selects sequences. The earlier passes are forgotten, since they hold the sequences before."""
+        super().reorder_cache(beam_idx)
+        self.passes = []
+        for state_idx, tail in self.tails.items():
+            self.tails[state_idx] = tail.index_select(0, beam_idx)
+
+    @property
+    def is_croppable(self) -> bool:
+        return all(each.is_croppable() for each in self.passes)
+
+    def croppable_tokens(self) -> int:
+        """Returns the largest number of tokens that crop() can remove."""
+        tokens = 0
+        for each in reversed(self.passes):
+            if not each.is_croppable():
+                break
+            tokens += each.T
+        return tokens
+
+    def crop(self, tokens_to_remove: int) -> None:
+        remove = -tokens_to_remove
+        while remove > 0 and remove >= self.passes[-1].T:
+            remove -= self.passes[-1].T
+            self._undo(self.passes.pop())
+        if remove > 0:
+            self._shorten(self.passes[-1], self.passes[-1].T - remove)
+
+    def _undo(self, last: _Pass) -> None:
+        for state_idx, columns in last.columns.items():
+            self._set_tail(state_idx, columns[..., : self.conv_kernel_size[state_idx]])
+        for state_idx, before in last.before.items():
+            self.recurrent_states[state_idx] = before
+            if before is None:  # that was the first pass
+                self.is_recurrent_states_initialized[state_idx] = False
+        if any(before is None for before in last.before.values()):
+            self.reset()
+
+    def _shorten(self, now: _Pass, T: int) -> None:
+        for state_idx, columns in now.columns.items():
+            self._set_columns(now, state_idx, columns[..., : columns.shape[-1] - now.T + T].clone())
+        for state_idx, rule in now.rules.items():
+            now.rules[state_idx] = rule = rule.of_first(T)
+            self.recurrent_states[state_idx] = rule.state()
+        now.T = T
+
+
+class CroppableCache(transformers.DynamicCache):
+    """A DynamicCache whose `crop(-n)` removes the last n tokens of linear attention, too, with Headgate's functions.
+
+    The states after it are bitwise those of passes that held the remaining tokens alone. Needs
+    `headgate.torch.transformers.register()`, and works with Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear.
+
+    Args:
+        config: the model's config.
+        keep: how many of the last tokens can be removed. The tokens of the last pass always can.
+
+    Memory beside the states: for each linear-attention layer, a state (B,Hv,D,Dv) and the inputs of the rule for each
+    pass that holds some of these tokens. Raises ValueError without any effect if crop() cannot remove so many tokens,
+    or if another function than Headgate's computed them: compiled models and packed rows call such functions.
+    """
+
+    def __init__(self, config: transformers.PreTrainedConfig, *, keep: int = 0):
+        if keep < 0:
+            raise ValueError(f"CroppableCache: keep is {keep} but must be at least 0")
+        if not hasattr(cache_utils.LinearAttentionLayer, "activate_past_recording"):
+            raise ImportError(
+                f"CroppableCache: transformers {transformers.__version__} cannot record the past of linear attention; "
+                "install version 5.23 or a later one"
+            )
+        super().__init__(config=config)
+        for n, layer in enumerate(self.layers):
+            if type(layer) is cache_utils.LinearAttentionLayer:
+                self.layers[n] = _Layer(layer, keep)
+            elif isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
+                raise ValueError(f"CroppableCache: layer {n}, a {type(layer).__name__}, cannot be cropped")
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Removes the last −tokens_to_remove tokens of each sequence."""
+        if tokens_to_remove > 0:
+            raise ValueError(
+                f"CroppableCache: tokens_to_remove is {tokens_to_remove} but must be -n, to remove n tokens"
+            )
+        for n, layer in enumerate(self.layers):
+            if isinstance(layer, _Layer) and layer.croppable_tokens() < -tokens_to_remove:
+                raise ValueError(
+                    f"CroppableCache: crop cannot remove {-tokens_to_remove} tokens: layer {n} has kept "
+                    f"{layer.croppable_tokens()}; give a larger keep"
+                )
+        super().crop(tokens_to_remove)
+
+
+@contextlib.contextmanager
+def assisted_generation(model: nn.Module) -> Iterator[None]:
+    """Lets `model.generate` check draft tokens of linear-attention models, which transformers refuses without it.
+
+    Within it, `prompt_lookup_num_tokens` and `assistant_model` work, and `generate` uses a CroppableCache unless it is
+    given a cache. Greedy generation gives the tokens that it gives without drafts, up to rounding.
+    """
+    prepare = model._prepare_cache_for_generation
+
+    def prepared(generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+        if model_kwargs.get("past_key_values") is None and generation_config.cache_implementation in (None, "dynamic"):
+            if generation_config.use_cache is not False:
+                model_kwargs["past_key_values"] = CroppableCache(model.config.get_text_config(decoder=True))
+                return None
+        return prepare(generation_config, model_kwargs, *args, **kwargs)
+
+    model._prepare_cache_for_generation = prepared
+    model._is_stateful = False
+    try:
+        yield
+    finally:
+        del model._prepare_cache_for_generation, model._is_stateful

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A cache whose linear attention goes back to an earlier token, and the generation that needs it."""
+
+import pytest
+import torch
+import transformers
+
+import models
+from headgate.torch import hub_functions
+from headgate.torch.transformers import CroppableCache, assisted_generation, register
+
+RECURRENT = ("qwen3-next", "qwen3.5", "olmo-hybrid", "kimi-linear")
+
+
+@pytest.fixture(params=RECURRENT)
+def model(request):
+    register()
+    return models.model(request.param).eval()
+
+
+def read(model, cache, ids):
+    """Runs a pass over these tokens and returns the logits of the last one."""
+    with torch.no_grad():
+        return model(ids, past_key_values=cache, use_cache=True).logits[:, -1]
+
+
+def states(cache):
+    return [
+        state
+        for layer in cache.layers
+        if hasattr(layer, "recurrent_states")
+        for state in (*layer.conv_states.values(), *layer.recurrent_states.values())
+    ]
+
+
+def assert_equal_states(found, expected):
+    assert len(states(found)) == len(states(expected)) > 0
+    for ours, theirs in zip(states(found), states(expected)):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("removed", [1, 3, 5])
+def test_pass_cropped_has_the_states_of_a_pass_without_these_tokens(model, removed):
+    ids, draft, other = models.tokens(2, 11), models.tokens(2, 5), models.tokens(2, 5)
+    other[:, : 5 - removed] = draft[:, : 5 - removed]
+    found, expected = CroppableCache(model.config), CroppableCache(model.config)
+    for cache, last in ((found, draft), (expected, other)):  # they differ in the removed tokens alone
+        read(model, cache, ids)
+        read(model, cache, last)
+        cache.crop(-removed)
+        assert cache.get_seq_length(len(cache.layers) - 1) == 16 - removed
+    assert_equal_states(found, expected)
+    plain = transformers.DynamicCache(config=model.config)
+    read(model, plain, torch.cat((ids, draft[:, : 5 - removed]), dim=1))
+    following = models.tokens(2, 1)
+    wanted = read(model, plain, following)
+    torch.testing.assert_close(read(model, found, following), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_tokens_one_by_one_are_undone_exactly(model):
+    ids, more = models.tokens(2, 7), models.tokens(2, 6)
+    kept, expected = CroppableCache(model.config, keep=4), CroppableCache(model.config)
+    for cache, count in ((kept, 6), (expected, 2)):
+        read(model, cache, ids)
+        for t in range(count):
+            read(model, cache, more[:, t : t + 1])
+    kept.crop(-1)
+    kept.crop(-3)
+    assert_equal_states(kept, expected)
+    for t in range(2, 6):
+        assert torch.equal(read(model, kept, more[:, t : t + 1]), read(model, expected, more[:, t : t + 1]))
+    assert_equal_states(kept, expected)
+
+
+def test_all_tokens_cropped_leave_an_empty_cache(model):
+    ids = models.tokens(2, 7)
+    used, fresh = CroppableCache(model.config), CroppableCache(model.config)
+    read(model, used, models.tokens(2, 7))
+    used.crop(-7)
+    assert torch.equal(read(model, used, ids), read(model, fresh, ids))
+    assert_equal_states(used, fresh)
+
+
+def test_memory_of_many_tokens_is_that_of_the_kept_ones(model):
+    cache = CroppableCache(model.config, keep=4)
+    read(model, cache, models.tokens(1, 20))
+    for _ in range(10):
+        read(model, cache, models.tokens(1, 1))
+    for layer in cache.layers:
+        assert len(getattr(layer, "passes", [0] * 4)) == 4
+
+
+def test_more_than_the_kept_tokens_are_refused_without_effect(model):
+    ids = models.tokens(1, 7)
+    cache, untouched = CroppableCache(model.config), CroppableCache(model.config)
+    for each in (cache, untouched):
+        read(model, each, ids)
+        read(model, each, ids[:, :2])
+    with pytest.raises(ValueError, match=r"crop cannot remove 3 tokens: layer 0 has kept 2; give a larger keep"):
+        cache.crop(-3)
+    assert_equal_states(cache, untouched)
+    assert torch.equal(read(model, cache, ids[:, :1]), read(model, untouched, ids[:, :1]))
+    with pytest.raises(ValueError, match=r"tokens_to_remove is 5 but must be -n"):
+        cache.crop(5)
+    with pytest.raises(ValueError, match=r"keep is -1 but must be at least 0"):
+        CroppableCache(model.config, keep=-1)
+
+
+def test_passes_of_other_functions_are_refused():
+    model = models.model("qwen3.5").eval()
+    cache = CroppableCache(model.config)
+    read(model, cache, models.tokens(1, 7))
+    assert not cache.is_croppable
+    with pytest.raises(ValueError, match="crop cannot remove 1 tokens: layer 0 has kept 0"):
+        cache.crop(-1)
+
+
+@pytest.mark.parametrize("drafts", ["lookup", "another model", "the model itself"])
+def test_assisted_generation_gives_the_tokens_of_greedy(model, drafts, monkeypatch):
+    # Texts that repeat, so that some drafts are accepted and others refused.
+    ids = models.tokens(1, 6).repeat(1, 3)
+    settings = {"max_new_tokens": 20, "do_sample": False}
+    expected = model.generate(ids, **settings)
+    family = next(name for name in RECURRENT if isinstance(model, models.FAMILIES[name][0]))
+    own = {
+        "lookup": {"prompt_lookup_num_tokens": 4},
+        "another model": {"assistant_model": models.model("llama", seed=1).eval()},
+        "the model itself": {"assistant_model": models.model(family).eval()},
+    }[drafts]
+    removed = []
+    crop = CroppableCache.crop
+    monkeypatch.setattr(CroppableCache, "crop", lambda self, n: (removed.append(-n), crop(self, n))[1])
+    with assisted_generation(model):
+        found = model.generate(ids, **settings, **own)
+    assert torch.equal(found, expected)
+    assert removed and (drafts == "the model itself" or max(removed) > 0), "no draft was refused"
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        model.generate(ids, **settings, **own)
+
+
+def test_beams_have_the_tokens_of_transformers_functions(model):
+    ids, settings = models.tokens(2, 9), {"max_new_tokens": 8, "num_beams": 3, "do_sample": False}
+    found = model.generate(ids, **settings)
+    hub_functions.unregister()
+    assert torch.equal(found, model.generate(ids, **settings))
+    register()
+    assert torch.equal(found, model.generate(ids, past_key_values=CroppableCache(model.config), **settings))
