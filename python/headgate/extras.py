@@ -6,7 +6,7 @@ import re
 from types import ModuleType
 
 DISTRIBUTION = "headgate-attention"
-"""What pip knows this package by. On PyPI the name of the module belongs to another project."""
+"""Name of this package on PyPI, where the name `headgate` belongs to another project."""
 
 EXTRAS = {
     "matplotlib": "plot",
@@ -15,9 +15,9 @@ EXTRAS = {
     "transformers": "transformers",
     "triton": "triton",
 }
-"""The extra of pyproject.toml by the package that it adds."""
+"""Maps optional packages to the extra in pyproject.toml that installs each."""
 FLOORS = {"torch": "2.9.1", "transformers": "5.18.0"}
-"""The oldest versions that are served, and that scripts/check_versions.py tests."""
+"""Oldest supported versions, which scripts/check_versions.py tests."""
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -37,9 +37,9 @@ class Operation:
         self.optional = tuple(name for name, required, _ in inputs if not required)
         self.tensors = self.required + self.optional
         self.forward_only = tuple(name for name, _, forward_only in inputs if forward_only)
-        """With these there are no gradients at all."""
+        """Inputs that only forward passes support. A call with one of them has no gradients."""
         self.differentiable = tuple(rows["gradients"])
-        """The inputs that have a gradient, in the order in which the backward pass returns them."""
+        """Inputs with a gradient, in the order in which the backward pass returns the gradients."""
         self.options = {"layout": Option("str", "bhtd", "layout", False, rows["layout"])} if rows["layout"] else {}
         self.options |= {name: Option(*option) for name, *option in rows["options"]}
 
@@ -81,7 +81,7 @@ def options_of(part: str) -> tuple[str, ...]:
 
 
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-"""The arguments of gated_attention that functions with PyTorch's arguments take too, beside a gate."""
+"""Arguments of gated_attention that Headgate's versions of PyTorch functions accept in addition to the gate."""
 
 
 def require_known(what: str, given: Iterable[str], names: Collection[str], named: Collection[str] = ()) -> None:
@@ -110,7 +110,7 @@ def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: A
 
 
 TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
-"""The types of Python for those of the schema."""
+"""Maps types in an operator schema to Python types."""
 
 
 def _parameter(name: str, operation: Operation) -> inspect.Parameter:

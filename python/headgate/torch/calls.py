@@ -16,7 +16,7 @@ from .checks import require_one_device, require_tensor
 from .transforms import FORWARD_MODE
 
 KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
-"""The inputs of attention that its public function takes by keyword only."""
+"""Optional inputs that gated_attention accepts only as keywords."""
 
 
 def _has_tangent(tensor: Tensor) -> bool:

@@ -37,24 +37,24 @@ class DeltaNetCache:
 
     def __init__(self) -> None:
         self.convolution: list[Tensor | None] = []
-        """(N,K−1,channels) of each part that is convolved."""
+        """The last K − 1 inputs of each convolution, (N,K−1,channels): one for q, k and v together, or one for each."""
         self.state: Tensor | None = None
-        """(N,Hv,D,Dv)"""
+        """State of each head, (N,Hv,D,Dv)."""
         self.length = 0
-        """The tokens that it has seen, of all sequences of a packed batch."""
+        """Number of tokens so far. For a packed batch, the total over its sequences."""
 
 
 class Projected(NamedTuple):
     """Projections of the layer's input."""
 
     mixed: list[Tensor]
-    """q, k and v before the convolution, in parts (B,T,channels) that are its channels one after the other."""
+    """Inputs of the convolution, (B,T,channels). Joined along the channels, they hold q, then k, then v."""
     z: Tensor
-    """The logits of the output's gate, (B,T,Hv,Dv)."""
+    """Logits of the output gate, (B,T,Hv,Dv)."""
     b: Tensor
-    """The logits of β, (B,T,Hv)."""
+    """Logits of β, (B,T,Hv)."""
     a: Tensor
-    """The logits of the decay, (B,T,Hv), or (B,T,Hv,D) with one for each feature."""
+    """Logits of the decay: (B,T,Hv), or (B,T,Hv,D) if each feature has its own decay."""
 
 
 class _Layout:

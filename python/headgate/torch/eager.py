@@ -62,7 +62,7 @@ def are_plain(tensors: Iterable[Any]) -> bool:
 
 
 Named = dict[str, Tensor]
-"""The tensors of a call that are there, by their names."""
+"""Maps names of inputs to tensors. Omits inputs that the call does not give."""
 
 
 class RecordedCall(NamedTuple):
@@ -71,9 +71,9 @@ class RecordedCall(NamedTuple):
     named: Named
     options: dict[str, Any]
     saved: tuple[Any, ...]
-    """What forward() kept for the backward pass."""
+    """Values that forward() saved for the backward pass."""
     incoming: tuple[Any, ...]
-    """The gradients of what forward() returned; None where there is none."""
+    """Gradients of the outputs of forward(); None for an output without one."""
 
 
 class EagerOperation:

@@ -32,7 +32,7 @@ _LENGTHS = {
 }
 
 CACHES = dict.fromkeys(("cache", "past_key_values", "cache_params"), "the model has read and updated it")
-"""Harmless where they are Caches of transformers, whose keys and values or states a model hands over by itself."""
+"""Harmless if the value is a Cache of transformers: the model passes the cached keys, values or states separately."""
 
 ATTENTION = {
     **OF_MODELS,
@@ -42,7 +42,7 @@ ATTENTION = {
     "seq_idx": "the mask and cu_seq_lens_q keep sequences apart; this is for linear attention",
     "deterministic": "results are bitwise reproducible in any case",
 }
-"""Harmless to attention, the interface of transformers."""
+"""Harmless arguments of the attention interface of transformers."""
 
 RULE = {
     **OF_MODELS,
@@ -56,23 +56,23 @@ RULE = {
     "output_attentions": "there are no weights",
     "is_causal": "a recurrence is causal",
 }
-"""Harmless to the delta rule."""
+"""Harmless arguments of the delta rule in transformers."""
 
 CONVOLUTION = RULE
-"""Harmless to the causal convolution."""
+"""Harmless arguments of the causal convolution in transformers."""
 
 _HINTS = "BACKEND BLOCKS_ARE_CONTIGUOUS BLOCK_M BLOCK_M1 BLOCK_M2 BLOCK_N BLOCK_N1 BLOCK_N2 FORCE_USE_FLEX_ATTENTION"
 _HINTS += (
     " PRESCALE_QK ROWS_GUARANTEED_SAFE USE_TMA WRITE_DQ kpack matrix_instr_nonkdim num_stages num_warps waves_per_eu"
 )
 KERNEL_OPTIONS = dict.fromkeys(_HINTS.split(), "is a hint to other kernels")
-"""Harmless to flex_attention, in its kernel_options, where "fwd_" or "bwd_" may stand before each."""
+"""Harmless keys of flex_attention's kernel_options. Each may have the prefix "fwd_" or "bwd_"."""
 
 MASK = {
     "dtype": "masks are boolean, or rules",
     "allow_torch_fix": "is for versions of PyTorch before 2.5",
 }
-"""Harmless to the mask interface of transformers, beside what sdpa_mask takes."""
+"""Harmless arguments of the mask interface of transformers, in addition to the parameters of sdpa_mask."""
 
 
 def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, str], instead: str) -> None:

@@ -27,9 +27,9 @@ from .packed_rows import begins_of, one_row
 from .short_convolution import short_convolution
 
 MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
-"""The model folders of transformers whose functions are replaced."""
+"""Model folders of transformers in which register() replaces functions."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""float64 stays with transformers, whose rule computes it in float32."""
+"""Types that Headgate computes. float64 is left to transformers, whose delta rule computes it in float32."""
 L2_NORM_EPS = 1e-6  # transformers uses this eps if use_qk_l2norm_in_kernel is true
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
@@ -38,7 +38,7 @@ ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
-"""The arguments that say which sequences the rows hold, the first that is there."""
+"""Arguments that give the sequence boundaries of packed rows. The first one that the call gives is used."""
 
 
 def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) -> None:
@@ -282,7 +282,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "causal_conv1d_fn": convolution,
     "causal_conv1d_update": convolution_step,
 }
-"""Headgate's functions by the names that the modules of transformers have for theirs."""
+"""Maps names of functions in the modules of transformers to Headgate's replacements."""
 
 
 class _Replaced(NamedTuple):

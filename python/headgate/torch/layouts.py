@@ -24,7 +24,7 @@ from .layer import blocks_of_layout
 
 Fused = Literal["per_query_head", "per_group", "trailing"]
 FUSED = get_args(Fused)
-"""Layouts in which q and the gate share a matrix."""
+"""Layouts in which one matrix holds q and the gate, but not k and v."""
 
 
 class Heads(NamedTuple):

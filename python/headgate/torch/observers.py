@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
-"""Called with the tensors q, k, v and gate by name, and the other arguments of gated_attention."""
+"""Functions to call with two dicts: the tensors q, k, v and gate, and the other arguments of gated_attention."""
 LINEAR_ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
-"""Called with the tensors q, k, v, decay and beta by name, and the other arguments of linear_attention."""
+"""Functions to call with two dicts: the tensors q, k, v, decay and beta, and linear_attention's other arguments."""
 
 _kept: list[list[Tensor]] = []
 

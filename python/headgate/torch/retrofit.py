@@ -30,7 +30,7 @@ def _require_identity(variant: GateVariant) -> None:
 
 
 GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
-"""Attributes of attention modules that are gates."""
+"""Attributes of an attention module that mean that it already has a gate."""
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
@@ -119,7 +119,7 @@ def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-"""The options of from_pretrained that say where the files are."""
+"""Options of from_pretrained that locate the files, passed on when load_retrofit reads the config."""
 
 
 def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:

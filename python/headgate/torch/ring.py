@@ -73,7 +73,8 @@ class Plan:
         self.size = length // len(self.spans[0])
         met = (n for n in range(ranks) if any(self.blocks(rank, rank - n) for rank in range(ranks)))
         self.rounds = 1 + max(met, default=0)
-        """How many shards of keys a rank sees, its own first; those of ranks further back are hidden from all."""
+        """Number of key shards that each rank visits: its own, then those of the preceding ranks. All remaining shards
+        are hidden from every query."""
 
     def blocks(self, rank: int, source: int) -> list[Block]:
         """Returns the blocks that `rank` computes with the keys of rank `source`. Omits blocks whose keys are all

@@ -22,7 +22,7 @@ from .errors import call_as, in_words_of
 from .operation import Named, sequences_of
 
 Sizes = dict[str, Any]
-"""The size of each dimension, by its letter. A dimension without an entry is left out."""
+"""Maps letters of dimensions to sizes. Results omit the dimensions of missing letters."""
 
 
 class _Figure(NamedTuple):

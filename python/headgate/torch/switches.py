@@ -22,9 +22,9 @@ class Handle:
     def __init__(self, switch: "Switch") -> None:
         self._switch = switch
         self.calls = 0
-        """How many calls Headgate has computed. Calls of compiled programs are not counted."""
+        """Number of calls that Headgate has computed, without those in compiled programs."""
         self.declined: Counter[str] = Counter()
-        """How many calls went to the library's own function, by the reason."""
+        """Number of calls left to the library's own function, by reason."""
 
     def __enter__(self) -> "Handle":
         return self

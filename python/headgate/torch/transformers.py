@@ -49,9 +49,9 @@ __all__ = ["WatchCallback", "register", "unregister"]
 
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
-"""What errors advise."""
+"""Advice at the end of error messages."""
 COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4")
-"""Models whose own code computes with masks of floating point, as eager attention's are."""
+"""Models whose code does arithmetic on the mask. They need the floating-point mask of eager attention."""
 # Maps gated_attention's names of the arguments to those of the attention interface.
 ARGUMENTS = {
     "q": "query",

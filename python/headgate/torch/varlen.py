@@ -30,7 +30,7 @@ class AuxRequest(NamedTuple):
     """Selects what varlen_attn returns in addition to its output. varlen_attn also accepts PyTorch's own AuxRequest."""
 
     lse: bool = False
-    """The log-sum-exp of the scores."""
+    """Whether to return the log-sum-exp of each query's scores."""
 
 
 def _require_heads(query: Tensor, key: Tensor, enable_gqa: bool) -> None:

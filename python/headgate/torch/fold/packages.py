@@ -16,10 +16,11 @@ class Replaced(NamedTuple):
 
     path: str
     adapter: Callable[..., Any]
-    """Computes a call. Its parameters are the arguments that it uses, by the package's names. Raises ValueError
-    for a call that it does not compute."""
+    """Computes a call with Headgate. Its parameters are the arguments that it uses, with the package's names. Raises
+    ValueError for calls that it does not support."""
     harmless: Mapping[str, str] = {}
-    """Arguments that do not change the result, and why. A call that changes another one is left to the package."""
+    """Maps arguments that do not change the result to the reason. Other arguments that the adapter does not use must
+    have their defaults. Otherwise the package computes the call."""
 
 
 class Package(NamedTuple):
@@ -27,7 +28,7 @@ class Package(NamedTuple):
 
     distribution: str
     version: str
-    """The version that the functions were read in."""
+    """Version of the distribution whose functions the adapters were written for."""
     replaced: tuple[Replaced, ...]
 
 
@@ -195,4 +196,4 @@ PACKAGES = {
         ),
     ),
 }
-"""The packages of use_in, by its argument."""
+"""Maps each argument that use_in accepts to its package."""

@@ -54,7 +54,8 @@ class Options(NamedTuple):
 
 
 Launcher = Callable[[Any], Any]
-"""Makes of a kernel what is launched: torch.library.wrap_triton within operations, so that they can be traced."""
+"""Function that wraps a kernel before its launch. PyTorch operators use torch.library.wrap_triton, so that
+torch.compile can trace the kernels."""
 
 
 def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

@@ -53,19 +53,20 @@ FUNCTIONS = {
 }
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Those of q, k and v, which share one, and of x. Gates, decays and parameters have the same or float32."""
+"""Supported types of q, k and v, which must share one, and of x. Gates, decays and parameters have that type or
+float32."""
 
 MAX_HEAD_DIM = 256
-"""The largest D and Dv of attention, and Dv of linear attention."""
+"""Largest D and Dv of attention, and largest Dv of linear attention."""
 
 LINEAR_MAX_STATE_ROWS = 128
-"""The largest D of linear attention."""
+"""Largest D of linear attention."""
 
 NORM_MAX_FEATURES = 4096
-"""The largest D of the gated norm."""
+"""Largest D of the gated norm."""
 
 CONVOLUTION_TAPS = (2, 8)
-"""The fewest and the most taps of the short convolution, as on CPUs."""
+"""Smallest and largest number of taps of the short convolution, the same as on CPUs."""
 
 GATE_FUNCTIONS = ("sigmoid", "sigmoid2", "ns_sigmoid", "silu", "softplus", "identity")
 LAYOUTS = ("bhtd", "bthd")

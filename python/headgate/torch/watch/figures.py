@@ -16,7 +16,7 @@ from .call import scores_of_first
 from .sample import AttentionSample
 
 SINK_THRESHOLD = 0.3
-"""Mean attention to the first token above which a head counts as a sink head."""
+"""A head counts as a sink head if its mean attention to the first token exceeds this."""
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ READERS = (
         lambda _, out, z: z.squeeze(-1),
     ),
 )
-"""Families whose gates have a module of their own. Gates of Headgate's layers and of retrofitted models are read from
-the attention call."""
+"""Model families in which a submodule of the attention module outputs the gate's logits. The gates of Headgate's layers
+and of retrofitted models need no Reader: the attention call has them as an argument."""
 GATED_NORM = re.compile(r"norm", re.IGNORECASE)
 DELTA_NET = re.compile(r"deltanet|deltaattention|kimi\w*attention", re.IGNORECASE)
 

@@ -31,9 +31,9 @@ LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
 LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 BINS = 20
-"""Bins of a histogram of gates."""
+"""Number of bins in a histogram of gates."""
 MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
-"""What seeing a call may raise where the call is of another shape than expected."""
+"""Errors that reading an unexpected call may raise. The handle then records why it does not measure the call."""
 
 
 @dataclass

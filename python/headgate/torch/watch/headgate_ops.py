@@ -20,7 +20,7 @@ WITHOUT_EFFECT = (
     "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths "
     "key_indices key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale"
 ).split()
-"""Arguments that are read here, or that do not change the weights."""
+"""Arguments that call_of reads, or that do not change the softmax weights."""
 
 
 def install(watch: "Watch") -> Callable[[], None]:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 COUNTS = ("tokens",)
 STEP_FIGURES = ("loss", "loss_bits_per_byte", "grad_norm", "lr", "tokens_per_second", "mfu", *COUNTS)
-"""What a record says of a training step. The names are those of `headgate train`."""
+"""Keys that a record may hold about a training step, the same as in records of `headgate train`."""
 EVALUATION_FIGURES = ("loss_nats", "bits_per_byte", "perplexity")
-"""What a record says of an evaluation, beside the figures of watch()."""
+"""Keys that a record may hold about an evaluation, in addition to the figures of watch()."""
 OTHER_NAMES = {"hidden_first_token": "hidden_first_token_share"}
-"""Names in records of figures that watch() names otherwise."""
+"""Maps names of figures in watch() to their names in records, where they differ."""
 
 
 def _number(name: str, value: Any) -> float | int | None:

@@ -14,7 +14,7 @@ from ..packed_rows import numbers_in_one_row, one_row
 from .call import Call, Geometry, scores
 
 BLOCK_ELEMENTS = 1 << 24
-"""Scores that a block of queries may have at once. 64 MiB in float32."""
+"""Limit on the number of scores in a block of queries: 64 MiB in float32."""
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from .handle import Watch
 
 HEADGATE = "headgate"
-"""The implementation that computes the log-sum-exp with Headgate's kernels."""
+"""Name of the attention implementation that computes the log-sum-exp with Headgate's kernels."""
 USED = (
     "module query key value attention_mask dropout scaling softcap s_aux sinks position_bias is_causal sliding_window "
     "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
 ).split()
-"""Arguments of the interface that are read here. head_mask comes after the softmax."""
+"""Arguments of the attention interface that call_of reads, or that do not change the softmax weights. head_mask, for
+example, multiplies them afterwards."""
 
 
 def install(watch: "Watch") -> Callable[[], None]:

@@ -20,7 +20,7 @@ from . import ranks
 from .maps import HeadMaps, histogram
 
 BLOCK_ELEMENTS = 1 << 23
-"""Weights that a block of queries may have at once. 32 MiB in float32."""
+"""Limit on the number of softmax weights in a block of queries: 32 MiB in float32."""
 MOST_QUERIES = 128
 
 
@@ -37,7 +37,7 @@ class LayerRecord:
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
     projections: dict[nn.Module, int] = field(default_factory=dict)  # linear maps before the attention: channels read
     written: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Linear maps that may be W_o: their matrices (C,H·D), and the Gram matrices (H,D,D) of what they read."""
+    """Maps each linear map that may be W_o to its matrix (C,H·D) and the Gram matrix of each head's inputs (H,D,D)."""
     state_rank: Tensor | None = None  # (H)
 
 
@@ -61,7 +61,7 @@ class Collector(Watch):
         self.channels = 0
         self.unshown: dict[str, str] = {}
         self._projected: tuple[str, list[tuple[nn.Module, Tensor, Tensor]]] = "", []
-        """The module that runs, and its linear maps so far with what they read and return."""
+        """Name of the running attention module, and its linear maps so far, each with its input and output."""
 
     def gate_of(self, name: str) -> str:
         """Returns the module that gates an attention module: itself, a module within it, or one within its block."""

@@ -78,7 +78,7 @@ ROWS = (
     ),
 )
 WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.of))
-"""The figures that watch() measures for a report."""
+"""Figures that a report needs from watch()."""
 
 
 def rows_for(has_linear: bool, has_sinks: bool, hides_first: bool) -> list[Row]:

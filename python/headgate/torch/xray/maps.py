@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 BINS = 20
-"""Bins of a histogram of gates."""
+"""Number of bins in a histogram of gates."""
 TOP_KEYS = 8
 
 

@@ -23,7 +23,7 @@ from .text import ids_of, pieces_of
 from .verdict import verdict
 
 VERSION = 1
-"""Of the JSON format."""
+"""Version of the JSON format of reports."""
 LOSS_ROWS = 128
 MOST_CELLS = 1024
 
