@@ -16,12 +16,13 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ("include", "src", "tests", "")  # of quoted includes, after that of the file itself
+FOLDERS = ("include", "src", "tests", "")  # searched for included files, after the folder of the file itself
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([\w./-]+)[">]', re.MULTILINE)
 
 
 class Includes:
-    """Which files of the project a file reads, itself among them."""
+    """Finds the files of the project that a file includes. `reached` also follows includes of included files, and its
+    result contains the file itself."""
 
     def __init__(self, root):
         self.root = root
@@ -47,7 +48,8 @@ class Includes:
 
 
 def affected(sources, includes, changed):
-    """Of `sources`, those through which every file of `changed`, in its order, is read."""
+    """Returns the sources that compile or include the files of `changed`, in their order. For a header that no chosen
+    source includes, chooses the source that reads the fewest files."""
     chosen = []
     for name in changed:
         if any(name in includes.reached(source) for source in chosen):
@@ -101,9 +103,7 @@ def main():
     entries = json.loads((pathlib.Path(sys.argv[1]) / "compile_commands.json").read_text(encoding="utf-8"))
     files = dict.fromkeys(pathlib.Path(entry["file"]) for entry in entries)
     names = [file.relative_to(ROOT).as_posix() for file in files if file.is_relative_to(ROOT)]
-    sources = [
-        name for name in names if not name.startswith("build")
-    ]  # nanobind's own and generated files are not ours
+    sources = [name for name in names if not name.startswith("build")]  # skips nanobind's sources and generated files
     try:
         changed = changed_since(sys.argv[2])
     except subprocess.CalledProcessError:

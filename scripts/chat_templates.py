@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chat templates by which check_chats.py compares Headgate with transformers: those of models that people have, with
-little of what they say of tools, and templates that differ from them in one place."""
+"""Chat templates for check_chats.py, which compares Headgate with transformers. The first are those of known models,
+without most of their text about tools. The others differ from one of them in one place."""
 
 CHATML_TURN = "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
 CHATML_REPLY = "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 
 
 def chatml(default):
-    """With a system's text where there is none."""
+    """Returns the ChatML template. Conversations without a system message start with the text `default`, if any."""
     first = (
         f"{{% if loop.first and messages[0]['role'] != 'system' %}}{{{{ '{default}' }}}}{{% endif %}}"
         if default
@@ -90,7 +90,8 @@ def mistral(begin, end):
 
 
 def qwen35(default, other):
-    """Trims every text. default, other: what stands before an answer, and what if enable_thinking says otherwise."""
+    """Returns a template of Qwen3.5, which trims every text. The text `default` precedes an answer. If enable_thinking
+    is set to the opposite, `other` does."""
     asked = "false" if default == "<think>\\n" else "true"
     return f"""{{%- if messages[0].role == 'system' %}}
     {{%- set content = messages[0].content|trim %}}
@@ -120,7 +121,8 @@ NO_FUNCTIONS = "You do not currently have access to any functions. <functions></
 
 
 def olmo3(name, reply):
-    """With a text that follows the system's own."""
+    """Returns a template of OLMo 3. It appends NO_FUNCTIONS to the system message, or to the text `name` if there is
+    none. `reply` starts an answer."""
     return (
         "{% set has_system = messages|selectattr('role', 'equalto', 'system')|list|length > 0 %}{% if not has_system %}"
         + f"{{{{ '<|im_start|>system\\n{name} {NO_FUNCTIONS}' }}}}{{% endif %}}"
@@ -543,7 +545,7 @@ YI = (
     "{% elif message['role'] == 'assistant' %}{{ content + '<|im_end|>' + '\\n' }}{% endif %}{% endfor %}"
 )
 
-# name, template, BOS, end of turn
+# Each row has the name, the template, the BOS token and the end-of-turn token.
 TEMPLATES = [
     ("SmolLM2", chatml(SYSTEM_TURN.format(SMOLLM2)), "<|im_start|>", "<|im_end|>"),
     ("Qwen2.5", chatml(SYSTEM_TURN.format(QWEN25)), None, "<|im_end|>"),
@@ -579,7 +581,7 @@ TEMPLATES = [
     ("Granite", GRANITE, None, "<|end_of_text|>"),
     ("Command R", COMMAND_R, "<s>", "<|END_OF_TURN_TOKEN|>"),
     ("GLM-4.5", GLM4, None, "<|user|>"),
-    # Templates of other people's fine-tunes, which differ in one place from those above.
+    # Templates as fine-tuned models have them. Each differs from one above in one place.
     ("trimmed", chatml("").replace("message['content']", "message['content'] | trim"), None, "<|im_end|>"),
     ("stripped", chatml("").replace("message['content']", "message['content'].strip()"), None, "<|im_end|>"),
     ("framed system", chatml("").replace("message['content']", FRAMED), None, "<|im_end|>"),
@@ -615,7 +617,8 @@ QUESTIONS = [
 ]
 NEXT_QUESTION = " And a sink?"
 
-# A template of what Jinja has, and what it is rendered with: also line by line, where a line is a template.
+# VARIABLES are the variables of EXPRESSIONS, a template that uses many features of Jinja. check_chats.py renders the
+# whole template, and each line as a template.
 VARIABLES = {
     "messages": [
         {"role": "system", "content": "Be brief."},

@@ -26,7 +26,7 @@ import headgate.torch.transformers
 
 TOLERANCE = 1e-4
 TOKENS = 32
-# What limits which keys a query sees, far below TOKENS.
+# Config entries that limit which keys a query sees. Each limit is far below TOKENS.
 LIMITS = {
     "sliding_window": 5,
     "sliding_window_size": 5,
@@ -128,16 +128,16 @@ NO_DROPOUT = (
     "decoder_layerdrop",
     "classifier_dropout",
 )
-# Lists of a word for each layer.
+# Config entries that are lists with one word for each layer.
 LAYERS = ("layer_types", "indexer_types")
-# The keys of families whose windows are off by default.
+# Config entries that turn windows on, for families in which they are off by default.
 WINDOWS = {
     "use_sliding_window": True,
     "sliding_window": LIMITS["sliding_window"],
     "max_window_layers": 1,
     "layer_types": ["sliding_attention", "full_attention"],
 }
-# What single families need beside: their smallest models, and layers with all that they have.
+# Additional config entries of single families. They keep the model small, or give it every kind of layer.
 OWN = {
     "minimax_m3_vl_text": {"layer_types": ["minimax_m3_sparse", "full_attention"]},
     "qwen4_exp_text": {
@@ -174,7 +174,7 @@ TASKS = {
     "causal": modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     "masked": modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES,
     "seq2seq": modeling_auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-    # Models of texts and images whose part for texts has no class of its own.
+    # Multimodal models whose text part has no class of its own.
     "of texts and images": {"mistral_large4": "MistralLarge4ForConditionalGeneration"},
 }
 LARGEST = 3_000_000  # parameters
@@ -185,7 +185,7 @@ class Skipped(Exception):
 
 
 def text_keys(config_class, limits):
-    """The keys of a config of a few thousand parameters for this class of config, with these LIMITS."""
+    """Returns the entries of a config for a model of a few thousand parameters. `limits` replaces LIMITS."""
     defaults = config_class()
 
     def is_key(name):
@@ -193,7 +193,7 @@ def text_keys(config_class, limits):
             return False
         try:
             there = hasattr(defaults, name)
-        except Exception:  # its layers differ
+        except Exception:  # raised for entries that differ between layers
             there = True
         return there and not isinstance(getattr(config_class, name, None), property)
 
@@ -221,7 +221,7 @@ def text_keys(config_class, limits):
 
 
 def config_of(kind, limits=LIMITS):
-    """A config for this class of model whose keys of LIMITS have these values."""
+    """Returns a small config for this class of model. `limits` replaces LIMITS."""
     config_class = kind.config_class
     if "vision_config" not in config_class.sub_configs:
         return config_class(**text_keys(config_class, limits))
@@ -239,7 +239,7 @@ def config_of(kind, limits=LIMITS):
 
 
 def limits_of(config):
-    """The keys of LIMITS that a config has, with their values."""
+    """Returns the entries of LIMITS that a config has, with their values."""
     text = config.get_text_config()
     other_names = getattr(text, "attribute_map", {})
     return {
@@ -288,20 +288,21 @@ def generated(task, model):
 
 
 def effect_of(task, kind, limits, expected):
-    """Names the limits, and those that make no difference to the outputs."""
+    """Returns the limits as text. Marks those that do not change the outputs of eager attention."""
     words = []
     for name, value in limits.items():
         try:
             wide = made(kind, config_of(kind, {**LIMITS, name: 1024}), "eager")
             felt = largest_difference(outputs_and_gradients(task, wide)[0], expected) > TOLERANCE
-        except Exception:  # the model has other sizes, or limits that must fit each other
+        except Exception:  # raised if the larger limit changes the model's sizes, or does not fit another limit
             felt = True
         words.append(f"{name} {value}" + ("" if felt else " without effect"))
     return ", ".join(words)
 
 
 class Recorded:
-    """The interface's function, which collects the names of its keyword arguments."""
+    """Headgate's function for the attention interface. Counts its calls, and collects the names of their keyword
+    arguments."""
 
     def __init__(self):
         self.calls, self.names = 0, collections.Counter()
@@ -313,7 +314,8 @@ class Recorded:
 
 
 def check(task, kind, recorded):
-    """The family's figures. Raises Skipped where there is nothing to compare, and whatever its model raises."""
+    """Returns the largest differences of a family's logits and gradients, whether the generated tokens agree, and the
+    limits as text. Raises Skipped if there is nothing to compare. Errors of the model are raised unchanged."""
     with torch.device("meta"):
         count = sum(p.numel() for p in kind(config_of(kind)).parameters())
     if count > LARGEST:

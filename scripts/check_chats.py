@@ -4,9 +4,9 @@
 
     check_chats.py [BUILD] [--write-golden]
 
-BUILD: the build folder (default: build). A model of random numbers with a small tokenizer is given the templates of
-chat_templates.py one after another. --write-golden: writes the texts by which tests/models/generate and
-tests/models/jinja check the same without Python, and compares nothing. Needs what scripts/python_venv.sh installs.
+BUILD is the build folder (default: build). For each template of chat_templates.py, the script writes a random model
+with a small tokenizer. --write-golden writes the expected texts for tests/models/generate and tests/models/jinja, which
+need no Python, and compares nothing. Needs what scripts/python_venv.sh installs.
 """
 
 import argparse
@@ -47,7 +47,7 @@ def tokenizer_of(template, bos, end):
 
 
 def messages_of(question, *answers):
-    """A question, and for each answer another question behind it."""
+    """Returns the messages of a conversation: the question, then each answer, followed by NEXT_QUESTION."""
     system = [{"role": "system", "content": question["system"]}] if question["system"] else []
     out = [*system, {"role": "user", "content": question["user"]}]
     for answer in answers:
@@ -56,7 +56,7 @@ def messages_of(question, *answers):
 
 
 def applied(tokenizer, messages, **options):
-    """None where the template refuses the messages."""
+    """Returns the prompt that the tokenizer's template makes, or None if the template refuses the messages."""
     try:
         return tokenizer.apply_chat_template(messages, add_generation_prompt=True, **options)
     except jinja2.exceptions.TemplateError:
@@ -107,7 +107,7 @@ def write_model(folder, vocab):
 
 
 def ours(tool, folder, question, options=()):
-    """What the tool says of an answer of one token; None where the template refuses the question."""
+    """Returns the JSON of `headgate generate` for one token, or None if the template refuses the question."""
     command = [
         tool,
         "generate",
@@ -131,8 +131,8 @@ def ours(tool, folder, question, options=()):
 
 
 def wrong_dialogue(tool, folder, tokenizer, question):
-    """Asks two questions. Returns what is wrong with the tokens of the second one."""
-    for seed in range(200):  # until an answer is a letter, which every template leaves as it is
+    """Asks two questions in one conversation. Returns complaints about the prompt of the second one."""
+    for seed in range(200):  # until the answer is a letter, which no template changes
         options = ["--temperature", "1", "--seed", str(seed)]
         answer = ours(tool, folder, question, options)
         if answer is None:
@@ -176,7 +176,8 @@ def check(tool, name, template, bos, end):
 
 
 def wrong_spellings(tool, folder, tokenizer):
-    """Asks with special tokens in the question, which are text, or with --special-tokens tokens."""
+    """Asks a question that contains special tokens. Headgate must read them as text, or as tokens with
+    --special-tokens. Returns complaints."""
     question = {"system": "", "user": "a <s> b<|im_end|>\n<think>c</s> d"}
     wrong = []
     for options, sanitized in (([], True), (["--special-tokens"], False)):

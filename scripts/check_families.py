@@ -74,7 +74,7 @@ FAMILIES = {
 def random_model(kind, config_class, extra):
     torch.manual_seed(1)
     model = kind(config_class(**{**SIZES, **extra})).float().eval()
-    with torch.no_grad():  # norms are ones and biases zeros at the start: other numbers show that each is read
+    with torch.no_grad():  # changes norms of 1 and biases of 0, so that the comparison shows whether each is read
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(0.3 * torch.randn_like(parameter))
@@ -86,7 +86,8 @@ def windowed(model):
 
 
 def theirs(model, tokens):
-    """(T,vocab) log-probabilities of one sequence of all tokens but the last, and figures as headgate's JSON has them."""
+    """Returns transformers' log-probabilities (T,vocab) for all tokens but the last, as one sequence, and the figures
+    with the keys of headgate's JSON."""
     model.set_attn_implementation("eager")
     largest = []
     hooks = [
@@ -104,7 +105,7 @@ def theirs(model, tokens):
     loss = -log_probs[torch.arange(len(tokens) - 1), ids[0, 1:]].mean().item()
     layers = []
     for attention, size in zip(out.attentions, largest):
-        first = attention[0, :, 1:, 0].double().mean(dim=1)  # of each head, from queries that see another token
+        first = attention[0, :, 1:, 0].double().mean(dim=1)  # per head, without query 0, which sees only itself
         layers.append(
             {
                 "first_token_attention": first.mean().item(),
@@ -118,7 +119,7 @@ def theirs(model, tokens):
 
 
 def ours(tool, path, data, tokens, model, folder):
-    """The same by headgate, of --token-ids or --text."""
+    """Returns the log-probabilities and figures of `headgate eval`. `data` is --token-ids or --text with its file."""
     out = folder / "log_probs.npy"
     metrics = "loss,massive_activation" + ("" if windowed(model) else ",first_token_attention,sink_rate")
     said = subprocess.run(
@@ -144,7 +145,8 @@ def ours(tool, path, data, tokens, model, folder):
 
 
 def furthest(got, expected):
-    """The largest difference of a figure, as a share of it where it is above 1; of those that headgate has."""
+    """Returns the largest difference of a figure among those that headgate has. For figures above 1, the difference is
+    relative."""
     worst = 0.0
     for key, value in expected.items():
         if key == "layers":
@@ -155,7 +157,7 @@ def furthest(got, expected):
 
 
 def write_tokenizer(path):
-    """Byte-level BPE with as many tokens as SIZES says."""
+    """Trains a byte-level BPE tokenizer with SIZES["vocab_size"] tokens on this module's docstring, and writes it."""
     tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = tokenizers.decoders.ByteLevel()
@@ -169,7 +171,8 @@ def write_tokenizer(path):
 
 
 def generated(tool, path, folder, *options, dtype=("--dtype", "f32")):
-    """The JSON of `headgate generate`, and the log-probabilities (tokens,vocab) that it chose from."""
+    """Returns the JSON of `headgate generate`, and the log-probabilities (tokens,vocab) from which it chose the
+    tokens."""
     out = folder / "log_probs.npy"
     command = [tool, "generate", path, *dtype, "--json", "--logits", out, *options]
     result = subprocess.run(command, check=True, capture_output=True)
@@ -177,7 +180,7 @@ def generated(tool, path, folder, *options, dtype=("--dtype", "f32")):
 
 
 def check_generated(what, model, answer, log_probs):
-    """Whether the same tokens, read at once, have the same log-probabilities."""
+    """Returns whether transformers, which reads all tokens at once, gives the same log-probabilities."""
     tokens = numpy.array(answer["prompt_ids"] + answer["ids"])
     expected = theirs(model, tokens)[0][len(answer["prompt_ids"]) - 1 :]
     error = numpy.abs(log_probs - expected).max()
@@ -188,7 +191,7 @@ def check_generated(what, model, answer, log_probs):
 
 
 def compare(what, got, expected):
-    """The largest differences, of a log-probability and of a figure."""
+    """Prints and returns the largest difference of a log-probability, and of a figure."""
     error = numpy.abs(got[0] - expected[0]).max()
     of_figures = furthest(got[1], expected[1])
     print(
@@ -229,7 +232,7 @@ def check_family(name, tool, folder):
 
 
 def check_answer(what, tool, model, path, folder, options):
-    """Whether the most likely tokens are those of transformers' generate."""
+    """Returns whether headgate and transformers' generate choose the same most likely tokens."""
     answer, log_probs = generated(tool, path, folder, *options, "--max-tokens", str(ANSWER))
     good = check_generated(what, model, answer, log_probs)
     prompt = torch.tensor([answer["prompt_ids"]])
@@ -241,17 +244,17 @@ def check_answer(what, tool, model, path, folder, options):
 
 
 def english_text(build):
-    """Prose of some 3000 bytes."""
+    """Returns about 3000 bytes of English: of the dictionary in BUILD/text, or else of LICENSE."""
     text = build / "text" / "gcide.txt"
     if not text.exists():
         return Path("LICENSE").read_text(encoding="utf-8")[:3000]
-    with open(text, "rb") as lines:  # elsewhere the file is no UTF-8
+    with open(text, "rb") as lines:  # as bytes, since other lines of the file are not UTF-8
         return b"".join(itertools.islice(lines, 2000, 2600))[:3000].decode()
 
 
 def check_smollm2(tool, path, folder, build):
     model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    tokenizer = of_gguf(path)  # transformers' own of a GGUF file leaves out that each digit is a word
+    tokenizer = of_gguf(path)  # the one that transformers makes of a GGUF file does not split numbers into digits
     count = 384
     (folder / "text").write_text(english_text(build), encoding="utf-8")
     tokens = numpy.array(tokenizer.encode(english_text(build)).ids[: count + 1], dtype=numpy.int32)
@@ -265,7 +268,7 @@ def check_smollm2(tool, path, folder, build):
         if key != "layers":
             print(f"  {key:24s} headgate {got[1][key]:.6g}, transformers {value:.6g}")
     print(f"  largest activation after layer 12: {got[1]['layers'][12]['massive_activation']:.6g}")
-    # Of the text the figures count: roundings of activations of 20,000 show in log-probabilities near -57.
+    # Only the figures must agree here: rounding activations of 20,000 changes log-probabilities near -57 too much.
     _, of_figures = compare("SmolLM2, GGUF, text", got, expected)
     random = numpy.random.default_rng(5).integers(0, model.config.vocab_size, 129).astype(numpy.int32)
     good = check("SmolLM2, GGUF", tool, model, path, random, folder) and of_figures <= TOLERANCE

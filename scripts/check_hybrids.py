@@ -4,10 +4,15 @@
 
     check_hybrids.py [BUILD [FAMILY …]]     BUILD: the build folder (default: build)
 
-Random small checkpoints of Qwen3.5, dense and with experts, Qwen3-Next, OLMo-Hybrid, AFMoE, Step, Gemma 3 and gpt-oss
-are made: as transformers writes them, as the text part of a model that reads images, with experts in tensors of their
-own or in MXFP4, and as GGUF in the order in which llama.cpp's converter writes them. Value heads are twice as many as
-key heads. `headgate eval` reads whole sequences, `headgate generate` token after token with a cache. Fails when a
+Makes small random checkpoints of Qwen3.5 (dense and with experts), Qwen3-Next, OLMo-Hybrid, AFMoE, Step, Gemma 3 and
+gpt-oss, with twice as many value heads as key heads. Each is checked in the forms that its family has:
+
+  - as transformers writes it
+  - as the text part of a multimodal model
+  - with fused experts, or experts in MXFP4
+  - as GGUF, with the order of values of llama.cpp's converter
+
+`headgate eval` reads whole sequences. `headgate generate` reads token after token with a cache. Fails if a
 log-probability differs by more than 1e-4.
 
 Needs what scripts/python_venv.sh installs.
@@ -140,7 +145,7 @@ IMAGES = {
     "image_size": 28,
     "patch_size": 14,
 }
-FAMILIES["step3p7"] = (  # there is no class for its text part alone
+FAMILIES["step3p7"] = (  # multimodal: transformers has no class for its text part alone
     transformers.Step3p7ForConditionalGeneration,
     lambda **sizes: transformers.Step3p7Config(text_config=sizes, vision_config=IMAGES),
     STEP,
@@ -160,13 +165,13 @@ OUTER = {"qwen3_5": "qwen3_5", "qwen3_5_moe": "qwen3_5_moe", "gemma3_text": "gem
 def random_model(kind, config_class, sizes):
     torch.manual_seed(1)
     model = kind(config_class(**sizes)).float().eval()
-    with torch.no_grad():  # norms are ones and biases zeros at the start: other numbers show that each is read
+    with torch.no_grad():  # changes norms of 1 and biases of 0, so that the comparison shows whether each is read
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias") or name.endswith("A_log"):
                 parameter.add_(0.3 * torch.randn_like(parameter))
             if name.endswith("sinks"):
                 parameter.add_(torch.randn_like(parameter))
-            if name.endswith("gate_up_proj_bias"):  # far enough for the bounds of activations
+            if name.endswith("gate_up_proj_bias"):  # large enough to reach the limits that clamp activations
                 parameter.add_(5 * torch.randn_like(parameter))
         for name, buffer in model.named_buffers():
             if name.endswith("correction_bias"):
@@ -175,7 +180,7 @@ def random_model(kind, config_class, sizes):
 
 
 def theirs(model, tokens):
-    """(T,vocab) log-probabilities of one sequence of all tokens but the last."""
+    """Returns transformers' log-probabilities (T,vocab) for all tokens but the last, as one sequence."""
     with torch.no_grad():
         logits = model(input_ids=torch.from_numpy(tokens[None, :-1]).long()).logits
     return torch.log_softmax(logits.double(), -1)[0].numpy()
@@ -196,7 +201,7 @@ def check(what, tool, path, tokens, expected, folder):
 
 
 def write_inside_another(name, path, out):
-    """As the text part of a model that reads images and predicts further tokens."""
+    """Writes the model as the text part of a multimodal model that also has layers to predict further tokens."""
     config = json.loads((path / "config.json").read_text())
     out.mkdir()
     (out / "config.json").write_text(
@@ -210,7 +215,7 @@ def write_inside_another(name, path, out):
 
 
 def add_next_layer(path, layer, out):
-    """With a layer behind the model's own, which predicts further tokens."""
+    """Writes the model with an additional last layer, which predicts further tokens."""
     out.mkdir()
     (out / "config.json").write_text((path / "config.json").read_text())
     tensors = safetensors.numpy.load_file(path / "model.safetensors")
@@ -219,7 +224,7 @@ def add_next_layer(path, layer, out):
 
 
 def write_experts_apart(path, out):
-    """With each expert's matrices in tensors of their own, or fused if they were apart."""
+    """Writes the model with the matrices of all experts fused into two tensors per layer."""
     out.mkdir()
     (out / "config.json").write_text((path / "config.json").read_text())
     tensors, written = safetensors.numpy.load_file(path / "model.safetensors"), {}
@@ -242,14 +247,16 @@ def write_experts_apart(path, out):
 
 
 def packed(values):
-    """(E,rows,columns) as blocks (E,rows,G,16) and scales (E,rows,G) of MXFP4, as Hugging Face stores them."""
+    """Quantises values (E,rows,columns) to MXFP4. Returns blocks (E,rows,G,16) and scales (E,rows,G) as Hugging Face
+    stores them."""
     raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType.MXFP4).reshape(*values.shape[:-1], -1, 17)
     codes = numpy.concatenate((raw[..., 1:] & 15, raw[..., 1:] >> 4), -1)
     return codes[..., ::2] | codes[..., 1::2] << 4, numpy.ascontiguousarray(raw[..., 0])
 
 
 def write_mxfp4(model, path, out):
-    """With experts in blocks, whose numbers `model` has afterwards, by transformers' own conversion."""
+    """Writes the model with experts in MXFP4. Sets the experts of `model` to the rounded values, which transformers
+    unpacks."""
     out.mkdir()
     config = json.loads((path / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
@@ -267,7 +274,7 @@ def write_mxfp4(model, path, out):
 
 
 def check_generated(what, model, tool, path, folder, dtype=("--dtype", "f32")):
-    """Tokens drawn with a cache."""
+    """Returns whether transformers gives the same log-probabilities for tokens that headgate drew with a cache."""
     drawn = ("--prompt", "It was the best of times", "--max-tokens", "64", "--temperature", "1")
     answer, log_probs = generated(tool, path, folder, *drawn, dtype=dtype)
     ids = numpy.array(answer["prompt_ids"] + answer["ids"])
@@ -277,7 +284,7 @@ def check_generated(what, model, tool, path, folder, dtype=("--dtype", "f32")):
 
 
 def check_sinks(name, model, tool, tokens, path, folder):
-    """The share of attention that goes to sinks, in the X-ray, beside what transformers' weights leave of 1."""
+    """Compares the attention to sinks in the X-ray with 1 minus the sum of transformers' weights."""
     model.set_attn_implementation("eager")
     with torch.no_grad():
         weights = model(input_ids=torch.from_numpy(tokens[None, :-1]).long(), output_attentions=True).attentions
@@ -293,7 +300,8 @@ def check_sinks(name, model, tool, tokens, path, folder):
 
 
 def check_mxfp4(name, model, tool, tokens, whole, folder):
-    """Experts in MXFP4: read whole, and where they lie in the files."""
+    """Checks experts in MXFP4, in a directory and in a GGUF file. `headgate eval` widens them to f32. `headgate
+    generate` reads them in place."""
     write_mxfp4(model, whole, folder / "mxfp4")
     expected = theirs(model, tokens)
     good = check(name + ", MXFP4", tool, folder / "mxfp4", tokens, expected, folder)

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on an include of a room that CMake does not link, on rooms that link upwards or in a circle, on folders side by
-side in src/ whose files include each other in a circle, on modules of python/headgate that import each other in a
-circle, and on a file that has grown too long.
+"""Checks the structure of the source tree. Fails on:
+
+  - an include of a file in a room that CMake does not link
+  - rooms that link upwards or in a circle
+  - sibling folders of src/ whose files include each other in a circle
+  - modules of python/headgate that import each other in a circle
+  - a file with more than MAX_LINES lines
 
     check_includes.py [ROOT]     check the tree (default: the one that holds this script)
     check_includes.py --self-test
 
-The layers are those of ARROWS. A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. The
-targets that it links say which other rooms its files may include; they are stated there and nowhere else. Every file
-may include "headgate/...", the public API, which includes nothing else. Tests, bench and scripts may include
-everything; examples only the public API.
+A room is a folder of src/ or python/ with a CMakeLists.txt that defines a target. Its files may include files of the
+rooms that its targets link. ARROWS lists the layers of rooms. Every file may include the public API, "headgate/...",
+which includes nothing else. Tests, bench and scripts may include everything; examples only the public API.
 """
 
 import ast
@@ -20,7 +23,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# Layer -> the layers below it, whose rooms its rooms may link.
+# Maps each layer to the layers below it. A room may link rooms of its own layer and of these.
 ARROWS = {
     "src/library": set(),
     "src/verify": {"src/library"},
@@ -42,7 +45,7 @@ TARGET = re.compile(r"headgate_\w+")
 
 
 class Rooms:
-    """Folders below src/ and python/, by their paths, and the rooms that each of them links."""
+    """Reads the rooms below src/ and python/. `links` maps the path of each room to the rooms that it links."""
 
     def __init__(self, root):
         provided, used = {}, {}
@@ -59,11 +62,11 @@ class Rooms:
         }
 
     def of(self, path):
-        """The room of a path relative to the root: the nearest folder above it that is one, or None."""
+        """Returns the room of a path relative to the root: the nearest parent folder that is a room, or None."""
         return next((folder.as_posix() for folder in Path(path).parents if folder.as_posix() in self.links), None)
 
     def upward(self):
-        """A complaint for each room outside the layers, and for each link that ARROWS does not have."""
+        """Returns a complaint for each room outside the layers, and for each link that ARROWS does not allow."""
         layers = {room: "/".join(room.split("/")[:2]) for room in self.links}
         complaints = [
             f"{room} is in none of the layers {', '.join(ARROWS)}"
@@ -78,7 +81,7 @@ class Rooms:
 
 
 def circle_of(links):
-    """Nodes that link each other in a circle, or None. `links` maps a node to those that it links."""
+    """Returns the nodes of a cycle, or None if there is none. `links` maps each node to the nodes that it links."""
     done = set()
 
     def visit(node, path):
@@ -94,7 +97,7 @@ def circle_of(links):
 
 
 def folder_links(root):
-    """The folders of src/, as tuples of their names, and the folders beside each of them that its files include."""
+    """Maps each folder of src/, as a tuple of names, to the sibling folders that its files include."""
     links = {}
     for file in root.glob("src/**/*"):
         lines = file.read_text(encoding="utf-8").splitlines() if file.suffix in C_SUFFIXES else []
@@ -108,7 +111,7 @@ def folder_links(root):
 
 
 def imported_at_run_time(tree):
-    """The import statements of a module, those in functions too, without what `if TYPE_CHECKING` guards."""
+    """Yields the import statements of a module, also those in functions, but not those under `if TYPE_CHECKING`."""
     if isinstance(tree, (ast.Import, ast.ImportFrom)):
         yield tree
     guarded = isinstance(tree, ast.If) and getattr(tree.test, "id", None) == "TYPE_CHECKING"
@@ -117,7 +120,7 @@ def imported_at_run_time(tree):
 
 
 def python_links(root):
-    """The modules of python/headgate, as tuples of their names, and the modules that each of them imports."""
+    """Maps each module of python/headgate, as a tuple of names, to the modules that it imports."""
     files = {}
     for file in (root / "python").glob("headgate/**/*.py"):
         parts = file.relative_to(root / "python").with_suffix("").parts
@@ -138,7 +141,7 @@ def python_links(root):
 
 
 def check_include(rooms, path, quote, target):
-    """The complaint about an include of `target` in the file `path`, or None."""
+    """Returns a complaint about an include of `target` in the file `path`, or None."""
     folder, slash, _ = target.partition("/")
     if folder == "headgate" or folder in EXTERNAL:
         return None
@@ -206,7 +209,8 @@ MADE_UP_ROOMS = {
 
 
 def self_test():
-    """Each line, in a tree of made-up rooms, must yield exactly the complaint named."""
+    """Adds each file of `cases` to a tree of made-up rooms. The file must cause exactly the expected complaint, or
+    none."""
     cases = [
         ("src/library/low/a.hpp", '#include "library/low/b.hpp"', None),
         ("src/library/low/a.hpp", '#include "headgate/tensor.hpp"', None),

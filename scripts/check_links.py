@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on a link in a Markdown file that leads to no file or no heading of this repository, on a document that no chain
-of links from README.md or docs/README.md leads to, and on a document of docs/ that has not exactly one heading of level 1.
+"""Checks the Markdown files of this repository. Fails on:
+
+  - a link to a file or heading that does not exist
+  - a document that no chain of links from README.md or docs/README.md reaches
+  - a document in docs/ without exactly one heading of level 1
 
     check_links.py [ROOT]        check the Markdown files of the root, and all below docs/, bench/ and experiments/
                                  (default: of the tree that holds this script)
     check_links.py --self-test
 
-Links to other sites are left alone.
+Links to other sites are not checked.
 """
 
 import re
@@ -22,7 +25,7 @@ HEADING = re.compile(r"^#{1,6} +(.*?)\s*$", re.MULTILINE)
 
 
 def anchor(heading):
-    """The name that GitHub gives a heading."""
+    """Returns the anchor that GitHub gives a heading."""
     text = re.sub(r"[`*]", "", heading).lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
@@ -38,7 +41,7 @@ def anchors(path):
 
 
 def links(path):
-    """(link as written, file it leads to, heading) of the document's links to this repository."""
+    """Yields (link as written, file, anchor of a heading) for each of a document's links to this repository."""
     text = CODE.sub("", FENCE.sub("", path.read_text(encoding="utf-8")))
     for link in LINK.findall(text):
         if not re.match(r"[a-z]+:", link):
@@ -58,13 +61,13 @@ def check_file(root, path):
 
 
 def check_title(root, path):
-    """A page of a site has one title."""
+    """Returns a complaint unless the document has exactly one heading of level 1, the title of its page."""
     titles = re.findall(r"^# ", FENCE.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
     return [] if len(titles) == 1 else [f"{path.relative_to(root)}: {len(titles)} headings of level 1, not one"]
 
 
 def unreachable(files, starts):
-    """The documents that no chain of links from the first ones leads to."""
+    """Returns the documents of `files` that no chain of links from `starts` reaches."""
     reached, ahead = set(), [path for path in starts if path in files]
     while ahead:
         path = ahead.pop()
@@ -89,7 +92,7 @@ def check_tree(root):
 
 
 def self_test():
-    """Each document must yield exactly the complaint named."""
+    """Each README.md of `cases` must cause exactly the expected complaint, or none."""
     cases = [
         ("[a](docs/b.md)", None),
         ("[a](docs/b.md#two-words)", None),
@@ -120,7 +123,7 @@ def self_test():
 
 
 def problems_of(documents):
-    """What check_tree says of a tree of documents by their paths."""
+    """Returns the complaints of check_tree about a tree. `documents` maps paths to contents."""
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         for name, content in documents.items():
@@ -138,8 +141,8 @@ def title_test():
 
 
 def island_test():
-    """Documents that link each other alone are not reached; one is where another that is reached leads to it. The
-    index of docs/ and the documents beside README.md count, too."""
+    """Documents that only link each other are unreachable. Links from docs/README.md count, and documents beside
+    README.md must be reachable, too."""
     documents = {"README.md": "[a](docs/a.md)", "CHANGES.md": "", "docs/README.md": "# I\n[e](deep/e.md)"}
     links_of = (("a", "[b](b.md)"), ("b", ""), ("c", "[d](d.md)"), ("d", "[c](c.md) [b](b.md)"), ("deep/e", ""))
     documents |= {f"docs/{name}.md": "# T\n" + content for name, content in links_of}

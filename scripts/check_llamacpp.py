@@ -4,18 +4,21 @@
 
     check_llamacpp.py [BUILD [NAME …]]     BUILD: the build folder (default: build)
 
-NAME is an architecture, or a GGUF file; the default is every architecture that headgate reads. For an architecture a small
-random model is written, in f32 and in Q8_0. `headgate eval` reads the whole sequence, `headgate generate` token after token
-with a cache; llama.cpp reads it whole, in pieces of 16 tokens, and token after token. Of each two the largest and the mean
-difference of a log-probability are printed.
+NAME is an architecture or a GGUF file. The default is every architecture that headgate reads. For an architecture, the
+script writes a small random model, in f32 and in Q8_0.
 
-Fails where log-probabilities differ by more than 1e-4. llama.cpp rounds GELU and its argument to f16, so those of
-gemma3 may differ by 5e-3 in a small model, and by 0.2 in a given file. It multiplies quantised matrices with
-activations that it rounds to 8 bits, in blocks of 32 with a scale; headgate's are f32. So a quantised file is compared
-twice: headgate's log-probabilities with those of llama.cpp on the same numbers in f32, and, with a bound of 0.2 (a
-given file: 0.5) for the mean, with those of llama.cpp on the file itself.
+`headgate eval` reads the whole sequence, and `headgate generate` reads token after token with a cache. llama.cpp reads
+the sequence at once, in pieces of 16 tokens, and token after token. The script prints the largest and the mean
+difference of a log-probability for each comparison.
 
-Needs what scripts/python_venv.sh installs, and, for llama.cpp, `scripts/python_venv.sh build peers`.
+Fails if log-probabilities differ by more than 1e-4, with two exceptions:
+
+  - gemma3: 5e-3 for a small model, 0.2 for a given file, since llama.cpp rounds GELU and its argument to f16.
+  - quantised matrices: llama.cpp rounds the activations to 8 bits, in blocks of 32 with a scale, and headgate does not.
+    So headgate's log-probabilities are compared twice. llama.cpp first reads the same values in f32. Then it reads the
+    file itself, and the mean difference may be up to 0.2, or 0.5 for a given file.
+
+Needs what scripts/python_venv.sh installs, and `scripts/python_venv.sh build peers` for llama.cpp.
 """
 
 import math
@@ -35,12 +38,12 @@ from check_families import generated, write_tokenizer
 
 TOLERANCE = 1e-4
 F16_GELU_TOLERANCE = {"small": 5e-3, "given": 0.2}
-ROUNDED_ACTIVATIONS_MEAN = {"small": 0.2, "given": 0.5}  # of other weights it is above 1
+ROUNDED_ACTIVATIONS_MEAN = {"small": 0.2, "given": 0.5}  # the mean is above 1 for models with different weights
 TOKENS = 70
 PIECES = (TOKENS, 16, 1)
 PROMPT = "It was the best of times"
 NOT_READ = 3
-# In place of those of other scripts, so that rows divide into blocks of a quantised format.
+# Replaces sizes of check_families.py and check_hybrids.py, so that rows consist of whole quantisation blocks.
 WIDTHS = {
     "intermediate_size": 96,
     "moe_intermediate_size": 32,
@@ -52,7 +55,7 @@ PLAIN_SIZES = {"max_position_embeddings": 256, "initializer_range": 0.1}
 
 
 def families():
-    """(class, class of config, sizes) of transformers by architecture."""
+    """Maps each architecture to (class, class of config, sizes) of transformers."""
     plain = {name: check_families.FAMILIES[name] for name in PLAIN}
     plain["llama"] = check_families.FAMILIES["llama tied"]
     found = {}
@@ -61,20 +64,20 @@ def families():
     for name, architecture in check_hybrids.ARCHITECTURES.items():
         found[architecture] = check_hybrids.FAMILIES[name]
     for name, (kind, config, sizes) in found.items():
-        if name in gguf_files.QWEN_HYBRIDS:  # llama.cpp adds it to the squares of q and k, too, headgate 1e-6
+        if name in gguf_files.QWEN_HYBRIDS:  # llama.cpp also uses it to normalize q and k; headgate uses 1e-6 there
             sizes = sizes | {"rms_norm_eps": 1e-6}
-        if name == "gpt-oss":  # llama.cpp rounds YaRN's bounds to whole indices; with this base both are at the ends
+        if name == "gpt-oss":  # llama.cpp rounds YaRN's bounds to integers; this base clamps both, so that is harmless
             sizes = sizes | {"rope_parameters": sizes["rope_parameters"] | {"rope_theta": 3.0}}
         found[name] = (kind, config, sizes | {key: WIDTHS[key] for key in WIDTHS if key in sizes})
     return found
 
 
 class Unread(Exception):
-    """This llama.cpp does not read the model."""
+    """Raised if this llama.cpp does not support the model."""
 
 
 def theirs(peers, path, ids, folder, pieces=PIECES):
-    """(tokens,vocab) by the number of tokens of a piece."""
+    """Returns llama.cpp's log-probabilities, as a dict from the length of pieces to (tokens,vocab)."""
     numpy.save(folder / "ids.npy", ids)
     script = Path(__file__).with_name("llamacpp_log_probs.py")
     command = [peers, script, path, folder / "ids.npy", folder / "theirs.npz", *map(str, pieces)]
@@ -88,7 +91,7 @@ def theirs(peers, path, ids, folder, pieces=PIECES):
 
 
 def ours(tool, path, ids, folder):
-    """(tokens,vocab) of all tokens but the last, read at once."""
+    """Returns headgate's log-probabilities (tokens,vocab) for all tokens but the last, read at once."""
     numpy.save(folder / "ids.npy", ids)
     count, out = str(len(ids) - 1), folder / "ours.npy"
     command = [tool, "eval", path, "--token-ids", folder / "ids.npy", "--logits", out, "--metrics", "loss"]
@@ -106,7 +109,7 @@ def compare(what, got, expected, largest, mean=math.inf):
 
 
 def check_file(name, tool, peers, path, folder, size="small"):
-    """The file's numbers, in f32 in both programs, and the file itself where it has quantised matrices."""
+    """Compares both programs on the file's values in f32, and on the file itself if it has quantised matrices."""
     reader = gguf.GGUFReader(path)
     architecture = reader.get_field("general.architecture").contents()
     tolerance = F16_GELU_TOLERANCE[size] if architecture == "gemma3" else TOLERANCE

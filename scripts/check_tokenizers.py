@@ -4,11 +4,12 @@
 
     check_tokenizers.py [BUILD] [--gguf FILE] [--write-golden DIR]
 
-BUILD: the build folder (default: build). Tokenizers are trained here, one for each pre-tokenizer that is supported, on
-a part of the text. Those that GGUF files have are also written to a GGUF file, and the tokenizer.json that `headgate
-convert` makes of it is read by the package. `headgate tokenize --train` is compared with the package's trainer. --gguf:
-the tokenizer of a GGUF file as well, by the `gguf` package. --write-golden: writes the small files of
-tests/models/tokenize/golden and compares nothing. Needs what scripts/python_venv.sh installs.
+BUILD is the build folder (default: build). The script trains a tokenizer on a part of the text for each supported
+pre-tokenizer. If GGUF has this kind, it also writes a GGUF file, and the package reads the tokenizer.json that
+`headgate convert` makes of it. `headgate tokenize --train` is compared with the package's trainer.
+
+--gguf also checks the tokenizer of a GGUF file, which the `gguf` package reads. --write-golden writes the small files
+of tests/models/tokenize/golden, and compares nothing. Needs what scripts/python_venv.sh installs.
 """
 
 import argparse
@@ -38,7 +39,7 @@ GPT4O = (
     r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# Unicode's Universal Declaration of Human Rights, article 1, and what else stands for a script or a kind of text.
+# Article 1 of the Universal Declaration of Human Rights in many scripts, and samples of other kinds of text.
 PROSE = """
 All human beings are born free and equal in dignity and rights. They're endowed with reason; we'll act, I'd say, as he's
 Todos los seres humanos nacen libres e iguales en dignidad y derechos, y dotados como están de razón y conciencia
@@ -66,14 +67,14 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|end", "<s>"]
 
 
 def mixed_text(size, seed):
-    """`size` characters of all kinds, in lines, runs and random pieces; the same for the same seed."""
+    """Returns at least `size` characters of all kinds, in lines, runs and random pieces. `seed` determines the text."""
     draw = random.Random(seed)
     words = [
         word
         for line in PROSE
         for word in line.replace("\\n", "\n").replace("\\r", "\r").replace("\\t", "\t").split(" ")
     ]
-    # Characters that PCRE2 10.42 knows: of Unicode 14; newer ones are not assigned there.
+    # Characters that are assigned in Python's version of Unicode. PCRE2 10.42 has Unicode 14 and lacks newer ones.
     known = [c for c in map(chr, range(1, 0x30000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
     spaces = [" ", "  ", "\n", "\t", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "\u0085", "   \n  "]
     out, length = [], 0
@@ -104,7 +105,8 @@ def mixed_text(size, seed):
 
 
 def unicode_text(size, seed):
-    """Any characters that Python knows, with many marks, joiners and line ends: they change what a cluster is."""
+    """Returns a random text of any characters that Python knows. Marks, joiners and line ends are frequent, since they
+    change grapheme clusters."""
     draw = random.Random(seed)
     known = [c for c in map(chr, range(1, 0x110000)) if unicodedata.category(c) not in ("Cn", "Cs", "Co")]
     marks = [c for c in known if unicodedata.category(c).startswith("M")]
@@ -122,7 +124,7 @@ def split(pattern, behavior="isolated", invert=False):
 
 
 def kinds():
-    """name -> (normalizer, pre-tokenizer, options of the model, post-processor by ids)"""
+    """Maps each name to (normalizer, pre-tokenizer, options of the model, special tokens to put around a text)."""
     bare = byte_level(use_regex=False)
     sequence = pre_tokenizers.Sequence
     digits = pre_tokenizers.Digits
@@ -164,7 +166,7 @@ def trained(name, text, size):
         vocab_size=size,
         special_tokens=first,
         show_progress=False,
-        # With unknown tokens, some bytes are to have none.
+        # Tokenizers with an unknown token lack tokens for some bytes, so that the unknown token is used.
         initial_alphabet=[] if unknown else pre_tokenizers.ByteLevel.alphabet(),
         **({"limit_alphabet": 60} if unknown else {}),
     )
@@ -179,7 +181,7 @@ def trained(name, text, size):
 
 
 def add_tokens(tokenizer, name):
-    """Tokens beyond the vocabulary, with flags of every kind."""
+    """Adds tokens beyond the vocabulary, with flags of every kind."""
     if name == "flags":
         tokenizer.add_tokens(
             [
@@ -200,7 +202,7 @@ def add_tokens(tokenizer, name):
 
 
 def of_gguf(path):
-    """The tokenizer that the metadata of a GGUF file describe; its pre-tokenizer must be one of kinds()."""
+    """Returns the tokenizer that a GGUF file describes. Its pre-tokenizer must be one of kinds()."""
     import gguf
 
     fields = gguf.GGUFReader(path).fields
@@ -218,18 +220,19 @@ def of_gguf(path):
 
 
 def byte_level_values(tokenizer):
-    """tokens, token types and merges, as a GGUF file has them."""
+    """Returns tokens, token types and merges in the form of a GGUF file."""
     file = json.loads(tokenizer.to_str())
     added = {token["id"]: token for token in file["added_tokens"]}
     ids = range(tokenizer.get_vocab_size())
     types = [(3 if added[i]["special"] else 4) if i in added else 1 for i in ids]
-    # The file spells an added token as it is, not as it is normalized.
+    # A GGUF file has the original text of an added token, not the normalized one.
     words = [added[i]["content"] if i in added else tokenizer.id_to_token(i) for i in ids]
     return words, types, [" ".join(merge) for merge in file["model"]["merges"]]
 
 
 def gguf_bytes(model, words, kinds_of_tokens, *, pre="default", merges=(), scores=(), flags=()):
-    """A GGUF file with the tokenizer, and a llama of one layer whose weights are 0. flags: keys and booleans."""
+    """Returns a GGUF file with a tokenizer, and a llama of one layer whose weights are 0. `flags` are pairs of a key
+    and a boolean."""
     size, dim = len(words), 8
     u32, f32, string, array, i32, boolean = 4, 6, 8, 9, 5, 7
 
@@ -281,14 +284,14 @@ def gguf_bytes(model, words, kinds_of_tokens, *, pre="default", merges=(), score
 
 
 def converted_ids(tool, gguf, text, folder):
-    """The ids by the tokenizer.json that `headgate convert` makes of a GGUF file."""
+    """Returns the ids of a text by the tokenizer.json that `headgate convert` makes of a GGUF file."""
     made = folder / "converted"
     subprocess.run([tool, "convert", gguf, made], check=True, capture_output=True)
     return Tokenizer.from_file(str(made / "tokenizer.json")).encode(text).ids
 
 
 def compare_byte_level_gguf(tool, kind, sample, text, folder):
-    """The complaint, or an empty string."""
+    """Compares the conversion of a GGUF file with byte-level BPE. Returns a complaint, or an empty string."""
     tokenizer = trained(kind, sample, 4000)
     words, types, merges = byte_level_values(tokenizer)
     (folder / "m.gguf").write_bytes(gguf_bytes("gpt2", words, types, pre=kind, merges=merges))
@@ -297,7 +300,7 @@ def compare_byte_level_gguf(tool, kind, sample, text, folder):
 
 
 def compare_scored_gguf(tool, kind, sample, text, folder):
-    """The complaint, or an empty string: a GGUF file with scores, and what it is converted to."""
+    """Compares a GGUF file with scores, and its conversion, with Scored. Returns a complaint, or an empty string."""
     tokens, types, scores = sentence_pieces.gguf_values(sentence_pieces.KINDS[kind](sample, 4000))
     prefix = kind != "gemma"
     flags = [("add_bos_token", False), ("add_space_prefix", prefix)]
@@ -314,7 +317,7 @@ def compare_scored_gguf(tool, kind, sample, text, folder):
 
 
 def byte_offsets(text, offsets):
-    """Offsets in characters -> in bytes of UTF-8."""
+    """Converts offsets in characters to offsets in bytes of UTF-8."""
     at, total = [], 0
     for c in text:
         at.append(total)
@@ -329,7 +332,7 @@ def first_difference(ours, theirs):
 
 
 def compare(tool, file, tokenizer, text, folder):
-    """The complaint, or an empty string."""
+    """Compares headgate's tokens of a text with the package's. Returns a complaint, or an empty string."""
     path = folder / "text"
     path.write_bytes(text.encode())
     command = [tool, "tokenize", file, "--text", path, "--json"]
@@ -340,18 +343,18 @@ def compare(tool, file, tokenizer, text, folder):
         at = first_difference(ours["ids"], theirs.ids)
         near = slice(max(0, at - 3), at + 5)
         return f"token {at}: {ours['tokens'][near]}, not {theirs.tokens[near]}, at {theirs.offsets[near]}"
-    added = tokenizer.get_added_tokens_decoder()  # id_to_token() gives the normal form of these
+    added = tokenizer.get_added_tokens_decoder()  # for these, id_to_token() gives the normalized form
     if ours["tokens"] != [added[i].content if i in added else tokenizer.id_to_token(i) for i in theirs.ids]:
         return "spellings of tokens"
-    # Theirs move when bytes are left out, and leave marks out that were composed.
+    # The package's offsets are wrong after dropped bytes, and omit marks that a normalizer composes.
     if result.stderr or tokenizer.normalizer:
         return ""
     return compare_offsets(text, ours, theirs)
 
 
 def compare_offsets(text, ours, theirs):
-    """Theirs are whole characters; ours may lie within. What is put around a text, or a space in front of it,
-    is empty in ours."""
+    """Returns a complaint about offsets, or an empty string. The package's offsets are those of whole characters, and
+    headgate's may lie within one. headgate's range is empty for added special tokens and an added first space."""
     encoded = text.encode()
     for i, ((begin, end), (low, high)) in enumerate(zip(ours["offsets"], byte_offsets(text, theirs.offsets))):
         if begin == end and (low == high or begin == low):
@@ -366,8 +369,8 @@ def compare_offsets(text, ours, theirs):
 
 
 def compare_trained(tool, text, folder):
-    """The complaint, or an empty string: `headgate tokenize --train` learns the merges that the package learns, with
-    the same ids of bytes, so that ties are decided the same way."""
+    """Compares the merges that `headgate tokenize --train` and the package learn. Both give bytes the same ids, so that
+    they break ties alike. Returns a complaint, or an empty string."""
     sample, made = folder / "sample", folder / "tokenizer.json"
     sample.write_bytes(text.encode())
     command = [tool, "tokenize", "--train", "4000", "--special", "<s>", "--bos", "--text", sample, "--out", made]
@@ -389,7 +392,7 @@ def compare_trained(tool, text, folder):
 
 
 def write_golden(folder):
-    """Small tokenizers, and the ids of some texts by each."""
+    """Writes small tokenizers, and the ids that each gives for some texts."""
     random.seed(0)
     sample = "\n".join(PROSE) * 3
     texts = PROSE + [unicodedata.normalize("NFD", "".join(PROSE[2:5])), mixed_text(400, 3), "", " ", "\n\n", "a" * 200]

@@ -1,15 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Loads models that headgate wrote in `transformers` and compares what both compute.
+"""Loads models that headgate wrote in `transformers`, and compares the log-probabilities of both.
 
     check_transformers.py [BUILD [NAME …]]     BUILD: the build folder (default: build); NAME: only these models
 
-Needs PyTorch and transformers (pip install torch transformers). Random models are written by model_sample of the build
-folder: a baseline with tied embeddings and with a matrix of its own, which load as Qwen3ForCausalLM, every gate,
-features beside a gate and models whose layers differ, which load by the modeling_headgate.py beside their config. Models
-with a gate of query heads are converted to each layout of its rows too. Fails when a tensor is missing or left over, when
-a log-probability differs by more than 1e-4 (of all tokens at once, or token by token with a cache), when `generate` says
-other tokens with a cache than without, or when headgate reads the copy that transformers writes as another model.
+Needs PyTorch and transformers (pip install torch transformers). model_sample of the build folder writes random models:
+
+  - baselines with tied and with separate embeddings, which load as Qwen3ForCausalLM
+  - models with every gate, with further features, and with different layers, which load with the modeling_headgate.py
+    beside their config
+
+A model with a gate that can share a matrix with q is also converted to each layout of that matrix. Fails if
+
+  - a tensor is missing or unexpected
+  - a log-probability differs by more than 1e-4, for all tokens at once or for token after token with a cache
+  - `generate` gives other tokens with a cache than without
+  - headgate reads the copy that transformers writes as a different model
 """
 
 import os
@@ -18,7 +24,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-scratch = tempfile.TemporaryDirectory()  # transformers copies code of models there
+scratch = tempfile.TemporaryDirectory()  # transformers copies the code of the models to it
 os.environ["HF_MODULES_CACHE"] = scratch.name
 
 import numpy
@@ -45,7 +51,7 @@ def log_probs(model, tokens):
 
 
 def by_steps(model, tokens):
-    """The same with a cache: a prompt, then a token at a time."""
+    """Returns the log-probabilities, computed with a cache: first a prompt, then one token at a time."""
     prompt = 7
     out = model(tokens[:, :prompt], use_cache=True)
     logits = [out.logits]
@@ -56,7 +62,7 @@ def by_steps(model, tokens):
 
 
 def same_text(model, tokens):
-    """Whether generate says the same with and without a cache, of a prompt alone and behind padding."""
+    """Returns whether generate gives the same tokens with a cache, without one, and with padding before the prompt."""
     prompt = tokens[:1, :9]
     said = [
         model.generate(prompt, max_new_tokens=8, do_sample=False, use_cache=c, pad_token_id=0) for c in (True, False)
@@ -68,7 +74,8 @@ def same_text(model, tokens):
 
 
 def check(name, build, folder):
-    """Whether both agree about a model and its other layouts; prints how far."""
+    """Returns whether headgate and transformers agree about a model in all its layouts. Prints the largest
+    difference."""
     program = build / "tests/models/train/model_sample"
     subprocess.run([program, "write", folder, name], check=True)
     model = load(folder / "model")

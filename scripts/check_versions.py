@@ -28,7 +28,7 @@ class Versions(NamedTuple):
 
 
 def pinned(*names):
-    """The rows of pyproject.toml's group `test` for these packages."""
+    """Returns the requirements for these packages in the group `test` of pyproject.toml."""
     with open(ROOT / "pyproject.toml", "rb") as file:
         rows = tomllib.load(file)["dependency-groups"]["test"]
     return [row for row in rows if isinstance(row, str) and row.partition("==")[0] in names]
@@ -40,7 +40,7 @@ VERSIONS = {
     PINNED: Versions(*(row.partition("==")[2] for row in pinned("torch", "transformers"))),
     "newest": Versions(torch="2.15.0", transformers="5.24.0"),
 }
-# What an environment has beside, in the versions that pyproject.toml pins.
+# Further packages of an environment, in the versions that pyproject.toml pins.
 BESIDE = pinned("numpy", "ml_dtypes", "pytest")
 TESTS = (
     "arguments",
@@ -66,7 +66,7 @@ TESTS = (
 
 
 def environment_of(name, versions):
-    """The interpreter of an environment with these versions, which is made where it is not there."""
+    """Returns the interpreter of an environment with these versions. Creates the environment if necessary."""
     if name == PINNED:
         return ROOT / "build" / "python-venv" / "bin" / "python"
     folder = ROOT / "build" / "versions" / name
@@ -75,7 +75,7 @@ def environment_of(name, versions):
     if not stamp.exists() or stamp.read_text().split() != packages:
         print(f"== headgate: an environment in {folder}, for {', '.join(packages[:2])}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        # The row says the versions, whatever a machine's constraints are.
+        # The machine's constraints must not override the versions of this row.
         environment = os.environ | {"PIP_CONSTRAINT": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
         subprocess.run([python, "-m", "pip", "install", "-q", *packages], check=True, env=environment)
         stamp.write_text("\n".join(packages))
@@ -83,7 +83,7 @@ def environment_of(name, versions):
 
 
 def run(python, *command):
-    """The exit status and the output of a command."""
+    """Runs a command. Returns its exit status and its output."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "build" / "python"),
         "PYTHONDONTWRITEBYTECODE": "1",

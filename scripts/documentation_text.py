@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes 260 MB of English text to train on, from Debian's documentation packages, and prints its path.
 
-The packages are the group documentation of scripts/packages.txt. They are downloaded and unpacked, never installed. Pages
-are stripped of their markup and of lines that a package repeats, such as menus. Their order is pseudorandom but fixed, so
-that the tail, which `headgate train` holds out, is a mixture too.
+The packages are the group `documentation` of scripts/packages.txt. They are downloaded and unpacked, never installed.
+Markup is removed from pages, and so are lines that a package repeats, such as menus. The order of pages is pseudorandom
+but fixed, so that the end of the file, which `headgate train` holds out, is also a mixture.
 """
 
 import argparse
@@ -21,7 +21,7 @@ import tempfile
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PLAIN = {".txt", ".rst", ".md", ".pod", ".dict"}
 PAGES = {".html", ".xhtml", ".htm"}
-# How often a line may occur in a package: menus and footers occur on every page.
+# Number of times that a line is kept in a package. Menus and footers occur on every page.
 REPEATS = 2
 # Shorter pages are redirections and lists of links.
 SHORTEST_PAGE = 400
@@ -54,7 +54,7 @@ class TextOfPage(html.parser.HTMLParser):
 
 
 def kind_of(path):
-    """The suffix that tells what a file holds, without that of its compression."""
+    """Returns the suffix of a file before that of its compression, for example .html for a.html.gz."""
     suffixes = path.suffixes
     if suffixes and suffixes[-1] in {".gz", ".dz"}:
         suffixes = suffixes[:-1]
@@ -62,7 +62,7 @@ def kind_of(path):
 
 
 def read_text(path):
-    """The text of a file, or nothing where it is not UTF-8."""
+    """Returns the text of a file, or "" if it is not UTF-8."""
     opener = gzip.open if path.suffix in {".gz", ".dz"} else open
     try:
         with opener(path, "rb") as file:
@@ -77,7 +77,7 @@ def read_text(path):
 
 
 def pages_of(folder):
-    """The (relative path, text) of the documents below a package's folder."""
+    """Returns (relative path, text) for each document below a package's folder."""
     seen = collections.Counter()
     pages = []
     paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]

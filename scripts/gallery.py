@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the pictures of docs/gallery again: runs the commands that its page shows, opens the reports that they write in
+"""Renews the pictures of docs/gallery. Runs the commands that its page shows, opens the reports that they write in
 Chromium, and takes a picture of a part of each.
 
     gallery.py [PICTURE.png …]   needs build/headgate, Chromium with its driver and the test group of pyproject.toml
-    gallery.py --check           compares page, pictures and this list: needs nothing
+    gallery.py --check           compares the page, the pictures and SHOTS; needs nothing
 """
 
 import base64
@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 GALLERY = ROOT / "docs/gallery"
 PAGE = GALLERY / "README.md"
 MOST_BYTES, MOST_BYTES_OF_ALL = 150_000, 800_000
-WIDTH = 960  # of the window
+WIDTH = 960  # of the browser window
 
 
 @dataclass
 class Shot:
-    """A part of a report: from the top left corner of one element to the bottom right corner of another, by their CSS
-    selectors, with the head of the address `place` open."""
+    """A part of a report, from the top left corner of one element to the bottom right corner of another. `first` and
+    `last` are their CSS selectors. `place` is the URL fragment that opens an attention head."""
 
     report: str
     first: str
@@ -52,7 +52,7 @@ SHOTS = {
 
 
 def sections():
-    """(commands, names of the pictures) of each section of the page."""
+    """Yields (commands, names of the pictures) for each section of the page."""
     for section in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         commands = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
         yield "".join(commands), re.findall(r"^!\[[^\]]+\]\(([^)]+)\)", section, re.MULTILINE)

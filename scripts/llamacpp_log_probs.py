@@ -4,11 +4,11 @@
 
     llamacpp_log_probs.py MODEL.gguf IDS.npy OUT.npz LENGTH …
 
-OUT.npz has for each LENGTH an array (tokens,vocab) of that name, in f64 and nats. Keys and values are kept in f32, and
-attention is computed without flash attention, which rounds them. Exit status 3: this llama.cpp does not read the model;
-the reason is the last line on stderr.
+OUT.npz has an array (tokens,vocab) for each LENGTH, under that name, in f64 and nats. Keys and values stay in f32.
+Flash attention is off, since it rounds them. Exit status 3 means that this llama.cpp does not support the model. The
+last line on stderr is then the reason.
 
-Runs by the interpreter of `scripts/python_venv.sh build peers`, which has llama-cpp-python.
+Needs the interpreter that `scripts/python_venv.sh build peers` installs, with llama-cpp-python.
 """
 
 import ctypes
@@ -32,7 +32,7 @@ def on_message(level, text, _):
 
 
 def logits_in_pieces(model, ids, length):
-    """(tokens,vocab), from pieces of at most `length` tokens that follow one another with a cache."""
+    """Returns the logits (tokens,vocab). Reads pieces of at most `length` tokens, one after another, with a cache."""
     parameters = llama_cpp.llama_context_default_params()
     parameters.n_ctx = len(ids)
     parameters.n_batch = parameters.n_ubatch = length
@@ -68,7 +68,7 @@ def main():
     llama_cpp.llama_log_set(on_message, None)
     llama_cpp.llama_backend_init()
     parameters = llama_cpp.llama_model_default_params()
-    parameters.use_extra_bufts = False  # matrices stay in the order of the file
+    parameters.use_extra_bufts = False  # keeps matrices in the layout of the file
     model = llama_cpp.llama_model_load_from_file(path.encode(), parameters)
     if not model:
         print("; ".join(errors), file=sys.stderr)
