@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes models of transformers as GGUF files, with the names, orders and values of llama.cpp's converter.
 
-Other scripts import this module. A file has the format f32 or a quantised one, in which matrices lie whose rows it
-divides; norms, biases, routers and convolutions stay in f32.
+Other scripts import this module. A file is in f32 or in a quantised format. Only matrices whose rows consist of whole
+blocks are quantised. Norms, biases, routers and convolutions stay in f32.
 """
 
 import json
@@ -49,7 +49,7 @@ NAMES = {
     "linear_attn.norm": "ssm_norm",
     "linear_attn.out_proj": "ssm_out",
 }
-"""Of modules with a weight, and perhaps a bias."""
+"""Maps names of modules within a layer to those in GGUF. Each has a weight, and may have a bias."""
 for part in ("gate", "up", "down"):
     for shared in ("shared_expert", "shared_experts"):
         NAMES[f"mlp.{shared}.{part}_proj"] = f"ffn_{part}_shexp"
@@ -65,7 +65,7 @@ PARAMETER_NAMES = {
 
 
 def name_of(architecture, rest):
-    """What follows "blk.N." in the name of a layer's tensor."""
+    """Returns the name of a layer's tensor in GGUF, without the prefix "blk.N."."""
     if rest in PARAMETER_NAMES:
         return PARAMETER_NAMES[rest]
     module, kind = rest.rsplit(".", 1)
@@ -75,7 +75,8 @@ def name_of(architecture, rest):
 
 
 def tiled(values, config, axis, first, size):
-    """Reorders value heads of `size` from `first` on: one of each key head in turn."""
+    """Reorders value heads along `axis`, which start at index `first` and have `size` entries each. The result has the
+    first value head of every key head, then the second of every key head, and so on."""
     keys, value_heads = config.linear_num_key_heads, config.linear_num_value_heads
     order = numpy.arange(values.shape[axis])
     heads = order[first : first + value_heads * size].reshape(keys, value_heads // keys, size)
@@ -98,7 +99,7 @@ def reordered(rest, values, config):
 
 
 def of_qkvz(values, config):
-    """in_proj_qkv and in_proj_z of Qwen3-Next's in_proj_qkvz."""
+    """Splits in_proj_qkvz of Qwen3-Next into the tensors attn_qkv and attn_gate of GGUF."""
     size, keys = config.linear_key_head_dim, config.linear_num_key_heads
     width = config.linear_num_value_heads // keys * config.linear_value_head_dim
     groups = values.reshape(keys, -1, values.shape[1])
@@ -108,7 +109,7 @@ def of_qkvz(values, config):
 
 
 def neighbouring_pairs(values, head_dim):
-    """Rows of Llama's q and k, with the two side by side that RoPE rotates together."""
+    """Reorders rows of Llama's q or k, so that two rows that RoPE rotates together are adjacent."""
     rows = values.reshape(-1, 2, head_dim // 2, values.shape[1])
     return rows.swapaxes(1, 2).reshape(values.shape)
 
@@ -118,7 +119,8 @@ def head_dim_of(config):
 
 
 def rope_divisors(config):
-    """Of the angles of full attention: Llama 3's scaling, then ones for the features that it does not rotate."""
+    """Returns divisors of RoPE's angles in full attention: those of Llama 3's scaling, then 1 for features that are
+    not rotated."""
     rope = config.rope_parameters["full_attention"]
     rotated = int(config.head_dim * rope["partial_rotary_factor"])
     frequencies = rope["rope_theta"] ** (-numpy.arange(0, rotated, 2) / rotated)
@@ -131,7 +133,7 @@ def rope_divisors(config):
 
 
 def tensors_of_layer(architecture, config, rest, values):
-    """(what follows "blk.N.", values) of a layer's parameter."""
+    """Yields (name without "blk.N.", values) for each tensor in GGUF that holds a layer's parameter."""
     if rest == "linear_attn.A_log":
         values = -numpy.exp(values)
     if rest == "linear_attn.conv1d.weight":
@@ -159,14 +161,14 @@ def tensors_of_layer(architecture, config, rest, values):
 
 
 def config_of(model):
-    """That of the text where a model reads images, too."""
+    """Returns the model's config, or that of the text part if the model is multimodal."""
     return getattr(model.config, "text_config", model.config)
 
 
 def tensors(architecture, model):
-    """(name, values) of each tensor."""
+    """Yields (name, values) for each tensor."""
     config = config_of(model)
-    norms_add_one = architecture in ("gemma3", "step35", *QWEN_HYBRIDS)  # except linear attention's
+    norms_add_one = architecture in ("gemma3", "step35", *QWEN_HYBRIDS)  # but not the norms of linear attention
     if architecture == "step35":
         yield "rope_freqs.weight", rope_divisors(config)
     for name, tensor in model.state_dict().items():
@@ -187,7 +189,7 @@ def tensors(architecture, model):
 
 
 def sizes(architecture, config):
-    """Whole numbers by key that not every architecture has."""
+    """Returns the integers in the metadata that only some architectures have, by key."""
     own = {}
     if architecture in QWEN_HYBRIDS:
         values = config.linear_num_value_heads
@@ -220,13 +222,13 @@ def sizes(architecture, config):
 
 
 def add_step_values(writer, config, layers):
-    """Lists go on for layers that predict further tokens."""
+    """Adds the metadata of Step. Extends lists to layers that predict further tokens."""
 
     def list_of(values, otherwise):
         return [*values, *(layers - len(values)) * [otherwise]]
 
     windows = [kind == "sliding_attention" for kind in config.layer_types]
-    heads = config.to_dict()["num_attention_heads"]  # the attribute is refused, because layers differ
+    heads = config.to_dict()["num_attention_heads"]  # transformers refuses the attribute, since layers differ
     writer.add_head_count(
         list_of([config.num_sliding_attention_heads if window else heads for window in windows], heads)
     )
@@ -275,7 +277,7 @@ def add_values(writer, architecture, config, layers):
 
 
 def add_tokenizer(writer, path):
-    """Of a tokenizer.json with byte-level BPE."""
+    """Adds the tokenizer of a tokenizer.json with byte-level BPE."""
     model = json.loads(path.read_text(encoding="utf-8"))["model"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("smollm")
@@ -304,8 +306,9 @@ def finish(writer):
 def write(
     architecture, model, path, kind=gguf.GGMLQuantizationType.F32, tokenizer=None, further_layers=0, quantised=".weight"
 ):
-    """Writes a file, with a tokenizer.json's tokens, and with layers that predict further tokens behind the model's.
-    Matrices whose names end with `quantised` have the format."""
+    """Writes a model as a GGUF file. `tokenizer` is the path of a tokenizer.json. `further_layers` is the number of
+    additional last layers, which predict further tokens. Matrices whose names end with `quantised` get the format
+    `kind`."""
     config = config_of(model)
     writer = gguf.GGUFWriter(path, architecture)
     add_values(writer, architecture, config, config.num_hidden_layers + further_layers)
@@ -322,7 +325,7 @@ def write(
 
 
 def widen(reader, path):
-    """Copies a file, with all matrices in f32. Returns whether some were quantised."""
+    """Copies a GGUF file with all tensors in f32. Returns whether one of them was quantised."""
     writer = gguf.GGUFWriter(path, reader.get_field("general.architecture").contents())
     for name, field in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":

@@ -5,16 +5,16 @@ listed file by the rules of mutants.rules; the tests that cover the file must th
 
   caught         a test fails, crashes or does not end
   SURVIVED       all pass: a test is missing, or the change has no effect on results
-  equivalent     the compiler makes the same object files of it
+  equivalent     the compiler generates the same object files
   not compiled   the changed file is not C++
 
-Exits with 1 when more than half of those that compile to something else survive: about one in six does, and a sample is
-small. Every mutant is built in a copy of
-the tree, for one vector target and with little optimisation; build only the first tests that notice.
+Exits with 1 if more than half of the caught and surviving mutants survive. About one in six does, but samples are
+small. Mutants are built in a copy of the tree, for one vector target and with little optimisation. The tests of a
+mutant are built and run one after another, until one fails.
 
   scripts/mutation_check.py [--only REGEX] [--sample N [--seed TEXT]] [--keep] [--jobs N]
-  scripts/mutation_check.py --list     the mutants
-  scripts/mutation_check.py --table    only whether the table fits the tree, without universalmutator
+  scripts/mutation_check.py --list     list the mutants
+  scripts/mutation_check.py --table    only check that the table fits the tree, without universalmutator
 """
 
 import argparse
@@ -38,10 +38,11 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 COPIED = ("CMakeLists.txt", "README.md", "cmake", "docs", "examples", "include", "python", "src", "tests")
 RULES = ROOT / "scripts" / "mutants.rules"
 MOST_SURVIVORS = 1 / 2
-MOST_MEMORY_bytes = 8 << 30  # a wrong formula may ask for any amount
+MOST_MEMORY_bytes = 8 << 30  # a wrong formula may allocate without bound
 LONGEST_s = 300
 
-# (files, test programs below build/tests that cover them, the cheapest first). The first row that a file matches counts.
+# Rows of (files, test programs below build/tests that cover them, the cheapest first). A file belongs to the first row
+# that it matches.
 CPU, ATTENTION = "src/library/attention/cpu", "library/attention"
 LINEAR = "src/library/linear_attention"
 TABLE = (
@@ -114,7 +115,7 @@ def title(mutant):
 
 
 def covered_files():
-    """{file: its tests}."""
+    """Maps each file that TABLE covers to its tests."""
     files = {}
     for path in sorted((ROOT / "src").rglob("*")):
         name = path.relative_to(ROOT).as_posix()
@@ -135,10 +136,10 @@ def check_table(files):
 
 
 def mutants_of(file, tests):
-    from universalmutator import mutator  # scripts/python_venv.sh build mutants
+    from universalmutator import mutator  # installed by scripts/python_venv.sh build mutants
 
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines(keepends=True)
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints which rules it reads
+    with contextlib.redirect_stdout(io.StringIO()):  # universalmutator prints the rules that it reads
         found = mutator.mutants_regexp(lines, ruleFiles=[str(RULES)], ignorePatterns=[], ignoreStringOnly=True)
     return [Mutant(file, number, lines[number - 1], new, tests) for number, new, *_ in found]
 
@@ -178,8 +179,8 @@ def limit_memory():
 
 
 def passes(build, test, seconds):
-    """The finished process, or None where it did not end within `seconds`."""
-    # Threads that do not spin for each other; few random problems of the library, but every gate variant of models.
+    """Runs a test. Returns the finished process, or None if it did not end within `seconds`."""
+    # PASSIVE: waiting threads do not spin. Tests of the library check few random problems.
     environment = dict(os.environ, OMP_WAIT_POLICY="PASSIVE")
     if test.startswith(("library/attention/", "library/linear_attention/")):
         environment["HEADGATE_TEST_RUNS"] = "10"
@@ -219,17 +220,17 @@ def verdict(tree, build, mutant, objects, seconds, jobs):
 
 
 def check_mutants(work, mutants, wanted, jobs):
-    """How many had each verdict, of the first `wanted` that compile to something else."""
+    """Tries mutants until `wanted` of them were caught or survived. Returns the number of mutants by verdict."""
     tree, build = work / "tree", work / "build"
     tree.mkdir()
     for name in COPIED:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, tree / name)
     configure(tree, build)
-    seconds, counts = {}, collections.Counter()  # the longest that a test may take: ten times what it takes unchanged
+    seconds, counts = {}, collections.Counter()  # seconds: time limit of each test, from its time without mutants
     for mutant in mutants:
         for test in mutant.tests:
-            result = built(build, test, jobs)  # of the unchanged sources, also after another mutant
+            result = built(build, test, jobs)  # builds the unchanged sources again after each mutant
             if result.returncode == 0 and test not in seconds:
                 start = time.monotonic()
                 result = passes(build, test, LONGEST_s)

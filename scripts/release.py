@@ -30,7 +30,7 @@ TESTS = (["make", "test"], ["make", "check"])
 
 
 class ReleaseError(Exception):
-    """An error, in one line for the user."""
+    """An error whose message is one line for the user."""
 
 
 def version():
@@ -39,12 +39,12 @@ def version():
 
 
 def ordered(name):
-    """A version as numbers, which compare as versions do."""
+    """Returns a version as a tuple of numbers, to compare versions."""
     return tuple(int(part) for part in name.removeprefix("v").split("."))
 
 
 def sections():
-    """The sections of CHANGELOG.md, by their names, newest first."""
+    """Returns the sections of CHANGELOG.md by name, newest first."""
     return {match["name"]: match for match in SECTION.finditer(CHANGELOG.read_text(encoding="utf-8"))}
 
 
@@ -56,7 +56,7 @@ def git(*arguments):
 
 
 def disagreements():
-    """What contradicts version.h, a line each."""
+    """Yields a line for each place that contradicts version.h."""
     now, found = version(), sections()
     cited = re.search(r"^version: (.*)$", CITATION.read_text(encoding="utf-8"), re.MULTILINE)
     if not cited or cited[1] != now:
@@ -105,7 +105,7 @@ def prepare(_arguments):
 
 
 def obstacles():
-    """What keeps this commit from being released, a line each."""
+    """Yields a line for each reason why this commit cannot be released."""
     now, found = version(), sections()
     yield from disagreements()
     if changed := git("status", "--porcelain"):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers of SentencePiece's kind for check_tokenizers.py, in the shapes that the models named below have.
+"""Makes tokenizers like those of SentencePiece for check_tokenizers.py, in the forms of the models named below.
 
-BPE is trained on words, and gets the 256 byte tokens afterwards, which the trainer cannot make. Unigram is trained as
-it is. Rare characters have no token, so that byte fallback is used.
+BPE is trained on words. The 256 byte tokens are added afterwards, since the trainer cannot make them; that of Unigram
+can. Rare characters have no token, so that texts use byte fallback or the unknown token.
 """
 
 import collections
@@ -27,7 +27,7 @@ def metaspace(scheme, split=False):
 
 
 def around(tokenizer, before=(), after=()):
-    """What puts special tokens around a text."""
+    """Returns the post-processor that puts special tokens around a text."""
     words = [*before, *after]
     return processors.TemplateProcessing(
         single=" ".join([*before, "$A", *after]), special_tokens=[(word, tokenizer.token_to_id(word)) for word in words]
@@ -35,7 +35,7 @@ def around(tokenizer, before=(), after=()):
 
 
 def trained_bpe(text, size, *, whole=False, alphabet=400):
-    """Pieces and merges. whole: merges may cross words, as those of long phrases do."""
+    """Returns the pieces and merges of a trained BPE model. With `whole`, merges may cross words, to form phrases."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = LLAMA if whole else None
     tokenizer.pre_tokenizer = None if whole else metaspace("always", split=True)
@@ -58,7 +58,8 @@ def bpe(
     first=(),
     **options,
 ):
-    """BPE with special tokens first, then `others`, byte tokens and pieces. first: merges before those of the pieces."""
+    """Returns a BPE tokenizer. Its ids are those of `special` tokens, `others`, byte tokens and pieces, in this order.
+    The merges `first` precede those of the pieces."""
     pieces, merges = trained_bpe(text, size, whole=whole, alphabet=alphabet)
     words = list(dict.fromkeys([*special, *others, *(BYTES if has_bytes else []), *pieces]))
     known = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True, **options}
@@ -77,7 +78,8 @@ def llama2(text, size):
 
 
 def llama2_first_files(text, size):
-    """The special tokens of the first files are normalized: found at the front of a word only."""
+    """Returns Llama 2's tokenizer as in its first files: special tokens are normalized, so that they only match at the
+    start of a word."""
     tokenizer = bpe(text, size, special=())
     words = ["<unk>", "<s>", "</s>"]
     file = json.loads(tokenizer.to_str())
@@ -95,7 +97,8 @@ def llama2_first_files(text, size):
 
 
 def llama_not_legacy(text, size):
-    """As transformers writes it today: Metaspace instead of a normalizer, and no unknown token."""
+    """Returns Llama 2's tokenizer as transformers writes it today: with Metaspace instead of a normalizer, and without
+    an unknown token."""
     tokenizer = bpe(text, size, unk_token=None)
     tokenizer.pre_tokenizer = metaspace("first")
     tokenizer.decoder = STRIPPED
@@ -104,7 +107,7 @@ def llama_not_legacy(text, size):
 
 
 def mistral3(text, size):
-    """Mistral 7B v0.3: control tokens for instructions."""
+    """Returns a tokenizer like that of Mistral 7B v0.3, with control tokens for instructions."""
     tokenizer = bpe(text, size, special=("<unk>", "<s>", "</s>", "[INST]", "[/INST]", "<|im_start|>"))
     tokenizer.pre_tokenizer = metaspace("first")
     tokenizer.decoder = STRIPPED
@@ -113,7 +116,8 @@ def mistral3(text, size):
 
 
 def gemma(text, size):
-    """Gemma 1 to 3: no space before a text; runs of newlines and spaces are tokens."""
+    """Returns a tokenizer like that of Gemma 1 to 3. It adds no space before a text, and has tokens for runs of
+    newlines and of spaces."""
     others = ["\n", "\n\n", "\n\n\n", "<table>", BLOCK * 2, BLOCK * 3]
     merges = [(c * n, c) for n in (1, 2) for c in (BLOCK, "\n")]
     special = ("<pad>", "<eos>", "<bos>", "<unk>", "<start_of_turn>")
@@ -126,7 +130,7 @@ def gemma(text, size):
 
 
 def phrases(text, size):
-    """Merges that cross words, which a text must not be cut between."""
+    """Returns a tokenizer whose merges cross words, so that Headgate must not split a text between words."""
     tokenizer = bpe(text, size, whole=True)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), GEMMA])
     tokenizer.decoder = decoders.Sequence(TEXT)
@@ -146,7 +150,7 @@ def fused(text, size):
 
 
 def ignoring(text, size):
-    """Words that are tokens ignore merges."""
+    """Returns a tokenizer that applies no merges to words that are tokens."""
     tokenizer = bpe(text, size, ignore_merges=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [metaspace("always", split=True), pre_tokenizers.Digits(individual_digits=True)]
@@ -162,14 +166,14 @@ def unigram(text, size, *, special, alphabet=(), has_bytes=False):
         vocab_size=size, show_progress=False, special_tokens=[*special, *(BYTES if has_bytes else [])],
         unk_token="<unk>", max_piece_length=16, initial_alphabet=list(alphabet),
     )  # fmt: skip
-    # Rare characters become unknown.
+    # Removes rare characters, so that they get no token.
     common = {c for c, count in collections.Counter(text).items() if count > len(text) // 2500}
     lines = "".join(c if c in common else " " for c in text).splitlines(keepends=True)
     tokenizer.train_from_iterator(lines, trainer)
     file = json.loads(tokenizer.to_str())
     file["model"]["byte_fallback"] = has_bytes
     scores = {}
-    for piece, score in file["model"]["vocab"]:  # the trainer also finds special tokens in the text
+    for piece, score in file["model"]["vocab"]:  # drops special tokens that the trainer also found in the text
         scores.setdefault(piece, score)
     file["model"]["vocab"] = [list(entry) for entry in scores.items()]
     file["added_tokens"] = [token for token in file["added_tokens"] if token["content"] in special]
@@ -177,7 +181,7 @@ def unigram(text, size, *, special, alphabet=(), has_bytes=False):
 
 
 def fields(message):
-    """(number, value) of each field of a protocol buffer's message; strings and messages are bytes."""
+    """Yields (number, value) for each field of a protocol buffer message. Strings and messages are bytes."""
     at = 0
 
     def integer():
@@ -202,14 +206,14 @@ def fields(message):
 
 
 def charsmap(**rules):
-    """SentencePiece's table of replacements: rule_name, or rule_tsv with a file's name."""
+    """Returns a table of replacements of SentencePiece: the one named rule_name, or that of the file rule_tsv."""
     model = dict(fields(sentencepiece.SentencePieceNormalizer(**rules).serialized_model_proto()))
     normalizer_spec, precompiled_charsmap = 3, 2
     return dict(fields(model[normalizer_spec]))[precompiled_charsmap]
 
 
 def small_charsmap():
-    """A table of a few kilobytes: letters that are joined, folded, removed and taken apart, and white space."""
+    """Returns a small table, which joins, folds, removes and splits characters, and replaces white space."""
     rules = {
         "\ufb01": "fi",
         "e\u0301": "é",
@@ -220,7 +224,7 @@ def small_charsmap():
         "\t": " ",
         "\r": " ",
     }
-    rules |= {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)}  # full width
+    rules |= {chr(0xFEE0 + c): chr(c) for c in range(0x21, 0x7F)}  # full-width forms
     rules |= {chr(c): chr(c + 32) for c in range(0x41, 0x5B)}
     rules |= {"½": "1⁄2", "…": "...", "\u0958": "\u0915\u093c", "\U0001f600": ":)"}
     with tempfile.TemporaryDirectory() as folder:
@@ -231,7 +235,7 @@ def small_charsmap():
 
 
 def t5(text, size):
-    """T5 without its table of replacements."""
+    """Returns a tokenizer like that of T5, without its table of replacements."""
     tokenizer = unigram(text, size, special=("<pad>", "</s>", "<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.WhitespaceSplit(), metaspace("always", split=True)]
@@ -242,7 +246,7 @@ def t5(text, size):
 
 
 def t5_nmt(text, size):
-    """T5, XLM-R and others as they are: with SentencePiece's table of compatible characters."""
+    """Returns a tokenizer like those of T5, XLM-R and others, with SentencePiece's table of compatible characters."""
     tokenizer = t5(text, size)
     tokenizer.normalizer = normalizers.Precompiled(charsmap(rule_name="nmt_nfkc"))
     return tokenizer
@@ -255,7 +259,7 @@ def t5_small(text, size):
 
 
 def folded(text, size):
-    """A table that folds case, then spaces that the normalizer replaces, and normalized added tokens."""
+    """Returns a tokenizer that folds case with a table, then replaces spaces, and has normalized added tokens."""
     tokenizer = unigram(text, size, special=("<unk>", "<s>"), has_bytes=True)
     table = normalizers.Precompiled(charsmap(rule_name="nmt_nfkc_cf"))
     tokenizer.normalizer = normalizers.Sequence([table, normalizers.Replace(" ", BLOCK)])
@@ -306,7 +310,7 @@ KINDS = {
 
 
 def gguf_values(tokenizer):
-    """tokens, token types and scores, as a GGUF file has them of a BPE tokenizer of this kind."""
+    """Returns tokens, token types and scores of a BPE tokenizer in the form of a GGUF file."""
     added = {token["id"]: token for token in json.loads(tokenizer.to_str())["added_tokens"]}
     tokens, types, scores = [], [], []
     for i in range(tokenizer.get_vocab_size()):
@@ -322,7 +326,7 @@ def gguf_values(tokenizer):
 
 
 class Scored:
-    """SentencePiece's BPE by its definition, as a check that shares nothing with Headgate's."""
+    """Reference for SentencePiece's BPE, written from its definition. Shares no code with Headgate."""
 
     def __init__(self, tokens, types, scores, prefix):
         self.tokens = tokens

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws docs/images/speed.svg, the bars of README, from the table "Both CPUs" of docs/design/performance.md.
+"""Draws docs/images/speed.svg, the bar chart of README.md, from the table "Both CPUs" of docs/design/performance.md.
 
 speed_chart.py            writes the picture
-speed_chart.py --check    fails if the picture is not the one of the table
+speed_chart.py --check    fails if the picture does not match the table
 """
 
 import re
@@ -14,14 +14,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs/design/performance.md", ROOT / "docs/images/speed.svg"
 
-COLOURS = ("#00796b", "#f9a825")  # of the CPUs, up to the least ratio; paler from there to the most
+COLOURS = ("#00796b", "#f9a825")  # one per CPU, paler from the least ratio to the greatest
 WIDTH, LABELS, RIGHT, TOP = 880, 352, 90, 62
 BAR, GAP, GROUP = 15, 3, 14
 FONT = 'font-family="system-ui, sans-serif" font-size="14"'
 
 
 def table(text):
-    """(names of the CPUs, [(case, [(least, most) of each CPU])]) of the page."""
+    """Returns (names of the CPUs, [(case, [(least, most) for each CPU])]) from the page."""
     section = text[text.index("## Both CPUs") :].partition("\n## ")[0]
     head, _, *rows = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
     cells = [[cell.strip() for cell in row.split("|")] for row in (head, *rows)]
@@ -34,7 +34,7 @@ def text_at(x, y, words, **attributes):
 
 
 def draw(cpus, cases):
-    """The picture. One unit of a ratio is as wide everywhere; the line at 1 is Headgate's time."""
+    """Returns the picture as SVG. All bars have the same scale. The line at 1 marks Headgate's time."""
     unit = (WIDTH - LABELS - RIGHT) / max(most for _, ranges in cases for _, most in ranges)
     group = len(cpus) * (BAR + GAP) + GROUP
     height = TOP + len(cases) * group + 26

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """additions.py [TREE]: adds a made-up gate function, option of attention and metric to TREE, and prints the files that
-each takes. Without TREE, only checks that every place is found in this tree; `make lint` does that.
+each one changes. Without TREE, only checks that every place is found in this tree, as `make lint` does.
 
-A place is a regular expression that matches once in its file: the last row of a table, the declaration before which a new
-one goes. The text replaces the match; \\g<0> in it is the match itself.
+The anchor of a Place is a regular expression that matches its file exactly once, such as the last row of a table. The
+text replaces the match, and \\g<0> in it stands for the match.
 """
 
 import re
@@ -16,7 +16,7 @@ from pathlib import Path
 @dataclass(frozen=True)
 class Place:
     file: str
-    anchor: str  # a regular expression, of several lines where it has to be; empty for a new file
+    anchor: str  # a regular expression, which may match several lines; empty for a new file
     text: str
 
 

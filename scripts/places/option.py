@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks for the made-up option of additions.py in the Python package and in PyTorch, for places.sh."""
+"""Checks for places.sh that the made-up option of additions.py works in the Python package and in PyTorch."""
 
 import inspect
 

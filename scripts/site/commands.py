@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the command line: a page for each verb, made of `headgate man --json`."""
+"""Generates the reference of the command line: a page for each verb, from `headgate man --json`."""
 
 import json
 import re
@@ -10,7 +10,7 @@ TOOL = Path(__file__).resolve().parents[2] / "build" / "headgate"
 
 
 def escaped(text):
-    """Text in which Markdown sees nothing, but for code."""
+    """Escapes a text for Markdown, except for code in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(
         p if i % 2 else re.sub(r"([\\*_\[\]#|])", r"\\\1", p).replace("<", "&lt;") for i, p in enumerate(parts)
@@ -18,7 +18,7 @@ def escaped(text):
 
 
 def paragraphs(text, language="text"):
-    """Paragraphs; indented lines, which --help shows as they are, are code."""
+    """Converts text of --help to Markdown. Indented lines become blocks of code."""
     out = []
     for indented, lines in runs(text.split("\n")):
         body = "\n".join(line[2:] if indented else line for line in lines).strip("\n")
@@ -28,7 +28,7 @@ def paragraphs(text, language="text"):
 
 
 def runs(lines):
-    """Consecutive lines that are all indented, or none of them; an empty line belongs to what is before it."""
+    """Splits lines into runs of (whether they are indented, lines). An empty line belongs to the run before it."""
     found = []
     for line in lines:
         indented = line.startswith("  ") if line.strip() else found[-1][0] if found else False
@@ -39,7 +39,7 @@ def runs(lines):
 
 
 def sections(footer):
-    """The footer of --help; a line that ends in a colon, before indented ones, is a heading."""
+    """Converts the footer of --help to Markdown. A line that ends in a colon, before indented lines, is a heading."""
     out, text, language = [], [], "text"
     lines = footer.split("\n")
     for i, line in enumerate(lines):
@@ -80,7 +80,9 @@ def page(verb, exit_status):
     out = [f"# headgate {verb['name']}", escaped(verb["summary"]) + ".", f"```text\n{synopsis(verb)}\n```"]
     out.append(paragraphs(verb["description"]))
     groups = list(dict.fromkeys("Arguments" if row["positional"] else row["group"] for row in verb["options"]))
-    for group in sorted(groups, key=lambda name: {"Arguments": 0, "Options": 2}.get(name, 1)):  # --help stands last
+    for group in sorted(
+        groups, key=lambda name: {"Arguments": 0, "Options": 2}.get(name, 1)
+    ):  # --help is the last option
         rows = [row for row in verb["options"] if ("Arguments" if row["positional"] else row["group"]) == group]
         out.append(f"## {group}\n\n" + "\n\n".join(option(row) for row in rows))
     out += sections(verb["footer"])
@@ -91,7 +93,7 @@ def page(verb, exit_status):
 
 
 def pages():
-    """(verb, Markdown) of every verb."""
+    """Returns (verb, Markdown) for every verb."""
     if not TOOL.exists():
         raise SystemExit(f"docs: {TOOL} is not there; `make docs` builds it")
     done = subprocess.run([TOOL, "man", "--json"], capture_output=True, text=True, check=True)

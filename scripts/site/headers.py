@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the C++ and C API: a page for each header of include/headgate, made of its comments by Doxygen. Items
-stand in the order of the header. A declaration without a comment belongs to the comment above it."""
+"""Generates the reference of the C++ and C API: a page for each header of include/headgate, from its comments, which
+Doxygen reads. Items have the order of the header. A declaration without a comment shares the comment above it."""
 
 import html
 import re
@@ -38,7 +38,7 @@ CHARACTERS = {"sp": " ", "ndash": "–", "mdash": "—", "nonbreakablespace": "\
 
 
 def run_doxygen(output):
-    """The XML of all headers: its compounds by id."""
+    """Runs Doxygen on all headers. Returns the XML elements of its compounds, such as files and classes."""
     settings = SETTINGS.format(headers=HEADERS, output=output)
     done = subprocess.run(["doxygen", "-"], input=settings, capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
@@ -51,7 +51,7 @@ def run_doxygen(output):
 
 
 class Item:
-    """What a header declares: a function, a type, a constant. `refs` are Doxygen's ids that lead here."""
+    """A declaration of a header: a function, a type or a constant. `refs` are Doxygen's ids that link to it."""
 
     def __init__(self, element, name, kind):
         self.element, self.name, self.kind = element, name, kind
@@ -71,7 +71,7 @@ def comment_of(element):
 
 
 def items_of(compounds):
-    """All items, in the order of their headers."""
+    """Returns all items, sorted by header and line."""
     found = {}
     for compound in compounds:
         kind, name = compound.get("kind"), compound.findtext("compoundname").removeprefix("headgate::")
@@ -79,15 +79,15 @@ def items_of(compounds):
             found[compound.get("id")] = Item(compound, name, kind)
         if kind in ("file", "namespace"):
             for member in compound.iter("memberdef"):
-                name = re.sub("^@.*", "", member.findtext("name"))  # an enum without a name
+                name = re.sub("^@.*", "", member.findtext("name"))  # Doxygen's name of an unnamed enum
                 if not HIDDEN.search(name):
                     found[member.get("id")] = Item(member, name, member.get("kind"))
     return sorted(found.values(), key=lambda item: (item.file, item.line))
 
 
 def merged(items):
-    """Joins what belongs together: a declaration without a comment to the one of its kind above it; in C the constants
-    of an unnamed enum and a struct's initialiser to the type above, the typedef of a struct to the struct."""
+    """Joins declarations that belong together. A declaration without a comment joins the one of its kind above it. In
+    C, an unnamed enum and the macro that initialises a struct join the type above, and a typedef joins its struct."""
     kept = []
     for item in items:
         last = kept[-1] if kept and kept[-1].file == item.file else None
@@ -121,7 +121,7 @@ class Pages:
     # --- comments, as HTML ---
 
     def inline(self, element):
-        """The text and elements within an element."""
+        """Returns the text and elements within an element as HTML."""
         return html.escape(element.text or "") + "".join(
             self.outer(child) + html.escape(child.tail or "") for child in element
         )
@@ -129,7 +129,7 @@ class Pages:
     def outer(self, element):
         tag, inner = element.tag, self.inline(element)
         if tag == "para":
-            parts = BLOCKS.split(inner)  # blocks stand beside paragraphs, not in them
+            parts = BLOCKS.split(inner)  # HTML allows no such blocks within a paragraph
             return "".join(part if i % 2 else paragraph(part) for i, part in enumerate(parts))
         if tag in TAGS:
             return f"<{TAGS[tag]}>{inner}</{TAGS[tag]}>" if inner.strip() else ""
@@ -164,7 +164,7 @@ class Pages:
         return re.sub(r"^= *", " = ", text)
 
     def signature(self, member, owner=""):
-        """A function's declaration, a parameter a line where one line is too long."""
+        """Returns a function's declaration. If one line would be too long, each parameter has its own."""
         template = member.find("templateparamlist")
         head = ""
         if template is not None:
@@ -212,7 +212,7 @@ class Pages:
         return f"{kind} {item.name};"
 
     def rows(self, pairs):
-        """A list of names with what they mean; names in a row without a text share the next or the last one."""
+        """Returns a definition list of (names, text) as HTML. The names of a pair share its text."""
         out = ""
         for names, text in pairs:
             terms = "".join(f"<dt><code>{html.escape(name)}</code></dt>" for name in names)
@@ -223,7 +223,7 @@ class Pages:
         return [(v.findtext("name") + self.value_of(v), v) for v in element.findall("enumvalue")]
 
     def plain_values(self, element):
-        """Constants none of which has a comment, for the declaration."""
+        """Returns the constants of an enum for its declaration, or "" if one of them has a comment."""
         values = self.values(element)
         return (
             "" if any(comment_of(v) for _, v in values) else " {\n    " + ",\n    ".join(n for n, _ in values) + "\n}"
@@ -237,7 +237,8 @@ class Pages:
         )
 
     def grouped(self, members):
-        """The list of members. One without a comment joins the one in the line above, whose comment stands before it."""
+        """Returns the list of members as HTML. A member without a comment joins the member in the line above, if the
+        comment of that member precedes it."""
         pairs, joins = [], None
         for name, element in members:
             location = element.find("location")
@@ -280,7 +281,7 @@ class Pages:
         return text
 
     def page(self, header):
-        """The page of a header, as Markdown."""
+        """Returns the page of a header as Markdown."""
         compound = next(c for c in self.compounds if c.get("kind") == "file" and c.findtext("compoundname") == header)
         intro = self.comment(comment_of(compound))
         out = [f"# {header}", f'```{language(header)}\n#include "headgate/{header}"\n```', block(intro)]
@@ -305,6 +306,6 @@ def language(header):
 
 
 def pages(output):
-    """(name, Markdown) of every header."""
+    """Returns (name, Markdown) for every header."""
     made = Pages(Path(output))
     return [(path.name, made.page(path.name)) for path in sorted(HEADERS.iterdir())]

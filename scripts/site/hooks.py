@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""MkDocs hooks of the site. Its tree is the repository's, so that links between documents lead to the same places as on a
-code host: README.md is the home page, docs/ and the other documents follow, and a source file that a document links has
-a page that shows it. The navigation is the table of docs/README.md."""
+"""MkDocs hooks of the site. The site has the repository's tree, so that links between documents work as on a code host.
+README.md is the home page. Every document has a page, and so does a source file that a document links. The navigation
+is the table of docs/README.md."""
 
 import functools
 import html
@@ -38,7 +38,7 @@ def on_config(config):
     config.nav = navigation()
     config.copyright = f"Headgate {versions.current()}"
     if os.environ.get("HEADGATE_SITE_VERSIONS"):
-        config.extra["version"] = {"provider": "mike"}  # whose file versions.py writes
+        config.extra["version"] = {"provider": "mike"}  # its file is written by versions.py
     return config
 
 
@@ -50,19 +50,19 @@ def format_math(source, language, css_class, options, md, **kwargs):
 
 
 def documents():
-    """Paths of all documents: what scripts/check_links.py reads."""
+    """Returns the paths of all documents that scripts/check_links.py reads."""
     return [path.relative_to(ROOT).as_posix() for path in check_links.documents(ROOT)]
 
 
 def linked_files(pages):
-    """Paths of all that the pages link, and that is no document."""
+    """Returns the paths of all files that pages link and that are not documents."""
     targets = {target for page in pages for _, target, _ in check_links.links(ROOT / page)}
     return sorted(target.relative_to(ROOT).as_posix() for target in targets if target.suffix != ".md")
 
 
 @functools.cache
 def reference():
-    """What is generated: {heading: {path of a page: Markdown}}."""
+    """Generates the pages of the reference, as {heading: {path of a page: Markdown}}."""
     output = ROOT / "build" / "doxygen"
     output.mkdir(parents=True, exist_ok=True)
     of_headers = headers.pages(output)
@@ -80,7 +80,8 @@ def notebook(path):
 
 
 def navigation():
-    """The sections of the index and their pages, in its order; below a page README.md the pages of its folder."""
+    """Returns the sections of the index with their pages, in its order. A page README.md is followed by the other
+    pages of its folder."""
     pages = documents()
     nav, used = [{"Home": ["README.md", INDEX]}], {"README.md", INDEX}
     for name, cell in SECTION.findall((ROOT / INDEX).read_text(encoding="utf-8")):
@@ -106,7 +107,7 @@ def title_of(page):
 
 
 def source_page(config, path):
-    """A page that shows a file, or lists a folder."""
+    """Returns a page that shows a file, or lists a folder."""
     if (ROOT / path).is_dir():
         names = "\n".join(sorted(p.name + "/" * p.is_dir() for p in (ROOT / path).iterdir()))
         body = f"```text\n{names}\n```"
@@ -145,7 +146,7 @@ def on_files(files, config):
 
 def assets(config):
     css = (KATEX / "katex.min.css").read_text(encoding="utf-8")
-    css = re.sub(r"url\(fonts/[\w-]+\.woff2?\) format\('woff2?'\),", "", css)  # Debian has the TrueType fonts alone
+    css = re.sub(r"url\(fonts/[\w-]+\.woff2?\) format\('woff2?'\),", "", css)  # Debian has only the TrueType fonts
     yield File.generated(config, "assets/katex/katex.min.css", content=css)
     yield File.generated(config, "assets/katex/katex.js", abs_src_path=str(KATEX / "katex.js"))
     for font in sorted((KATEX / "fonts").glob("*.ttf")):
@@ -158,7 +159,7 @@ LINK = re.compile(r"(\]\()([^()\s#]+)([)#])")
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Links to a file that is no document lead to the page that shows it."""
+    """Redirects links to source files to the pages that show them."""
 
     def replace(match):
         target = match[2]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lets search work on pages that are read from files, where browsers refuse workers: the worker's script runs in a hidden
-// frame of the page instead.
+// Makes search work on pages that are opened as files, where browsers refuse workers. Runs the worker's script in a
+// hidden frame of the page instead.
 if (location.protocol === "file:") {
   window.Worker = window.IFrameWorker = class extends EventTarget {
     constructor(url) {

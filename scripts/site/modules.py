@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reference of the Python package: a page for each public module, whose docstrings mkdocstrings reads from the package
-of build/python and its stub."""
+"""Generates the reference of the Python package: a page for each public module. mkdocstrings reads the docstrings from
+the package in build/python and from its stub."""
 
 import ast
 import re
@@ -20,8 +20,8 @@ MODULES = (
 
 
 class Docstrings(griffe.Extension):
-    """Makes Markdown of docstrings. A class's list of attributes is left out, since its page has each with its own
-    docstring. Indented lines below a sentence, such as formulas, are a block of code."""
+    """Converts docstrings to Markdown. Removes a class's list of attributes, since the page shows each attribute with
+    its own docstring. Indented lines after a colon, such as formulas, become a block of code."""
 
     def on_instance(self, *, obj, **kwargs):
         if obj.docstring:
@@ -35,15 +35,15 @@ def file_of(module):
 
 
 def defined(path):
-    """The public functions and classes that a file defines, in its order."""
+    """Returns the public functions and classes that a file defines, in its order."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     found = [node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))]
     return list(dict.fromkeys(name for name in found if not name.startswith("_")))
 
 
 def names_of(module):
-    """The public names of a module: those of its __all__ where that is a list, of headgate those of its extension module
-    and of headgate.models, else what it defines."""
+    """Returns the public names of a module: its __all__, or else the names that it defines. The names of headgate are
+    those of its extension module and of headgate.models."""
     if module == "headgate":
         models = defined(PACKAGE / "models.py")
         return defined(PACKAGE / "_headgate.pyi") + models
@@ -61,7 +61,7 @@ def page(module):
 
 
 def pages():
-    """(name, Markdown) of every module."""
+    """Returns (name, Markdown) for every module."""
     if not (PACKAGE / "_headgate.pyi").exists():
         raise SystemExit(f"docs: {PACKAGE} has no package; `make docs` builds it")
     return [(module, page(module)) for module in MODULES]

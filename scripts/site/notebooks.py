@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Notebooks as pages: executed by the build, with their outputs."""
+"""Converts notebooks to pages. The build executes them, and the pages show their outputs."""
 
 import os
 import re
@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def executed(path):
-    """The notebook as Markdown, and its pictures by their names."""
-    os.environ["PYTHONPATH"] = str(ROOT / "build" / "python")  # of the kernel, which the build starts
+    """Executes a notebook. Returns it as Markdown, and its pictures by name."""
+    os.environ["PYTHONPATH"] = str(ROOT / "build" / "python")  # for the kernel that executes the notebook
     notebook = nbformat.read(ROOT / path, as_version=4)
     notebook.metadata["kernelspec"] = {"name": "python3", "language": "python", "display_name": "Python"}
     resources = {"metadata": {"path": str((ROOT / path).parent)}, "unique_key": Path(path).stem}
@@ -27,7 +27,7 @@ def executed(path):
 
 
 def fenced(text):
-    """Printed text, which nbconvert indents, as blocks without highlighting."""
+    """Turns printed text, which nbconvert indents, into blocks without highlighting."""
     return re.sub(
         r"((?:^ {4}[^\n]*\n)+)", lambda m: f"```text\n{re.sub('(?m)^ {4}', '', m[1])}```\n", text, flags=re.MULTILINE
     )

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of the site, side by side in a folder: DIR/0.2.0/, DIR/0.3.0/. The selector in their header reads
-DIR/versions.json, and DIR/index.html leads to the newest.
+"""Lists the versions of the site. Each has its own folder: DIR/0.2.0/, DIR/0.3.0/. The version selector of every page
+reads DIR/versions.json. DIR/index.html redirects to the newest version.
 
     versions.py           print the version of include/headgate/version.h
-    versions.py DIR       list the versions that DIR has in versions.json and index.html
+    versions.py DIR       write versions.json and index.html for the versions in DIR
 """
 
 import json
