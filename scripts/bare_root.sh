@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # bare_root.sh [--keep] [--cache DIR] [--with PATH]… RELEASE COMMAND: runs a shell command in a bare root of a Debian
-# release (bookworm, trixie) that holds apt, ca-certificates, git, make and a clone of this tree with its uncommitted
-# changes. Prints how long the command took and exits with its status. Needs root; mmdebstrap makes the root from this
-# machine's mirror, once, as build/roots/RELEASE.tar.
-#   --keep       goes on in the root of the last call, build/roots/RELEASE, and updates the tree in it
-#   --cache DIR  is the folder of caches in the root, so that ccache and pip keep what they have; by default it is empty
-#   --with PATH  a file or folder of this tree that git ignores, to copy too
+# release (bookworm, trixie). The root has apt, ca-certificates, git, make, and a clone of this tree with its
+# uncommitted changes. Prints how long the command took, and exits with its status. Needs root. mmdebstrap makes the
+# root once, from this machine's mirror, as build/roots/RELEASE.tar.
+#   --keep       uses the root of the last call, build/roots/RELEASE, again, and updates the tree in it
+#   --cache DIR  mounts DIR as the root's folder of caches, to keep those of ccache and pip; by default they start empty
+#   --with PATH  also copies a file or folder of this tree that git ignores
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,7 +30,7 @@ release=$1 command=$2
 (($(id -u) == 0)) || fail "not root: mmdebstrap and chroot need it"
 roots=build/roots root=build/roots/$release tree=/headgate
 
-# This machine's suites of Debian (main, updates, security), for the other release.
+# Prints the apt sources of Debian on this machine (main, updates, security), changed to the release.
 sources() {
   local host
   host=$(. /etc/os-release && echo "$VERSION_CODENAME")
@@ -69,7 +69,7 @@ update_tree() {
   ((${#with[@]} == 0)) || cp -rp --parents "${with[@]}" "$root$tree"
 }
 
-# How this machine's pip and TLS clients are set up, as variables, a line each: proxies, indices, certificates.
+# Prints the settings of this machine's pip and TLS clients as variables, one a line: proxies, indices, certificates.
 network() {
   env | grep -iE '^(PIP_[A-Z_]+|[a-z]+_proxy|[A-Z_]*CA_BUNDLE|SSL_CERT_FILE)=' || true
   python3 -m pip config list 2>/dev/null | sed -nE "s/^global\.([a-z-]+)='(.*)'\$/\1 \2/p" | while read -r name value; do
@@ -83,7 +83,7 @@ $keep && [[ -d $root$tree ]] || unpack
 update_tree
 cp -L /etc/resolv.conf "$root/etc/resolv.conf"
 mapfile -t variables < <(network)
-# The files that those variables name are copied; the folders are mounted, and cannot be written.
+# Copies the files that those variables name. Mounts the folders that they name read-only.
 mounts=()
 while read -r path; do
   path=${path%/simple} # a package index lies beside its files
@@ -99,7 +99,7 @@ if [[ -n "$cache" ]]; then
   variables+=(XDG_CACHE_HOME=/cache)
 fi
 
-# In a namespace of its own: mounts and processes end with the command.
+# Runs in its own namespace, so that mounts and processes end with the command.
 in_namespace='
 root=$1 tree=$2 command=$3 && shift 3
 mount --rbind /dev "$root/dev"

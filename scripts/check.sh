@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: what `make check` does once the packages are installed: all
-# of addresses threads aarch64 lint places triton versions mutants, or those of NAMES. All checks run, even
-# if one fails; what does not end within N seconds of the start is stopped, and counted as failed. The last lines say how
-# long each check took, and which vector targets and 16-bit products this machine has.
-# clang-tidy reads what changed since COMMIT; by default since this branch left origin/main or, on main itself, by the
-# last 20 commits.
+# check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: runs the checks of `make check`, whose packages must be
+# installed: addresses threads aarch64 lint places triton versions mutants, or only those of NAMES. All checks run, even
+# if one fails. N seconds after the start, a running check is stopped, and counts as failed. The last lines say how long
+# each check took, and which vector targets and 16-bit products this machine has.
+# clang-tidy reads what changed since COMMIT. The default is where this branch left origin/main. On main itself it is
+# the 20th commit back.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,18 +31,18 @@ base_commit() {
   echo "$base"
 }
 
-lint() { # without a base, all of it
+lint() { # lint [COMMIT]: without a commit, clang-tidy reads all sources
   local python
   python=$(scripts/python_venv.sh) && scripts/configure.sh lint $python && scripts/lint.sh ${1:+--since "$1" --most 40}
 }
 
 aarch64() { scripts/configure.sh aarch64 && cmake --build --preset aarch64 && ctest --preset aarch64 --parallel 2; }
 
-mutants() { # other ones in each commit
+mutants() { # tries different mutants for each commit
   local python
   python=$(scripts/python_venv.sh build mutants) && "$python" scripts/mutation_check.py --sample 4 --seed "$(git rev-parse HEAD)"
 }
-triton() { # all cases in Triton's interpreter, all sizes of tiles compiled
+triton() { # runs all cases in Triton's interpreter, and compiles kernels for all tile sizes
   local python=$PWD/build/python-venv/bin/python
   cd tests/python/triton || return
   export PYTHONPATH=$OLDPWD/build/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1 HEADGATE_TRITON=all

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# configure.sh PRESET [cmake arguments]: configures a preset of CMakePresets.json, through ccache where there is one.
+# configure.sh PRESET [cmake arguments]: configures a preset of CMakePresets.json, with ccache if it is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# deb.sh [--check | --source FOLDER]: builds the Debian packages of packaging/debian/ for this machine's release into build/deb,
-# and checks them with lintian, whose errors are a failure. Build-Depends is made of scripts/packages.txt, the version of
-# version.h and CHANGELOG.md. --check: then installs and uses them in a bare root (tests/package/debian.sh).
-# --source: writes only what they are built from, to FOLDER. DEBFULLNAME and DEBEMAIL name the maintainer.
+# deb.sh [--check | --source FOLDER]: builds the Debian packages of packaging/debian/ for this machine's release in
+# build/deb, and checks them with lintian, whose errors count as failures. Build-Depends comes from
+# scripts/packages.txt, and the version from version.h and CHANGELOG.md. DEBFULLNAME and DEBEMAIL name the maintainer.
+#   --check          then installs and uses the packages in a bare root (tests/package/debian.sh)
+#   --source FOLDER  only writes the source of the packages to FOLDER
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,12 +23,12 @@ version=$(number MAJOR).$(number MINOR).$(number PATCH)
 soversion=$(number MAJOR)
 ((soversion > 0)) || soversion=0.$(number MINOR)
 
-# A version that is not released yet comes before itself.
+# The version of an unreleased commit has a suffix with ~, which sorts before the released version.
 upstream=$version
 grep -q "^## \[$version\]" CHANGELOG.md || upstream+="~$(git log -1 --format=%cd.%h --date=format:%Y%m%d)"
 revision=1~deb$(. /etc/os-release && echo "$VERSION_ID")
 
-# debhelper-compat names debhelper. g++ is part of every build, and Debian's machines have no use for a compiler cache.
+# Omits debhelper, which debhelper-compat implies, and g++, which every build has. Debian's machines need no ccache.
 build_depends() { scripts/setup.sh --list "${groups[@]}" | sed -E '/^(g\+\+|ccache|debhelper)$/d;s/.*/ &,/'; }
 
 write_source() {
@@ -54,7 +55,7 @@ headgate ($upstream-$revision) unstable; urgency=medium
 END
 }
 
-# The pinned scikit-build-core and nanobind, for the system's Python: Debian has other versions of them, or none.
+# Installs the pinned scikit-build-core and nanobind for the system's Python. Debian has other versions, or none.
 python_tools() {
   local wanted
   wanted=$(python3 -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')

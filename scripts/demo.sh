@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# demo.sh: what `make demo` does. It compiles the library and the worked problems, shows these, compiles the rest and goes
-# on with `headgate demo`. Text and model are fetched while the compiler works.
+# demo.sh: runs the demo of `make demo`. Compiles the library and the worked problems, and shows the problems. Then
+# compiles the rest, and runs `headgate demo`. Fetches the text and the model while the compiler works.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,8 +16,8 @@ scripts/real_model.sh build >"$fetched/model" 2>/dev/null &
 model_job=$!
 
 say "building the library in build/"
-# Kernels for every CPU are more than half of the work, so a new build has those for this one alone. `make test` and
-# `make install` compile the others too, and the demo keeps what they built.
+# Kernels for all CPUs would take more than half of the build time, so a new build compiles only those for this CPU.
+# After `make test` or `make install`, which compile all, the demo uses their build.
 options=()
 [[ -e build/CMakeCache.txt ]] || options=(-D HEADGATE_VECTOR_TARGETS=native)
 scripts/configure.sh tool "${options[@]}"

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# docs.sh [mkdocs arguments]: builds the site (mkdocs.yml) in build/site, or does what the arguments say, as `serve`, with
-#   the tool and the package of build/. `make docs` builds those first.
-# docs.sh --into DIR: builds it in DIR/VERSION, beside the versions that DIR has, with a selector of versions; any web
-#   server can serve DIR.
+# docs.sh [mkdocs arguments]: builds the site (mkdocs.yml) in build/site, or runs mkdocs with the arguments, such as
+#   `serve`. Uses the tool and the package of build/, which `make docs` builds first.
+# docs.sh --into DIR: builds the site in DIR/VERSION, beside other versions, with a version selector. Any web server can
+#   serve DIR.
 # HEADGATE_NOTEBOOK_SMALL=1 executes the notebook on few tokens and without a model.
 set -euo pipefail
 cd "$(dirname "$0")/.."

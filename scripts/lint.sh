@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# lint.sh [--since COMMIT [--most N]]: direction of includes, licence lines, whether mutation_check.py and places.sh fit the
-# code, formatting, Python by ruff, the forms and workflows of .github/, and clang-tidy over the sources, or over those through
-# which it reads what changed since COMMIT, at most the N that changed last. Needs a configured build-lint/ (scripts/
-# configure.sh lint), but nothing built. Every check runs, even if another one fails.
+# lint.sh [--since COMMIT [--most N]]: checks the direction of includes, licence lines, formatting, Python with ruff,
+# and the forms and workflows of .github/. Checks that mutation_check.py and places.sh fit the code. Then runs
+# clang-tidy on all sources, or on those that read what changed since COMMIT, at most the N that changed last. Needs a
+# configured build-lint/ (scripts/configure.sh lint), but no build. Every check runs, even if another one fails.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +37,7 @@ places_of_additions() { scripts/places/additions.py; }
 
 formatting() { sources | xargs clang-format --dry-run -Werror; }
 
-# The group `lint` of pyproject.toml, installed on first use.
+# Runs a Python module of the group `lint` of pyproject.toml, which is installed on first use.
 lint_python() {
   local python
   python=$(scripts/python_venv.sh build lint) && "$python" -m "$@"
@@ -52,12 +52,12 @@ forms_and_workflows() {
     $schema.github-issue-forms $(ls .github/ISSUE_TEMPLATE/*.yml | grep -v config.yml)
 }
 
-# nanobind's own files, below build/, are not ours.
+# Lists all compiled files, except nanobind's own, which lie below build/.
 compiled_files() {
   sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build-lint/compile_commands.json | grep -v "^$PWD/build" | sort -u
 }
 
-# One vector target is enough to read the kernels' sources once.
+# Compiles for one vector target (HWY_COMPILE_ONLY_STATIC), so that clang-tidy reads the kernels' sources once.
 tidy() {
   local files count
   if [[ -z "$since" ]] || ! git diff --quiet "$since" -- .clang-tidy; then

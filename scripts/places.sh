@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# places.sh: shows which files have to change for a new gate function, option of attention and metric. Adds a made-up one
-# of each to a copy of the tree (scripts/places/additions.py), builds it, and looks for them in the tool's help, in `eval
-# --json`, in `verify`, in the C API, in Python and PyTorch, and in the tests of gradients and metrics. Prints the files
-# that each takes. Needs build/python-venv, which scripts/python_venv.sh makes.
+# places.sh: shows which files change for a new gate function, option of attention and metric. Adds a made-up one of
+# each to a copy of the tree (scripts/places/additions.py), and builds it. Then looks for them in the tool's help, in
+# `eval --json`, in `verify`, in the C API, in Python and PyTorch, and in the tests of gradients and metrics. Prints the
+# files that each one changes. Needs build/python-venv, which scripts/python_venv.sh makes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 root=$PWD
@@ -12,7 +12,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 tree=$work/tree
 mkdir "$tree"
-git ls-files -z | xargs -0 cp --parents -t "$tree" # what is not committed yet counts too
+git ls-files -z | xargs -0 cp --parents -t "$tree" # includes uncommitted changes
 
 fail() {
   echo "places: $*" >&2
@@ -26,9 +26,9 @@ scripts/places/additions.py "$tree" >"$work/files" || exit
 
 quiet() { "$@" >"$work/log" 2>&1 || { tail -n 40 "$work/log" >&2 && fail "failed: $*"; }; }
 
-# One vector target and little optimisation: quick to build.
+# Builds quickly, for one vector target and with little optimisation.
 build=$work/build
-export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 # the folder has another name each time
+export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1 # ignores the folder, whose name changes each time
 launcher=()
 if command -v ccache >/dev/null; then
   launcher=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_C_COMPILER_LAUNCHER=ccache)
@@ -56,7 +56,7 @@ says '"gate_largest": 0\.' "$headgate" eval "$work/run" --text "$root/README.md"
 says wide_sigmoid "$build/tests/models/decoder/models_gradients_test" --gtest_list_tests
 quiet "$build/tests/models/decoder/models_gradients_test" --gtest_filter='*wide_sigmoid*'
 quiet "$build/tests/library/core/core_test"
-quiet "$build/tests/library/capi/capi_test" # random problems have the option, as `verify` has
+quiet "$build/tests/library/capi/capi_test" # its random problems have the option, as those of `verify` do
 quiet "$build/tests/library/capi/capi_c99_test"
 quiet "$build/tests/models/evaluate/metrics_test"
 quiet "$build/tests/models/decoder/models_config_keys_test"
@@ -68,8 +68,8 @@ says 'attention(…, sharpness)' "$python" scripts/places/option.py
 says 'torch.ops.headgate.gated_attention(…, sharpness)' "$python" scripts/places/option.py
 says 'wide_sigmoid' "$python" -c 'import headgate.torch; print(*headgate.torch.GATE_FUNCTIONS)'
 
-# `verify` checks both: it fails without the option's formula, and on a derivative with the wrong sign, in a problem that
-# has them.
+# Checks that `verify` detects errors: first without the option's formula, then with the wrong sign of the gate's
+# derivative. It must fail in a problem with the option or the gate.
 notices() { # notices TEXT: `verify` of the changed tree fails and names a problem with TEXT
   quiet cmake --build "$build" --target headgate_tool
   if "$headgate" verify --problems 50 >"$work/out" 2>"$work/err"; then fail "verify does not notice a wrong $1"; fi

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# python_venv.sh [BUILD [GROUP]]: a virtual environment in BUILD (default: build) with what pyproject.toml pins, fetched
-# from PyPI once.
-#   test, the default: BUILD/python-venv, for building and testing the Python package and the site. Prints the arguments of CMake that
-#     build the package with it. Where PyPI cannot be reached it says in one line what is left out and prints those that
-#     leave it out; with CI=true that is a failure.
-#   peers: BUILD/peers-venv, for bench/peers.py. A package that cannot be had is left out, and named in a line. Prints the
-#     interpreter. ggml is compiled for this CPU, which takes some minutes.
-#   wheel: BUILD/wheel-venv, for scripts/wheel.sh. Prints the interpreter. Fails where PyPI cannot be reached.
+# python_venv.sh [BUILD [GROUP]]: makes a virtual environment in BUILD (default: build) with the packages of GROUP that
+# pyproject.toml pins. Fetches them from PyPI once.
+#   test, the default: BUILD/python-venv, for building and testing the Python package and the site. Prints the arguments
+#     of CMake that build the package with it. If PyPI cannot be reached, prints arguments that leave the package out,
+#     and says so in one line. With CI=true, that is a failure.
+#   peers: BUILD/peers-venv, for bench/peers.py. Prints the interpreter. Leaves out packages that cannot be installed,
+#     and names each in a line. Compiles ggml for this CPU, which takes some minutes.
+#   wheel: BUILD/wheel-venv, for scripts/wheel.sh. Prints the interpreter. Fails if PyPI cannot be reached.
 #   lint: BUILD/lint-venv, for scripts/lint.sh and pre-commit, likewise.
 #   mutants: BUILD/mutants-venv, for scripts/mutation_check.py, likewise.
 set -euo pipefail
@@ -59,7 +59,7 @@ install_tools() {
   { python3 -m venv "$venv" && install $wanted; } >"$log" 2>&1 || { echo "python_venv: no $group: $(reason)" >&2 && exit 1; }
 }
 
-# One by one, so that one which cannot be had takes none of the others away; it is tried again the next time.
+# Installs packages one by one, so that a failure does not affect the others. The next call tries the failed ones again.
 install_peers() {
   local package left_out=
   python3 -m venv "$venv" >"$log" 2>&1 || { echo "python_venv: no peers: $(reason)" >&2 && exit 1; }

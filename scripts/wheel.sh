@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wheel.sh [--sdist] [--check] [BUILD]: builds the wheel of the Python package, with all libraries but those of the C and
-# C++ runtime in it, into BUILD/wheels (default: build), by the virtual environment `test` or `wheel` of python_venv.sh.
-#   --sdist  makes a source distribution there too, and the wheel from it
-#   --check  then installs and runs the wheel (tests/package/wheel.sh), whose status 77 says that NumPy cannot be fetched
+# wheel.sh [--sdist] [--check] [BUILD]: builds the wheel of the Python package in BUILD/wheels (default: build). The
+# wheel contains all libraries except the C and C++ runtimes. Uses the virtual environment `test` or `wheel` of
+# python_venv.sh.
+#   --sdist  also makes a source distribution there, and builds the wheel from it
+#   --check  then installs and runs the wheel (tests/package/wheel.sh); status 77 means that NumPy cannot be fetched
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -20,7 +21,7 @@ build=${1:-build}
 wheels=$build/wheels
 python=$PWD/$build/python-venv/bin/python
 [[ -f $build/python-venv/installed.txt ]] || python=$(scripts/python_venv.sh "$build" wheel)
-# By the names, and in the locale, of the other builds, so that ccache knows what they compiled.
+# Uses the compiler names and the locale of other builds, so that ccache finds their objects.
 export CC=${CC:-cc} CXX=${CXX:-c++} PYTHONCOERCECLOCALE=0
 export PATH="${python%/*}:$PATH"
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# wheels.sh [RELEASE …]: builds the source distribution, and from it a wheel by the Python of each Debian release
-# (bookworm, trixie), in bare roots, into build/wheels. Then runs each in another bare root, which has Python alone.
-# Python 3.12 and newer share a wheel. Takes the time of two cold builds; build/roots/cache-RELEASE makes the next short.
+# wheels.sh [RELEASE …]: builds the source distribution in build/wheels, and from it a wheel with the Python of each
+# Debian release (bookworm, trixie), in bare roots. Then runs each wheel in another bare root, which has only Python.
+# Python 3.12 and newer share a wheel. Takes as long as two cold builds. Later calls use the caches in
+# build/roots/cache-RELEASE.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
