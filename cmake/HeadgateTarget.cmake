@@ -1,6 +1,6 @@
-# headgate_library(NAME [OBJECT] SOURCES … DEPENDS …): one target a folder, named headgate_<folder>; static, header-only
-# without sources, or OBJECT for what libheadgate itself is made of. Sources see include/ and src/; flags stay private.
-# Objects of libheadgate use its copy of fmt.
+# headgate_library(NAME [OBJECT] SOURCES … DEPENDS …): adds the target of a folder, which is named headgate_<folder>. It
+# is a static library, a header-only one without SOURCES, or with OBJECT a part of libheadgate. The include path is
+# include/ and src/. Compiler flags are private. Parts of libheadgate use its copy of fmt.
 function(headgate_library name)
   cmake_parse_arguments(arg "OBJECT" "" "SOURCES;DEPENDS" ${ARGN})
   if(arg_SOURCES)
@@ -25,16 +25,16 @@ function(headgate_library name)
   endif()
 endfunction()
 
-# headgate_own_fmt(TARGET): for libraries that have a copy of fmt in them, so that their users need none. Of their files
-# src/library/call/format.cc alone compiles it (core/format.hpp).
+# headgate_own_fmt(TARGET): compiles a copy of fmt into a library, so that its users do not need fmt. Only
+# src/library/call/format.cc compiles it (core/format.hpp).
 function(headgate_own_fmt name)
   target_include_directories(${name} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
   target_compile_definitions(${name} PRIVATE HEADGATE_OWN_FMT)
 endfunction()
 
-# headgate_unity(TARGET [SOURCE …]): compiles the target's sources as one, up to six at a time: headers of JSON, fmt and
-# GoogleTest are most of what the compiler reads. The SOURCEs are compiled alone: those whose local names clash with
-# another's, or that give a class of a header members of local types.
+# headgate_unity(TARGET [SOURCE …]): compiles the target's sources together, up to six at a time, since most of what the
+# compiler reads are the headers of JSON, fmt and GoogleTest. Each SOURCE is compiled alone. Such a file has local names
+# that clash with those of another, or gives a class of a header members of local types.
 function(headgate_unity name)
   set_target_properties(${name} PROPERTIES UNITY_BUILD ${HEADGATE_UNITY} UNITY_BUILD_BATCH_SIZE 6)
   if(ARGN)
@@ -42,7 +42,7 @@ function(headgate_unity name)
   endif()
 endfunction()
 
-# Before all other options, so that an -O of the project that embeds headgate has the last word.
+# headgate_flags(TARGET): sets compiler flags. The default -O comes first, so that an embedding project can override it.
 function(headgate_flags name)
   target_compile_options(${name} BEFORE PRIVATE ${headgate_default_optimisation})
   target_compile_options(${name} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wno-psabi)

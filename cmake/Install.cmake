@@ -1,5 +1,6 @@
-# Installs libheadgate, its headers, its CMake package and its pkg-config file; where it was built, the tool with the worked
-# problems of its demo, its manual pages and its completions. Every path in them is relative, so that the installed tree may be moved.
+# Installs libheadgate, its headers, its CMake package and its pkg-config file. Also installs the tool, if it is built,
+# with the worked problems of its demo, its manual pages and its completions. All paths in them are relative, so that
+# the installed tree can be moved.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS headgate EXPORT headgateTargets)
@@ -18,7 +19,7 @@ if(TARGET headgate_tool)
   endif()
 endif()
 
-# libheadgate.so hides what it is made of; a user of libheadgate.a has to link it.
+# Users of libheadgate.a must link its dependencies. libheadgate.so hides them.
 set(headgate_is_static OFF)
 get_target_property(headgate_type headgate TYPE)
 if(headgate_type STREQUAL "STATIC_LIBRARY")
@@ -29,7 +30,7 @@ set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/headgate)
 install(EXPORT headgateTargets NAMESPACE headgate:: DESTINATION ${package_dir})
 configure_package_config_file(${PROJECT_SOURCE_DIR}/cmake/headgateConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/headgateConfig.cmake INSTALL_DESTINATION ${package_dir})
-# Semantic versioning: before 1.0 a minor version may break its users.
+# By semantic versioning, a minor version before 1.0 may break its users.
 set(compatibility SameMajorVersion)
 if(PROJECT_VERSION_MAJOR EQUAL 0)
   set(compatibility SameMinorVersion)

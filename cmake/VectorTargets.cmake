@@ -1,8 +1,8 @@
-# Which vector targets the kernels are compiled for. Each takes about as long as another. A build for one of them needs a
-# CPU that has it.
+# Chooses the vector targets for which kernels are compiled. Each one adds about the same time to a build. A build for a
+# single target needs a CPU that has it.
 
-# Best first. Of a target: the -march that makes it the one that Highway compiles statically, and the compiler's macros
-# that say whether this machine has it.
+# Targets of x86-64, best first. Each has the -march with which Highway compiles it statically, and the compiler's
+# macros that show whether this machine has it.
 set(headgate_x86_targets avx3 avx2)
 set(headgate_march_avx3 x86-64-v4)
 set(headgate_march_avx2 x86-64-v3)
@@ -18,7 +18,7 @@ if(NOT HEADGATE_VECTOR_TARGETS IN_LIST headgate_choices)
   message(FATAL_ERROR "HEADGATE_VECTOR_TARGETS must be one of ${headgate_choices}, got '${HEADGATE_VECTOR_TARGETS}'")
 endif()
 
-# headgate_native_target: the best target of this machine, or all if it has none of them, as where another CPU is compiled for.
+# headgate_native_target: the best target of this machine, or `all` if it has none of them, as in a cross build.
 set(headgate_native_target all)
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -march=native -dM -E -x c++ /dev/null
                 OUTPUT_VARIABLE headgate_macros ERROR_QUIET)
@@ -42,9 +42,10 @@ elseif(headgate_vector_target STREQUAL native)
   set(headgate_vector_target ${headgate_native_target})
 endif()
 
-# headgate_vector_flags(TARGET): after the target's sources and libraries are known; changes nothing if it does not link
-# Highway itself. Kernels, which include foreach_target.h, need the CPU. Other files do not, so that they can say that a CPU
-# lacks the target.
+# headgate_vector_flags(TARGET): sets the flags of a single vector target. Call it after the sources and libraries of
+# TARGET are known. It does nothing if TARGET does not link Highway itself. Only kernels, which include
+# foreach_target.h, get its -march. Other files run on every CPU, so that they can report that a CPU lacks the vector
+# target.
 function(headgate_vector_flags name)
   get_target_property(libraries ${name} LINK_LIBRARIES)
   if(headgate_vector_target STREQUAL all OR NOT "hwy::hwy" IN_LIST libraries)
@@ -57,8 +58,8 @@ function(headgate_vector_flags name)
   foreach(source IN LISTS sources)
     file(STRINGS ${source} kernel REGEX "hwy/foreach_target\\.h" LIMIT_COUNT 1)
     if(kernel)
-      # A product and a sum in plain C++ stay two roundings, as in the other builds. Clang warns of Highway's target
-      # attributes where no function follows.
+      # -ffp-contract=off rounds a product and a sum in plain C++ separately, as in other builds. Clang warns about
+      # Highway's target attributes if no function follows.
       set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
                    -march=${headgate_march_${headgate_vector_target}} -maes -mpclmul -ffp-contract=off
                    $<$<CXX_COMPILER_ID:Clang>:-Wno-pragma-clang-attribute>)

@@ -1,5 +1,5 @@
-# Toolchain: aarch64 with Debian's cross compiler, whose libraries of that architecture lie beside the machine's own
-# (multiarch), and with qemu-user to run what was built. The preset `aarch64` uses it.
+# Toolchain of the preset `aarch64`. Uses Debian's cross compiler, its multiarch libraries, which lie beside those of
+# the machine, and qemu-user to run programs.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

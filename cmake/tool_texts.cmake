@@ -1,4 +1,5 @@
-# cmake -D tool=COMMAND -D to=DIR -P tool_texts.cmake: writes the manual pages and completions that the tool prints of itself.
+# cmake -D tool=COMMAND -D to=DIR -P tool_texts.cmake: writes the tool's manual pages and completions to DIR. The tool
+# prints them itself.
 cmake_policy(VERSION 3.25)
 list(REMOVE_ITEM tool "")
 file(REMOVE_RECURSE ${to})
