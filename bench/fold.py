@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """A block of boltz, openfold3, protenix and ESMFold, with its own attention and with fold.use_in's: errors and time.
 
-Needs PyTorch, transformers (for ESMFold) and the Python package of headgate (build/python). Downloads the other packages
-and what their blocks import into a folder. Blocks have the sizes of the published models and random weights. None is
-timed before its results and all gradients are those of its own code. Each package and number of threads has a process of
-its own. With one thread, times are the processor's, so that other programs disturb them little; with more they are
-elapsed.
+Needs PyTorch, transformers (for ESMFold) and the Python package of headgate (build/python). Downloads the other
+packages, with what their blocks import, to a folder. Blocks have the sizes of the published models and random weights.
+Before a block is timed, its results and all gradients must agree with those of its own code. Each package and number of
+threads has its own process. With one thread, times are CPU time, which other programs disturb little. With more
+threads, they are elapsed time.
 """
 
 import argparse
@@ -34,19 +34,19 @@ from turns import seconds_in_turns, timed
 SEQUENCE, PAIR = 384, 128  # features of the Pairformer of AlphaFold 3
 DTYPES = ("float32", "bfloat16")
 TOLERANCE = 1e-4
-ROUNDING = 1e-5  # share of the largest gradient below which a gradient holds rounding errors alone
+ROUNDING = 1e-5  # a gradient that is smaller than this, relative to the largest one, is only rounding errors
 
 
 class Bench(NamedTuple):
-    """How to make a block of a package and call it."""
+    """Describes how to make a block of a package, and how to call it."""
 
     needs: tuple[str, ...]
-    """What pip downloads beside the package, which imports it."""
+    """Packages that pip must also download, since the package imports them."""
     block: Callable[[], torch.nn.Module]
     call: Callable[..., object]
     """Calls a block with s (B,N,C), z (B,N,N,C), the mask (B,N) and the mask of pairs (B,N,N)."""
     triangle: str
-    """The module of triangle attention in the block."""
+    """Name of the triangle attention's module in the block."""
     features: int = SEQUENCE
 
 
@@ -124,7 +124,7 @@ BENCHES = {
 
 
 def download(name, folder):
-    """Downloads a package and what its block imports. Returns the folder to import them from."""
+    """Downloads a package and what its block imports. Returns the folder to import from, or None if none is needed."""
     if not BENCHES[name].needs:
         return None
     target = folder / name
@@ -160,7 +160,7 @@ class Case:
             module = block.get_submodule(bench.triangle)
             self.call = functools.partial(module, z, mask=pairs)
             self.learned = [z, *module.parameters()]
-        self.weights = {3: mask[..., None], 4: pairs[..., None]}  # rows of padding are no part of a loss
+        self.weights = {3: mask[..., None], 4: pairs[..., None]}  # hides padding from the loss
         self.autocast = functools.partial(torch.autocast, "cpu", torch.bfloat16, enabled=dtype == "bfloat16")
 
     def results(self):
@@ -179,18 +179,18 @@ class Case:
 
 
 def largest_error(found, expected):
-    """The largest difference of an element, over the largest element of its tensor. Tensors of rounding errors alone
-    are left out: a bias that softmax cancels has no gradient."""
+    """Returns the largest difference of an element, relative to the largest element of its tensor. Omits gradients that
+    are only rounding errors, such as that of a bias that softmax cancels."""
     top = max(x.abs().max() for x in expected)
     pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.abs().max() > ROUNDING * top]
     return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
 
 
 def check(name, dtype):
-    """Returns the largest errors of results and of gradients, each by use_in and by the package's own code. Errors are
-    differences from the package's float32. Ends the program where use_in's are larger."""
+    """Returns the largest errors of results and of gradients, each with use_in and with the package's own code. Errors
+    are differences from the package's code in float32. Ends the program if those with use_in are much larger."""
     errors = {"results": [0.0, 0.0], "gradients": [0.0, 0.0]}
-    # Protenix masks no sequence: rows of padding reach the loss.
+    # Protenix does not mask sequences, so padding would change the loss.
     for hidden in (0,) if name == "protenix" else (0, 5):
         reference, case = (Case(name, "block", 24, each, hidden) for each in ("float32", dtype))
         with fold.use_in(name) as served:
@@ -208,7 +208,7 @@ def check(name, dtype):
 
 
 def measure(name, part, tokens, dtype, rounds):
-    """Times forward passes, and forward and backward passes, of both sides in turns."""
+    """Times the package's code and use_in in turns: the forward pass alone, and with the backward pass."""
     case = Case(name, part, tokens, dtype)
     row = {}
     for what, call in (("forward", case.forward), ("backward", case.gradients)):

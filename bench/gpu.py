@@ -5,7 +5,7 @@
     python bench/gpu.py time                      # ms beside scaled_dot_product_attention and FlexAttention, each gated after
     TRITON_INTERPRET=1 python bench/gpu.py check --device cpu --only packed        # without a GPU
 
-Needs PyTorch and Triton, and not the compiled parts of Headgate: without them the kernels are loaded from this tree.
+Needs PyTorch and Triton, but not the compiled parts of Headgate. Without those, it loads the kernels from this tree.
 """
 
 import argparse
@@ -42,7 +42,7 @@ KINDS = (cases, linear_cases, convolution_cases, norm_cases)
 
 
 def check(device, only):
-    """Prints a line for each case; returns the number of wrong ones."""
+    """Prints a line for each case. Returns the number of wrong cases."""
     wrong = 0
     chosen = [(kind, case) for kind in KINDS for case in kind.CASES if only in case.name]
     for kind, case in chosen:
@@ -62,7 +62,7 @@ def check(device, only):
 
 
 class _Attention(torch.autograd.Function):
-    """The kernels without headgate's operations, which need its compiled parts."""
+    """Calls the kernels directly, since headgate's operations need its compiled parts."""
 
     @staticmethod
     def forward(ctx, q, k, v, gate, options):
@@ -94,7 +94,7 @@ def _flex():
 
 
 def contenders():
-    """Functions of (q, k, v, gate, causal) by their names."""
+    """Returns the functions to time, by name. Each takes (q, k, v, gate, causal)."""
     flex = _flex()
 
     def ours(q, k, v, gate, causal):
@@ -113,7 +113,8 @@ def contenders():
 
 
 def time(device):
-    """Prints the median ms of a forward pass, and of forward and backward, of bf16, 16 query heads on 4 of keys."""
+    """Prints the median ms of the forward pass, alone and with the backward pass. The inputs are bf16, with 16 query
+    heads and 4 key/value heads."""
     name = torch.cuda.get_device_name() if device == "cuda" else device
     print(f"{name}, PyTorch {torch.__version__}, Triton {triton.__version__}; bf16, 8192 tokens, ms: forward, both")
     functions = contenders()

@@ -21,7 +21,7 @@ from turns import seconds_in_turns
 
 
 class Library:
-    """`headgate bench --on-demand CASE` with one build of the library."""
+    """A process of `headgate bench --on-demand CASE` with one build of the library."""
 
     def __init__(self, tool, directory, case, threads):
         self.by_processor = threads == 1

@@ -20,7 +20,7 @@ from torch.nn import functional
 import headgate
 from headgate import torch as headgate_torch
 
-SECONDS_A_RUN = 2e-3  # of as many calls in a row as take this long
+SECONDS_A_RUN = 2e-3  # duration of the calls that are timed together
 SIZE = 8  # queries, keys and features of the smallest problem
 
 
@@ -50,7 +50,7 @@ def without_grad(function, *inputs):
 
 
 def torch_cases():
-    """Names, and Headgate's call and PyTorch's or None."""
+    """Yields (name, Headgate's call, PyTorch's call or None)."""
     smallest, learned = tensors(1, 1, SIZE, SIZE), tensors(1, 1, SIZE, SIZE, requires_grad=True)
     dy = torch.ones(1, 1, SIZE, SIZE)
     ours = headgate_torch.gated_attention
@@ -84,7 +84,7 @@ def array_cases():
 
 
 class CTensor(ctypes.Structure):
-    """headgate_tensor of headgate/types.h."""
+    """The struct headgate_tensor of headgate/types.h."""
 
     _fields_ = [
         ("data", ctypes.c_void_p),
@@ -104,7 +104,7 @@ def c_cases(library):
         return CTensor(array.ctypes.data, (ctypes.c_int64 * 4)(*array.shape), (ctypes.c_int64 * 4)(*strides), 1, 0)
 
     def struct(count, given):
-        """A struct of `count` tensors behind its size, the first of them `given`."""
+        """Returns a struct with its size and `count` tensors, of which the first are `given`."""
 
         class Struct(ctypes.Structure):
             _fields_ = [("struct_size", ctypes.c_size_t), ("tensors", CTensor * count)]
@@ -121,7 +121,7 @@ def c_cases(library):
 
 
 def calls_a_run(call):
-    """As many as take SECONDS_A_RUN; warms up."""
+    """Warms up, and returns the number of calls that take SECONDS_A_RUN."""
     for _ in range(50):
         call()
     start = time.perf_counter()
@@ -138,7 +138,7 @@ def microseconds(call, count):
 
 
 def measure(calls, rounds):
-    """The microseconds of each call in every round; the order is reversed from round to round."""
+    """Returns the microseconds of each call in every round. The order is reversed in every other round."""
     counts = [calls_a_run(call) for call in calls]
     times = [[] for _ in calls]
     order = list(range(len(calls)))

@@ -20,7 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-CPUS = os.sched_getaffinity(0)  # before a runtime that is imported below binds this thread
+CPUS = os.sched_getaffinity(0)  # read before a runtime that is imported below binds this thread
 
 from peer.cases import Case, Refused, all_cases
 from peer.table import markdown, merged
@@ -32,19 +32,20 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
-    """How long a turn takes, and the pause before it."""
+    """Seconds of a turn, and of the pause before it."""
 
-    turn: float = 0.03  # calls in a turn; the median of them counts, so that one that wakes threads does not
-    pause: float = 0.06  # ONNX Runtime's threads spin for 35 ms after their work, those of OpenMP for less
+    turn: float = 0.03  # several calls, whose median counts, so that the call that wakes the threads does not
+    pause: float = 0.06  # ONNX Runtime's threads spin for 35 ms after their work, and those of OpenMP for less
 
 
 def quartiles(values: list[float]) -> list[float]:
-    """First quartile, median, third quartile."""
+    """Returns the first quartile, the median and the third quartile."""
     return statistics.quantiles(values, n=4, method="inclusive") if len(values) > 1 else 3 * values
 
 
 def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProcess], list[dict[str, Any]]]:
-    """The workers that compute the case rightly, and a result for every worker: its error, or why it is not timed."""
+    """Returns the workers that compute the case correctly, and a result for every worker: its error, or the reason why
+    it is not timed."""
     import numpy as np
 
     from peer.reference import error_of, reference  # imports PyTorch
@@ -68,10 +69,10 @@ def checked(case: Case, workers: list[WorkerProcess]) -> tuple[list[WorkerProces
 
 
 def measure(case: Case, workers: list[WorkerProcess], rounds: int, pace: Pace) -> dict[str, Any]:
-    """The case's facts, and of every peer its times in seconds or why there are none.
+    """Returns the facts of a case, and for every peer its times in seconds, or the reason why there are none.
 
-    `ratio` is the peer's time over headgate's of the same round, quartiles over the rounds; headgate's is that of its
-    precision that is the faster one.
+    `ratio` has the quartiles over the rounds of the peer's time divided by headgate's. headgate's time is that of its
+    faster precision in the same round.
     """
     able, results = checked(case, workers)
     failures: dict[str, str] = {}
@@ -154,7 +155,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Measures what was asked for and says on stderr how far it is."""
+    """Measures the chosen cases. Reports each one on stderr."""
     workers = [WorkerProcess(name, arguments.threads, CPUS, [arguments.package]) for name in arguments.peers.split(",")]
     missing = {worker.name: worker.missing for worker in workers if worker.missing}
     for name, why in missing.items():

@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 MODEL = "--layers 4 --dim 256 --heads 4 --kv-heads 2 --head-dim 64 --gate g1-elementwise --seq-len 256".split()
-SKIPPED_STEPS = 3  # memory is mapped, threads and processes start
+SKIPPED_STEPS = 3  # in the first steps, memory is mapped, and threads and processes start
 
 
 def tokens_per_second(command, directory):

@@ -18,7 +18,8 @@ from turns import seconds_in_turns
 
 
 def work(arguments, sharding, rank, ranks, meeting, pipe):
-    """Waits for whether to go backward too, calls, and sends its seconds; until it is sent None."""
+    """Receives from `pipe` whether to run the backward pass, too. Runs attention, and sends its seconds. Repeats this
+    until it receives None."""
     import torch
     import torch.distributed as dist
 
@@ -51,7 +52,7 @@ def work(arguments, sharding, rank, ranks, meeting, pipe):
 
 
 class Way:
-    """Processes that compute the same call together."""
+    """A group of processes that compute a call together."""
 
     def __init__(self, arguments, sharding, ranks, directory):
         context = multiprocessing.get_context("spawn")
@@ -65,7 +66,7 @@ class Way:
             self.pipes.append(pipe)
 
     def run(self, backward):
-        """Seconds of the slowest process."""
+        """Runs a call. Returns the seconds of the slowest process."""
         for pipe in self.pipes:
             pipe.send(backward)
         return max(pipe.recv() for pipe in self.pipes) if backward is not None else 0.0

@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training steps of headgate compared with PyTorch's: the same gated decoder, the same batch, the same threads.
 
-Needs PyTorch (`pip install torch`) and a built `headgate`, whose `train/*` benchmarks give the models. A step is forward,
-backward, clipping of the gradient's norm and AdamW, with parameters in f32. Steps run in turns, one at a time:
-PyTorch's in this process, headgate's in one that waits for its turn. A ratio is the median over the rounds of PyTorch's
-seconds over headgate's.
-The cases named …/bf16 train with `--precision bf16`, and PyTorch under torch.autocast in bfloat16; --autocast does so in
-the other cases too.
+Needs PyTorch (`pip install torch`) and a built `headgate`, whose `train/*` benchmarks give the models. A step consists
+of the forward pass, the backward pass, clipping of the gradient's norm, and AdamW. Parameters are in f32. Steps run in
+turns, PyTorch's in this process and headgate's in another. A ratio is the median over the rounds of PyTorch's seconds
+divided by headgate's.
 
-PyTorch gets what makes it fast: one product each for q, gate, k, v and for the two halves of SwiGLU, as headgate has
-them, scaled_dot_product_attention (its flash kernel), AdamW in one fused pass. --compile adds the same model through
-torch.compile, which needs a C++ compiler.
+In the cases named …/bf16, headgate trains with `--precision bf16`, and PyTorch under torch.autocast in bfloat16. With
+--autocast, PyTorch also does so in the other cases.
+
+PyTorch uses its fast functions: scaled_dot_product_attention (its flash kernel) and fused AdamW. Like headgate, it
+computes q, gate, k and v in one matrix product, and the two halves of SwiGLU in another. --compile adds the same model
+through torch.compile, which needs a C++ compiler.
 """
 
 import argparse
@@ -39,7 +40,7 @@ CLIP = 1.0
 
 
 class Headgate:
-    """`headgate bench --on-demand CASE`: a step for every line that it is sent."""
+    """A process of `headgate bench --on-demand CASE`, which runs a step for every line that it reads."""
 
     def __init__(self, tool, case, threads):
         self.process = subprocess.Popen(
@@ -57,7 +58,7 @@ class Headgate:
         return line
 
     def step(self):
-        """Seconds of one step, as headgate measures them."""
+        """Runs a step. Returns its seconds, as headgate measures them."""
         self.process.stdin.write("\n")
         self.process.stdin.flush()
         return float(self._line())
@@ -68,7 +69,7 @@ class Headgate:
 
 
 def rotate(x, cos, sin):
-    """x (B,H,T,D); features i and i + D/2 turn as a pair."""
+    """Applies RoPE to x (B,H,T,D). Features i and i + D/2 are a pair."""
     a, b = x.chunk(2, dim=-1)
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
@@ -110,7 +111,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """The mean loss of next tokens, in nats."""
+    """A decoder that returns the mean loss of the next tokens, in nats."""
 
     def __init__(self, facts):
         super().__init__()
@@ -191,7 +192,7 @@ def measure(case, arguments):
     for name, seconds in zip(peers, theirs):
         rate = facts["tokens"] / statistics.median(seconds)
         row[name] = {"tokens_per_second": rate, "seconds": seconds, "ratio": ratio(seconds, ours)}
-    row["ratio"] = min(row[name]["ratio"] for name in peers)  # to the faster one
+    row["ratio"] = min(row[name]["ratio"] for name in peers)  # the ratio of the faster peer
     return row
 
 

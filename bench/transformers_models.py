@@ -3,9 +3,9 @@
 """A small random model of transformers, with its own functions and with headgate's: a training step, a prompt, a token.
 
 Needs PyTorch, transformers and the Python package of headgate (build/python). All sides have the same weights and the
-same tokens, in one process, in turns; none is timed before its loss, gradient and logits are those of eager attention.
-OMP_NUM_THREADS sets the threads of both. With one thread, times are the processor's, so that other programs disturb them
-little; with more they are elapsed.
+same tokens, and run in one process, in turns. Before a side is timed, its loss, gradient and logits must agree with
+those of eager attention. OMP_NUM_THREADS sets the threads of PyTorch and headgate. With one thread, times are CPU time,
+which other programs disturb little. With more threads, they are elapsed time.
 """
 
 import argparse
@@ -24,7 +24,7 @@ except ImportError as error:
 import headgate.torch.transformers
 from turns import seconds_in_turns, timed
 
-# Side: whether headgate's functions are registered, and the attention.
+# Maps each side to (whether headgate's functions are registered, attention implementation).
 SIDES = {
     "eager": (False, "eager"),
     "sdpa": (False, "sdpa"),
@@ -47,7 +47,7 @@ def common_sizes(arguments):
 
 
 def qwen(arguments):
-    """Qwen3.5-0.8B with its widths scaled to hidden_size, fewer layers and a small vocabulary."""
+    """Returns Qwen3.5-0.8B with widths scaled to `hidden`, fewer layers and a small vocabulary."""
     hidden = arguments.hidden
     return transformers.Qwen3_5ForCausalLM, transformers.Qwen3_5TextConfig(
         **common_sizes(arguments),
@@ -63,7 +63,7 @@ def qwen(arguments):
 
 
 def kimi(arguments):
-    """Kimi-Linear with its widths scaled to hidden_size, fewer layers, a small vocabulary and no experts."""
+    """Returns Kimi-Linear with widths scaled to `hidden`, fewer layers, a small vocabulary and no experts."""
     hidden = arguments.hidden
     return transformers.KimiLinearForCausalLM, transformers.KimiLinearConfig(
         **common_sizes(arguments),
@@ -81,7 +81,7 @@ FAMILIES = {"qwen3.5": qwen, "kimi-linear": kimi}
 
 
 class Side:
-    """A model whose calls all begin with its own registration."""
+    """A model. Each of its calls first registers or unregisters headgate's functions."""
 
     def __init__(self, name, arguments):
         self.registered, attention = SIDES[name]
@@ -100,7 +100,7 @@ class Side:
             headgate.torch.transformers.unregister()
 
     def gradient(self):
-        """The loss, after it has left its gradient."""
+        """Runs the forward and backward pass, which sets the gradients. Returns the loss."""
         self._switch()
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
@@ -115,7 +115,7 @@ class Side:
 
     @torch.no_grad()
     def prompt(self):
-        """The logits behind the last token; fills the cache."""
+        """Reads the prompt into the cache. Returns the logits after its last token."""
         self._switch()
         self.model.eval()
         found = self.model(self.ids, use_cache=True, logits_to_keep=1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timing of compared calls, alternately."""
+"""Times calls in turns, to compare them."""
 
 import time
 
@@ -8,8 +8,8 @@ WARM_UPS = 2
 
 
 def timed(call, threads=None):
-    """A call that returns the seconds it took: elapsed, or with one thread those of the processor, which other programs
-    disturb little."""
+    """Wraps `call` to return its seconds. With one thread, they are CPU time, which other programs disturb little.
+    Otherwise they are elapsed time."""
     clock = time.process_time if threads == 1 else time.perf_counter
 
     def run():
@@ -21,10 +21,10 @@ def timed(call, threads=None):
 
 
 def seconds_in_turns(runs, rounds, pause=PAUSE_SECONDS):
-    """For each of `runs`, calls that return seconds, a list with an entry a round.
+    """Returns, for each call in `runs`, a list of the seconds that it returned in every round.
 
-    Each is called twice to warm up. In every round each is called once, after a pause, in seconds, in which the
-    threads of the others go to sleep; the order is reversed from round to round.
+    Warms up each call twice. In every round, calls each one once, after a pause in which the threads of the others go
+    to sleep. The order is reversed in every other round.
     """
     seconds = [[] for _ in runs]
     for run in runs:

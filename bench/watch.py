@@ -41,7 +41,7 @@ def main():
     parser.add_argument("--attention", default="sdpa", help="eager, sdpa or headgate")
     parser.add_argument("--sides", nargs="*", default=list(SIDES), choices=list(SIDES), help="beside unwatched")
     arguments = parser.parse_args()
-    sides = dict.fromkeys(["unwatched", *arguments.sides])  # first, as shares are of its times
+    sides = dict.fromkeys(["unwatched", *arguments.sides])  # unwatched is first, since shares are relative to it
     headgate.torch.transformers.register()
     torch.manual_seed(1)
     heads = arguments.hidden // 64

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the cases, their inputs, and what each operation returns. Needs nothing but NumPy.
+"""Defines the cases to measure, their inputs, and the results of each operation. Needs only NumPy.
 
 Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
 """
@@ -28,7 +28,7 @@ RESULTS = {
     "linear": ("y",),
     "linear+backward": ("y", "dq", "dk", "dv", "ddecay", "dbeta"),
 }
-"""The names of an operation's results, in order. Behind dh come the gradients of LAYER_WEIGHTS."""
+"""Maps each operation to the names of its results, in order. The gradients of LAYER_WEIGHTS follow dh."""
 
 LINEAR_INPUTS = ("q", "k", "v", "decay", "beta")
 
@@ -36,11 +36,11 @@ LAYER_WEIGHTS = ("q_proj", "gate_proj", "k_proj", "v_proj", "o_proj", "q_norm", 
 
 
 class Refused(Exception):
-    """A peer does not compute a case; its text says why."""
+    """Raised if a peer does not compute a case. The text says why."""
 
 
 class Way(NamedTuple):
-    """A way in which a peer computes a case: `run` is what is timed, `read` makes arrays of f32 of what it returns."""
+    """A way in which a peer computes a case. `run` is timed. `read` converts what it returns to f32 arrays."""
 
     run: Callable[[], Any]
     read: Callable[[Any], list[np.ndarray]]
@@ -48,13 +48,13 @@ class Way(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a layer around it; the same
-    with a learned bias that all sequences share, or with a list of keys for each query; or the gated delta rule with
-    the decay of a head, on normalised q and k."""
+    """A computation to measure: sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a
+    layer around it. Attention may have a learned bias that all sequences share, or a list of keys for each query. Or
+    the gated delta rule on normalised q and k, with one decay per head and token."""
 
-    group: str  # a table of its own
-    op: str  # of RESULTS
-    dtype: str  # float32, bfloat16
+    group: str  # each group has its own table
+    op: str  # a key of RESULTS
+    dtype: str  # float32 or bfloat16
     B: int
     Hq: int
     Hkv: int
@@ -62,8 +62,8 @@ class Case:
     S: int
     D: int
     causal: bool = False
-    C: int = 0  # layers alone
-    K: int = 0  # keys of a list; lists alone
+    C: int = 0  # only for layers
+    K: int = 0  # keys of a list; only for lists
 
     @property
     def sizes(self) -> str:
@@ -80,50 +80,51 @@ class Case:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it is the gated delta rule."""
+        """Returns whether the case is the gated delta rule."""
         return self.op.startswith("linear")
 
     @property
     def is_pair(self) -> bool:
-        """Whether scores have a bias."""
+        """Returns whether the scores have a bias."""
         return self.op.startswith("pair")
 
     @property
     def is_listed(self) -> bool:
-        """Whether each query has a list of the keys that it sees."""
+        """Returns whether each query has a list of the keys that it sees."""
         return self.op.startswith("listed")
 
     @property
     def pairs(self) -> int:
-        """(query, key) pairs of a head that mask or lists leave; query i stands at key i + S - T."""
+        """Returns the number of visible (query, key) pairs of a head. Query i has the position of key i + S - T."""
         if self.is_listed:
             return self.T * self.K
         return self.T * self.S - (self.T * (self.T - 1) // 2 if self.causal else 0)
 
     def require_memory(self, copies: int) -> None:
-        """Refuses the case to a peer that holds so many copies of all weights, (B,Hq,T,S) in f32, where the machine's
-        memory is less than four times that."""
+        """Raises Refused if the peer would need more than a quarter of the machine's memory. It holds `copies` of the
+        weights (B,Hq,T,S) in f32."""
         taken = 4.0 * self.B * self.Hq * self.T * self.S * copies
         if 4 * taken > os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
             raise Refused(f"would hold {taken / 2**30:.1f} GiB of weights")
 
     @property
     def flops(self) -> float:
-        """2 for each multiply-add of the products of matrices, 2.5 times as many backward; statistics as forward. Of the
-        delta rule those of the recurrence: 6 D^2 a token and head, 22 D^2 more backward."""
+        """Returns the number of floating-point operations, 2 for each multiply-add of a matrix product. The backward
+        pass has 2.5 times those of the forward pass, and statistics have as many. The delta rule counts those of the
+        recurrence: 6 D^2 per token and head, and 22 D^2 more for the backward pass."""
         if self.is_linear:
             a_token = 28.0 if self.op.endswith("+backward") else 6.0
             return a_token * self.B * self.Hq * self.T * self.D**2
         attention = 4.0 * self.B * self.Hq * self.pairs * self.D
         total = attention * (3.5 if self.op.endswith("+backward") else 1.0)
         if self.C:
-            rows = (3 * self.Hq + 2 * self.Hkv) * self.D  # q, gate, k, v and the projection of the output
+            rows = (3 * self.Hq + 2 * self.Hkv) * self.D  # of the projections of q, gate, k, v and the output
             total += 2.0 * self.B * self.T * self.C * rows * (3.0 if self.op.endswith("+backward") else 1.0)
         return total
 
 
 def _attention_sizes() -> list[tuple[int, int, int, bool]]:
-    """Hq, T, D, causal."""
+    """Returns rows of Hq, T, D and whether attention is causal."""
     return [
         (8, 512, 64, False),
         (8, 2048, 64, False),
@@ -137,7 +138,8 @@ def _attention_sizes() -> list[tuple[int, int, int, bool]]:
 
 
 def _pair_sizes() -> list[tuple[int, int, int, int]]:
-    """B, H, T, D of triangles and MSA rows, pair biases of one structure, windows, patches of images, and texts."""
+    """Returns rows of B, H, T and D. They are those of triangles and MSA rows, pair biases of one structure, windows of
+    images, patches of images, and texts."""
     return [
         (128, 4, 128, 32),
         (64, 4, 256, 32),
@@ -185,7 +187,7 @@ def _of_dtype(dtype: str) -> list[Case]:
 
 
 def all_cases(tiny: bool = False) -> list[Case]:
-    """Every case; tiny: with few and short sequences, to try the program out."""
+    """Returns every case. With `tiny`, sequences are few and short, to try the program out."""
     cases = [case for dtype in ("float32", "bfloat16") for case in _of_dtype(dtype)]
     if not tiny:
         return cases
@@ -197,28 +199,28 @@ def all_cases(tiny: bool = False) -> list[Case]:
 
 
 def round_to_bf16(array: np.ndarray) -> np.ndarray:
-    """To nearest, ties to even, kept as f32; of finite numbers."""
+    """Rounds finite f32 numbers to bf16, to nearest with ties to even. The result is still f32."""
     bits = array.view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def bf16_bits(array: np.ndarray) -> np.ndarray:
-    """The bf16 numbers, as uint16, of f32 numbers that are bf16 already."""
+    """Returns the bits of bf16 numbers, as uint16. `array` is f32 with values that bf16 represents exactly."""
     return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
 
 
 def widen_bf16(bits: np.ndarray) -> np.ndarray:
-    """f32 of bf16 numbers, whatever 16-bit type they are viewed by."""
+    """Converts bf16 numbers, in an array of any 16-bit type, to f32."""
     return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def inputs_of(case: Case) -> dict[str, np.ndarray]:
-    """The values of a case, the same in every process, in f32; numbers of bf16 where that is the case's dtype.
+    """Returns the inputs of a case in f32, the same in every process. They are rounded to bf16 if that is the dtype.
 
-    Attention: q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D), bias (1,Hq,T,S) as a linear layer of pairs leaves it, lists
-    (T,K) of different keys in ascending order.
-    Layers: h and dy (B,T,C), matrices (rows,columns), norms' weights (D).
-    The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T), and for one token the state (B,H,D,D).
+    Attention: q, z and dy (B,Hq,T,D), k and v (B,Hkv,S,D). bias (1,Hq,T,S) has the strides that a linear layer of pairs
+    gives it. lists (T,K) have different keys in ascending order.
+    Layers: h and dy (B,T,C), matrices (rows,columns), weights of norms (D).
+    The delta rule: q, k, v and dy (B,H,T,D), decay and beta (B,H,T). If T is 1, also the state (B,H,D,D).
     """
     generator = np.random.default_rng(1)
 
@@ -266,14 +268,15 @@ def inputs_of(case: Case) -> dict[str, np.ndarray]:
 
 
 def rope_angles(case: Case) -> np.ndarray:
-    """(T,D/2) in f64; feature i turns with feature i + D/2."""
+    """Returns the angles of RoPE (T,D/2) in f64. Features i and i + D/2 are a pair."""
     frequencies = ROPE_BASE ** (-np.arange(0, case.D, 2) / case.D)
     return np.outer(np.arange(case.T), frequencies)
 
 
 def checked_heads(case: Case, array: np.ndarray) -> np.ndarray:
-    """Of (B,H,...) the heads that are checked: those of the first and of the last key/value head, in the first and the
-    last sequence. Layers are checked whole, and so are cases whose bias sums over sequences."""
+    """Returns the heads of an array (B,H,...) that are checked: those of the first and of the last key/value head, in
+    the first and the last sequence. Layers, and cases with a bias, whose gradient sums over sequences, are checked
+    whole."""
     if case.C or case.is_pair or array.ndim < 3:
         return array
     group = array.shape[1] // case.Hkv

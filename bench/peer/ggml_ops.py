@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ggml's flash_attn_ext times a sigmoid, and its gated_delta_net, from the libraries that the package llama-cpp-python
-builds."""
+"""Runs ggml's flash_attn_ext times a sigmoid, and its gated_delta_net, from the libraries of the package
+llama-cpp-python."""
 
 import ctypes
 import importlib.metadata
@@ -18,7 +18,7 @@ STATUS_SUCCESS = 0
 
 
 class InitParams(ctypes.Structure):
-    """ggml_init_params."""
+    """The struct ggml_init_params of ggml.h."""
 
     _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
 
@@ -40,14 +40,14 @@ FUNCTIONS = {
     "ggml_backend_cpu_init": (POINTER,),
     "ggml_backend_cpu_set_n_threads": (None, POINTER, INT),
 }
-"""Results and arguments, as in ggml.h, ggml-backend.h and ggml-cpu.h."""
+"""Types of the result and of the arguments of functions in ggml.h, ggml-backend.h and ggml-cpu.h."""
 
 
 class Ggml:
     linear = True
 
     def __init__(self, threads: int):
-        spec = importlib.util.find_spec("llama_cpp")  # not imported: it would load llama.cpp as well
+        spec = importlib.util.find_spec("llama_cpp")  # importing it would also load llama.cpp
         if spec is None:
             raise ImportError("No module named 'llama_cpp'")
         folder = Path(spec.origin).parent / "lib"
@@ -64,7 +64,7 @@ class Ggml:
         self.context = None
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
-        """K and V in the case's dtype; queries and results are f32, as the kernel has them."""
+        """Returns the ways of a case. K and V have its dtype. Queries and results are f32, as the kernel requires."""
         if case.op not in ("forward", "linear"):
             raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         if self.context:
@@ -76,7 +76,7 @@ class Ggml:
         stored = BF16 if case.dtype == "bfloat16" else F32
         q = self._tensor(inputs["q"], F32)
         k, v = self._tensor(inputs["k"], stored), self._tensor(inputs["v"], stored)
-        z = self._tensor(inputs["z"].swapaxes(1, 2), F32)  # the order of the results, (B,T,H,D)
+        z = self._tensor(inputs["z"].swapaxes(1, 2), F32)  # (B,T,H,D), like the results of attention
         mask = self._tensor(self._causal_mask(case), F16) if case.causal else None
         y = self.ggml_flash_attn_ext(self.context, q, k, v, mask, 1 / math.sqrt(case.D), 0.0, 0.0)
         y = self.ggml_mul(self.context, y, self.ggml_sigmoid(self.context, z))
@@ -101,7 +101,8 @@ class Ggml:
         return run
 
     def _delta_rule(self, case: Case, inputs: dict) -> Way:
-        """All f32, as the kernel has it; its states are transposed, and stand behind y in the result."""
+        """Returns the delta rule in f32, the only type of the kernel. Its states are transposed, and follow y in the
+        result."""
         rows = {name: array.swapaxes(1, 2) for name, array in inputs.items() if name not in ("dy", "state")}
         q, k, v = (self._tensor(rows[name], F32) for name in "qkv")
         decay, beta = (self._tensor(rows[name][..., None], F32) for name in ("decay", "beta"))
@@ -117,7 +118,7 @@ class Ggml:
 
     @staticmethod
     def _causal_mask(case: Case) -> np.ndarray:
-        """(1,1,T,S), added to the scores."""
+        """Returns a causal mask (1,1,T,S) to add to the scores."""
         hidden = np.triu(np.ones((case.T, case.S), dtype=bool), 1 + case.S - case.T)
         return np.where(hidden, -np.inf, 0).astype(np.float16)[None, None]
 
@@ -126,7 +127,7 @@ class Ggml:
         return np.frombuffer((ctypes.c_char * bytes_).from_address(self.ggml_get_data(tensor)), dtype).reshape(shape)
 
     def _tensor(self, array: np.ndarray, kind: int) -> int:
-        """A copy of (B,H,T,D) in ggml's memory, whose dimensions count from the last."""
+        """Copies an array to a new tensor of ggml, whose dimensions have the reverse order."""
         tensor = self.ggml_new_tensor_4d(self.context, kind, *reversed(array.shape))
         stored = {F32: lambda: array, F16: lambda: array, BF16: lambda: bf16_bits(array)}[kind]()
         self._view(tensor, stored.dtype.type, array.shape)[:] = stored

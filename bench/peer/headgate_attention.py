@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Headgate's Python package, in both precisions."""
+"""Runs Headgate's Python package with the precisions exact and native16."""
 
 import torch
 
@@ -58,7 +58,7 @@ class Exact:
         return {"": Way(run, arrays)}
 
     def _pair(self, case: Case, tensors: dict) -> dict[str, Way]:
-        """Through autograd, as the peers."""
+        """Returns attention with a bias, computed through autograd like that of the peers."""
         from headgate.torch import gated_attention
 
         def attention(q, k, v, z, bias):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JAX on the CPU: jax.nn.dot_product_attention times a sigmoid, as one jitted function, and its gradients."""
+"""Runs JAX on the CPU: dot_product_attention or einsums, times a sigmoid, as one jitted function with its gradients."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from .cases import Case, Refused, Way, bf16_bits, widen_bf16
 
 
 class Jax:
-    """XLA's pool has a thread for each core that the process may use."""
+    """Runs JAX. XLA's thread pool has one thread for each core that the process may use."""
 
     def __init__(self, threads: int):
         jax.config.update("jax_platforms", "cpu")
@@ -34,7 +34,7 @@ class Jax:
             y = jnp.einsum("bhgts,bhsd->bhgtd", weights.astype(v.dtype), v) * jax.nn.sigmoid(z)
             return [y, weights.max(-1), jax.scipy.special.entr(weights).sum(-1), weights[..., 0], weights.sum(-2)]
 
-        # For einsum (B,Hkv,Hq/Hkv,T,D) and (B,Hkv,S,D), for dot_product_attention (B,T,H,D).
+        # einsum takes queries (B,Hkv,Hq/Hkv,T,D) and keys (B,Hkv,S,D), and dot_product_attention takes (B,T,H,D).
         grouped = {
             name: inputs[name] if name in "kv" else inputs[name].reshape(case.B, case.Hkv, -1, case.T, case.D)
             for name in named
@@ -50,7 +50,7 @@ class Jax:
     @staticmethod
     def _weights(case: Case):
         def weights(q, k):
-            """softmax(q k^T / sqrt(D)), (B,Hkv,Hq/Hkv,T,S), in f32."""
+            """Returns softmax(q k^T / sqrt(D)), (B,Hkv,Hq/Hkv,T,S), in f32."""
             scores = jnp.einsum("bhgtd,bhsd->bhgts", q, k, preferred_element_type=jnp.float32) / np.sqrt(case.D)
             if case.causal:
                 scores = jnp.where(np.tri(case.T, case.S, case.S - case.T, dtype=bool), scores, -np.inf)
@@ -60,7 +60,8 @@ class Jax:
 
     @staticmethod
     def _way(case: Case, function, arrays: dict[str, np.ndarray], as_bhtd) -> Way:
-        """`function` of q, k, v and z, or it with its gradients, jitted; `as_bhtd` makes (B,H,…) of a result."""
+        """Returns the jitted `function` of q, k, v and z, with its gradients if the case has them. `as_bhtd` converts a
+        result to (B,H,…)."""
 
         def training(q, k, v, z, dy):
             y, pullback = jax.vjp(function, q, k, v, z)
@@ -83,7 +84,7 @@ class Jax:
 
 
 def _ungrouped(case: Case, array: np.ndarray) -> np.ndarray:
-    """(B,Hq,…) of (B,Hkv,Hq/Hkv,…); the gradients of k and v are (B,Hkv,S,D) as they are."""
+    """Reshapes (B,Hkv,Hq/Hkv,…) to (B,Hq,…). Returns the gradients of k and v, which are (B,Hkv,S,D), unchanged."""
     if array.shape == (case.B, case.Hkv, case.S, case.D):
         return array
     return array.reshape(case.B, case.Hq, *array.shape[3:])

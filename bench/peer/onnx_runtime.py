@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ONNX Runtime on the CPU: its own operators of attention times a sigmoid, in each of the forms that it has."""
+"""Runs ONNX Runtime on the CPU: each of its attention operators, times a sigmoid."""
 
 import numpy as np
 import onnx
@@ -13,32 +13,33 @@ class OnnxRuntime:
     def __init__(self, threads: int):
         self.threads = threads
         self.version = onnxruntime.__version__
-        onnxruntime.set_default_logger_severity(4)  # refusals are exceptions
+        onnxruntime.set_default_logger_severity(4)  # errors are raised as exceptions, too
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.op != "forward":
             raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         builders = {"Attention": self._attention, "MultiHeadAttention": self._multi_head}
         if case.Hq != case.Hkv:
-            del builders["MultiHeadAttention"]  # has no groups of query heads
+            del builders["MultiHeadAttention"]  # needs as many query heads as key/value heads
         ways, failures = {}, []
         for name, build in builders.items():
             try:
                 ways[name] = build(case, inputs)
-            except Exception as error:  # it has an exception for each of its error codes
+            except Exception as error:  # ONNX Runtime has a separate exception for each error code
                 failures.append(f"{name}: {' '.join(str(error).split())}")
         if not ways:
             raise Refused("; ".join(failure[:120] for failure in failures))
         return ways
 
     def _attention(self, case: Case, inputs: dict) -> Way:
-        """The operator of ONNX 1.18 and later, on (B,H,T,D)."""
+        """Returns the operator of ONNX 1.18 and later, on (B,H,T,D)."""
         node = helper.make_node("Attention", ["q", "k", "v"], ["o"], is_causal=int(case.causal))
         arrays = {name: inputs[name] for name in "qkvz"}
         return self._way(case, node, arrays, lambda y: y)
 
     def _multi_head(self, case: Case, inputs: dict) -> Way:
-        """ONNX Runtime's own operator, on (B,T,H*D); without a mask its kernel holds tiles of the scores alone."""
+        """Returns ONNX Runtime's own operator, on (B,T,H*D). Without a mask, its kernel only holds tiles of the scores,
+        not all of them."""
         node = helper.make_node(
             "MultiHeadAttention",
             ["q", "k", "v"],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OpenVINO's ScaledDotProductAttention times a sigmoid, on its CPU plugin."""
+"""Runs OpenVINO's ScaledDotProductAttention times a sigmoid on its CPU plugin."""
 
 import math
 
@@ -20,8 +20,8 @@ class OpenVino:
         if case.op != "forward":
             raise Refused("no backward pass" if "backward" in case.op else "for attention alone")
         kind = ov.Type.bf16 if case.dtype == "bfloat16" else ov.Type.f32
-        # ScaledDotProductAttention has no groups of query heads: with one new token, which sees every key, the queries
-        # of a key/value head are rows of one head.
+        # ScaledDotProductAttention has no groups of query heads. A single new token sees every key, so its queries of a
+        # group can be rows of one head.
         rows = (case.B, case.Hkv, case.Hq // case.Hkv * case.T, case.D)
         if case.Hq != case.Hkv and case.T != 1:
             raise Refused("its operation has no groups of query heads")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case's results must be, in f64 by elementary operations of PyTorch, and how far a peer's are from it."""
+"""Computes the exact results of a case, in f64 with elementary operations of PyTorch, and the error of a peer."""
 
 import math
 
@@ -12,11 +12,11 @@ from .cases import LAYER_WEIGHTS, LINEAR_INPUTS, NORM_EPS, RESULTS, Case, Refuse
 from .torch_common import mask_of_lists
 
 TOLERANCE = {"float32": 1e-4, "bfloat16": 5e-2}
-"""Of the error below: far above what roundings make of these cases, far below what another formula makes."""
+"""Largest error that error_of accepts. Rounding errors are far smaller, and errors of a wrong formula far larger."""
 
 
 def _weights(q: torch.Tensor, k: torch.Tensor, causal: bool, bias: torch.Tensor | float = 0.0) -> torch.Tensor:
-    """softmax(q k^T / sqrt(D) + bias), (B,Hq,T,S)."""
+    """Returns softmax(q k^T / sqrt(D) + bias), (B,Hq,T,S)."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scores = q @ k.mT / math.sqrt(q.shape[-1]) + bias
     if causal:
@@ -67,7 +67,7 @@ def _layer(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _delta_rule(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-    """The recurrence, token by token; the states within a part of the sequence are computed again backward."""
+    """Computes the recurrence token by token. The backward pass recomputes the states, 64 tokens at a time."""
     q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + NORM_EPS) for x in (inputs["q"], inputs["k"]))
 
     def part(state, q, k, v, decay, beta):
@@ -88,7 +88,7 @@ def _delta_rule(case: Case, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def reference(case: Case) -> list[np.ndarray]:
-    """`checked_heads` of each of the results that `result_names` lists."""
+    """Returns `checked_heads` of each result in `result_names`."""
     arrays = {name: checked_heads(case, array) for name, array in inputs_of(case).items()}
     inputs = {name: torch.from_numpy(np.ascontiguousarray(array)).double() for name, array in arrays.items()}
     if case.op == "statistics":
@@ -108,8 +108,8 @@ def reference(case: Case) -> list[np.ndarray]:
 
 
 def error_of(case: Case, results: list[np.ndarray], exact: list[np.ndarray]) -> float:
-    """The largest |error| over the largest |element|, of the result where that is largest. Refused where it is above
-    the tolerance, or where results are missing or of other shapes."""
+    """Returns the largest error of a result. It is the largest |error| of an element over the largest |element|. Raises
+    Refused if it is above the tolerance, or if results are missing or have other shapes."""
     names = result_names(case)
     if len(results) != len(exact):
         raise Refused(f"wrong: {len(results)} results in place of {', '.join(names)}")
@@ -121,7 +121,7 @@ def error_of(case: Case, results: list[np.ndarray], exact: list[np.ndarray]) -> 
         if result.shape != right.shape:
             raise Refused(f"wrong: {name} has shape {result.shape} where it is checked, not {right.shape}")
         error = float(np.abs(result - right).max() / np.abs(right).max())
-        if not error <= TOLERANCE[case.dtype]:  # NaN too
+        if not error <= TOLERANCE[case.dtype]:  # also true for NaN
             raise Refused(f"wrong: the error of {name} is {error:.1e}, more than {TOLERANCE[case.dtype]:.0e}")
         worst = max(worst, error)
     return worst

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of peers.py as Markdown."""
+"""Writes reports of peers.py as Markdown."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ largest of the group against f64, by the largest element of a result.
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """One report of several; of a case that several have, the last one's. Refuses those of other machines."""
+    """Merges reports into one. If several have a case, uses the last one. Refuses reports of different machines."""
     whole = dict(reports[0])
     cases = {}
     for report in reports:
@@ -29,7 +29,7 @@ def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _milliseconds(seconds: float) -> str:
-    """Three digits or more."""
+    """Formats seconds as milliseconds, with at least three digits."""
     value = 1e3 * seconds
     return f"{value:.{max(0, 2 - math.floor(math.log10(value)))}f}"
 
@@ -48,7 +48,7 @@ def _cell(result: dict[str, Any] | None) -> str:
 
 
 def _group(cases: list[dict[str, Any]]) -> str:
-    """A table of the cases of one group: a row a case, a column a peer that computes one of them."""
+    """Returns the table of a group: one row per case, and one column per peer that computes one of the cases."""
     peers = list(dict.fromkeys(r["peer"] for case in cases for r in case["results"] if "seconds" in r))
     lines = ["| case | " + " | ".join(peers) + " |", "|---|" + "---|" * len(peers)]
     errors = dict.fromkeys(peers, 0.0)
@@ -63,7 +63,8 @@ def _group(cases: list[dict[str, Any]]) -> str:
 
 
 def _summary(cases: list[dict[str, Any]]) -> str:
-    """A row for each group, operation and dtype, a column for each peer: the least and the largest ratio."""
+    """Returns a table of the smallest and the largest ratios. It has one row per group, operation and dtype, and one
+    column per peer."""
     peers = list(dict.fromkeys(r["peer"] for case in cases for r in case["results"] if "ratio" in r))
     peers = [peer for peer in peers if not peer.startswith("headgate")]
     lines = ["| cases | " + " | ".join(peers) + " |", "|---|" + "---|" * len(peers)]
@@ -90,7 +91,7 @@ def _range(ratios: list[float]) -> str:
 
 
 def _refusals(cases: list[dict[str, Any]]) -> str:
-    """A line for each peer and reason: the cases of which nothing was timed."""
+    """Returns a list of untimed cases, with one line per peer and reason."""
     found: dict[tuple[str, str], list[str]] = {}
     for case in cases:
         for result in case["results"]:

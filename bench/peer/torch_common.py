@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the peers that compute on PyTorch's tensors share."""
+"""Helpers that the peers with PyTorch tensors share."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,7 +11,8 @@ from .cases import Case, Way
 
 
 def tensors_of(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """Contiguous tensors in the case's dtype. A bias keeps its strides, and lists of keys stay integers."""
+    """Converts inputs to contiguous tensors of the case's dtype. A bias keeps its strides, and lists of keys stay
+    integers."""
 
     def dtype_of(name: str) -> torch.dtype:
         return torch.int32 if name == "lists" else getattr(torch, case.dtype)
@@ -23,12 +24,12 @@ def tensors_of(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def attention_inputs(case: Case) -> list[str]:
-    """The names of what attention is computed from."""
+    """Returns the names of attention's inputs."""
     return [*"qkvz", "bias"] if case.is_pair else [*"qkvz"]
 
 
 def mask_of_lists(lists: Tensor, S: int) -> Tensor:
-    """Lists of keys (T,K) as a mask (1,1,T,S), true where the key is listed."""
+    """Converts lists of keys (T,K) to a mask (1,1,T,S), which is true at listed keys."""
     return torch.zeros(lists.shape[0], S, dtype=torch.bool).scatter_(1, lists.long(), True)[None, None]
 
 
@@ -37,7 +38,8 @@ def arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:
 
 
 def gradients(y: Tensor, dy: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """y and the gradients of the leaves, which are taken from them so that none is added to."""
+    """Returns y and the gradients of the leaf tensors `inputs`. Resets these gradients, so that they do not
+    accumulate."""
     y.backward(dy)
     found = [y, *(tensor.grad for tensor in inputs)]
     for tensor in inputs:
@@ -46,7 +48,8 @@ def gradients(y: Tensor, dy: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 
 def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..., Tensor]) -> Way:
-    """attention(q, k, v, z) or attention(q, k, v, z, bias), forward or with its gradients by autograd."""
+    """Returns a Way that calls attention(q, k, v, z) or attention(q, k, v, z, bias), with gradients by autograd if the
+    case has them."""
     inputs = [tensors[name] for name in attention_inputs(case)]
 
     def forward():
@@ -61,8 +64,8 @@ def attention_way(case: Case, tensors: dict[str, Tensor], attention: Callable[..
 
 
 def linear_tensors(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    """The inputs of the delta rule as projections leave them, (B,T,H,D); decay, beta and state as models have them: f32,
-    the model's dtype, f32."""
+    """Returns the inputs of the delta rule with the layout (B,T,H,D) of projections. As in models, decay and state are
+    f32, and all others have the model's dtype."""
     tensors = tensors_of(case, {name: array for name, array in inputs.items() if name not in ("decay", "state")})
     rows = {name: tensor.transpose(1, 2).contiguous() for name, tensor in tensors.items()}
     rows["decay"] = torch.from_numpy(inputs["decay"]).transpose(1, 2).contiguous()
@@ -70,12 +73,13 @@ def linear_tensors(case: Case, inputs: dict[str, np.ndarray]) -> dict[str, Tenso
 
 
 def head_first(tensors: Iterable[Tensor]) -> list[np.ndarray]:
-    """(B,T,H,…) as arrays (B,H,T,…)."""
+    """Converts tensors (B,T,H,…) to arrays (B,H,T,…)."""
     return arrays(tensor.transpose(1, 2) for tensor in tensors)
 
 
 def layer_ways(case: Case, inputs: dict[str, np.ndarray], layer: nn.Module, weights: tuple[str, ...]) -> dict[str, Way]:
-    """A layer from h (B,T,C) to (B,T,C), as it is and compiled, with the case's weights by their names."""
+    """Returns Ways that run a layer from h (B,T,C) to (B,T,C), eager and compiled. `weights` names the submodules to
+    load from the case's inputs."""
     tensors = tensors_of(case, inputs)
     layer = layer.to(getattr(torch, case.dtype))
     layer.load_state_dict({f"{name}.weight": tensors[name] for name in weights})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's FlexAttention, compiled together with the gate."""
+"""Runs PyTorch's FlexAttention, compiled together with the gate or separately."""
 
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's scaled_dot_product_attention times a sigmoid: the flash kernel for CPUs, and plain products and softmax."""
+"""Runs PyTorch's scaled_dot_product_attention times a sigmoid: its flash kernel for CPUs, and its math backend."""
 
 import math
 
@@ -13,7 +13,7 @@ from .torch_common import arrays, attention_way, layer_ways, mask_of_lists, tens
 
 
 class GatedLayer(nn.Module):
-    """The layer of headgate.torch.GatedAttention as plain PyTorch has it: h (B,T,C) to (B,T,C), causal."""
+    """The layer of headgate.torch.GatedAttention in plain PyTorch: causal, from h (B,T,C) to (B,T,C)."""
 
     def __init__(self, case: Case):
         super().__init__()
@@ -48,7 +48,7 @@ class Sdpa:
         torch.set_num_threads(threads)
         self.version = f"{torch.__version__} ({torch.backends.cpu.get_cpu_capability()})"
         self._chosen = sdpa_kernel(self.backend)
-        self._chosen.__enter__()  # for good: this process has no other use
+        self._chosen.__enter__()  # never exited, since this process has no other use
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.C:
@@ -80,8 +80,8 @@ class Flash(Sdpa):
 
 
 class FlashFolded(Flash):
-    """With the queries of a key/value head as rows of one head, which is right where a new token sees every key: each
-    key is then read once, not once for every query head."""
+    """Runs the flash kernel with the queries of a key/value head as rows of one head, for a single new token, which
+    sees every key. Then each key is read once, not once for every query head."""
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
         if case.Hq == case.Hkv or case.T != 1:
@@ -104,7 +104,7 @@ class Math(Sdpa):
         return super().ways(case, inputs)
 
     def _statistics(self, case: Case, tensors: dict[str, Tensor]) -> dict[str, Way]:
-        """Of weights that are held whole, (B,Hq,T,S)."""
+        """Returns Ways that compute statistics from all weights (B,Hq,T,S)."""
         q, k, v, z = (tensors[name] for name in "qkvz")
         hidden = torch.ones(case.T, case.S, dtype=torch.bool).triu(1 + case.S - case.T)
 
@@ -128,7 +128,7 @@ class Math(Sdpa):
 
 
 def _products(q: Tensor, k: Tensor, v: Tensor, z: Tensor, bias: Tensor) -> Tensor:
-    """The formula as models that fold proteins write it."""
+    """Computes the formula in the way that models that fold proteins write it."""
     return (q @ k.mT / math.sqrt(q.shape[-1]) + bias).softmax(-1) @ v * torch.sigmoid(z)
 
 

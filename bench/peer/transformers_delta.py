@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The gated delta rule as transformers computes it on CPUs, by the functions of its models."""
+"""Runs the gated delta rule with the functions that models of transformers use on CPUs."""
 
 import torch
 import transformers
@@ -17,7 +17,8 @@ class Transformers:
         self.version = f"{transformers.__version__}, torch {torch.__version__}"
 
     def ways(self, case: Case, inputs: dict) -> dict[str, Way]:
-        """Chunks for prompts and training, the recurrence for one token, eager, as the models call them."""
+        """Returns the rule as models call it, eagerly: in chunks for prompts and training, or the recurrence for one
+        token."""
         if not case.is_linear:
             raise Refused("for the gated delta rule alone")
         tensors = linear_tensors(case, inputs)

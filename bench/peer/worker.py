@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A peer in a process of its own, and the process's other end.
+"""Runs a peer in its own process (Worker), and talks to that process (WorkerProcess).
 
-Each peer has its own process because two of them in one would disturb each other: several OpenMP runtimes, thread pools
-that spin for a while after their work and settings that are read once, when a library is loaded. Here each has its own
-environment, sleeps in a read from a pipe while another has its turn, and takes none of the others down if it crashes.
+Several peers in one process would disturb each other. They have different OpenMP runtimes, thread pools that spin after
+their work, and settings that are read when a library is loaded. In its own process, a peer has its own environment,
+sleeps while it reads from a pipe, and does not stop the others if it crashes.
 
-    worker.py NAME THREADS      one line of JSON in, one line of JSON out:
-    {"release": true}                     -> {}; memory of the case before goes back to the system
-    {"prepare": case, "results": FILE}    -> {"way": which one was the fastest}, its results in FILE (.npz)
+    worker.py NAME THREADS      reads lines of JSON, and answers each with a line of JSON:
+    {"release": true}                     -> {}; returns the memory of the previous case to the system
+    {"prepare": case, "results": FILE}    -> {"way": name of the fastest way}; writes its results to FILE (.npz)
     {"turn": seconds}                     -> {"seconds": the median of calls that together take about that long}
-Replies are {"refused": why} where the peer does not compute the case. The first line says {"version": …} or
+The answer is {"refused": why} if the peer does not compute the case. The first line is {"version": …} or
 {"missing": why}.
 """
 
@@ -46,15 +46,18 @@ PEERS = {
     "ggml": "ggml_ops:Ggml",
     "transformers": "transformers_delta:Transformers",
 }
-"""Name, and module of this folder and class. A class is made with the number of threads, raises ImportError where its
-package is missing, has a `version`, and ways(case, inputs), which raises Refused or returns its Ways by name. One that
-computes the delta rule has `linear`, one that takes a learned bias `pair`, one that takes lists of keys `listed`, which are true."""
+"""Maps names of peers to "module:class" in this folder.
+
+The constructor of a class takes the number of threads, and raises ImportError if its package is missing. An object has
+`version`, and ways(case, inputs), which returns its Ways by name or raises Refused. The attributes `linear`, `pair` and
+`listed` are true if it computes the delta rule, takes a learned bias, and takes lists of keys.
+"""
 
 TRIAL_SECONDS = 0.05
 
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Keeps freed memory in the process, for every peer alike. Else large results of those that allocate them in every call
-(headgate, PyTorch, JAX) are mapped anew each time, which others that keep their results' memory do not pay for."""
+"""Environment that keeps freed memory in the process of every peer. Otherwise peers that allocate results in each call
+(headgate, PyTorch, JAX) would map large ones anew each time, and peers that reuse memory would not."""
 
 
 def _seconds(way: Way) -> float:
@@ -64,7 +67,7 @@ def _seconds(way: Way) -> float:
 
 
 def _median_within(way: Way, budget: float) -> float:
-    """The median of as many calls as fit into `budget` seconds, at least one."""
+    """Returns the median seconds of the calls that fit into `budget` seconds, at least one."""
     seconds = [_seconds(way)]
     left = budget - seconds[-1]
     while left >= seconds[-1]:
@@ -74,7 +77,7 @@ def _median_within(way: Way, budget: float) -> float:
 
 
 def load_peer(name: str, threads: int) -> Any:
-    """An object of a class of PEERS, or of the class Peer of the Python file that `name` is the path of."""
+    """Returns the peer `name` of PEERS. If `name` is the path of a Python file, returns an object of its class Peer."""
     if name not in PEERS:
         spec = importlib.util.spec_from_file_location(Path(name).stem, name)
         module = importlib.util.module_from_spec(spec)
@@ -85,7 +88,7 @@ def load_peer(name: str, threads: int) -> Any:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception of a framework says, cut to a line."""
+    """Returns the message of an exception, shortened to one line."""
     text = " ".join(str(error).split())
     return (text[:197] + "…" if len(text) > 198 else text) or type(error).__name__
 
@@ -96,7 +99,7 @@ class Worker:
         self.way: Way | None = None
 
     def prepare(self, case: Case, results: str) -> dict[str, Any]:
-        """Makes the case ready, picks the fastest of the peer's ways and writes what it computes to `results`."""
+        """Prepares a case, chooses the fastest of the peer's ways, and writes its results to the file `results`."""
         if case.is_pair and not getattr(self.peer, "pair", False):
             raise Refused("no learned bias")
         if case.is_listed and not getattr(self.peer, "listed", False):
@@ -107,7 +110,7 @@ class Worker:
         seconds, failures = {}, []
         for name, way in ways.items():
             try:
-                way.run()  # compiles
+                way.run()  # the first call compiles
                 way.run()
                 seconds[name] = _median_within(way, TRIAL_SECONDS)
             except Exception as error:
@@ -142,7 +145,7 @@ class Worker:
 def main() -> None:
     name, threads = sys.argv[1], int(sys.argv[2])
     replies = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what frameworks print must not come between the replies
+    os.dup2(2, 1)  # sends what frameworks print to stderr, so that stdout has only the replies
     try:
         peer = load_peer(name, threads)
     except (ImportError, OSError) as error:
@@ -150,14 +153,14 @@ def main() -> None:
         return
     print(json.dumps({"version": peer.version}), file=replies)
     gc.collect()
-    gc.freeze()  # what frameworks made when they were imported, else every collection takes a tenth of a second
+    gc.freeze()  # ignores the objects of imported frameworks, with which every collection would take 0.1 s
     worker = Worker(peer)
     for line in sys.stdin:
         print(json.dumps(worker.answer(json.loads(line))), file=replies)
 
 
 class WorkerProcess:
-    """The end of a worker that gives it its turns. `missing` says why the peer cannot run at all, or is None."""
+    """A worker's process, seen from the program that times it. `missing` says why the peer cannot run, or is None."""
 
     def __init__(self, name: str, threads: int, cpus: set[int], packages: list[Path]):
         self.name = Path(name).stem if name not in PEERS else name
@@ -171,7 +174,7 @@ class WorkerProcess:
             "OPENBLAS_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(filter(None, path)),
         }
-        # No more cores than threads, so that a pool whose size cannot be set, as XLA's, is as large as the others.
+        # Allows as many cores as threads, so that pools whose size cannot be set, such as XLA's, have the same size.
         chosen = set(sorted(cpus)[:threads])
         self._start = lambda: subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker", name, str(threads)],
@@ -201,18 +204,18 @@ class WorkerProcess:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            pass  # _reply says how it ended
+            pass  # _reply reports how the process ended
         return self._reply()
 
     def release(self) -> None:
-        """Gives back what the case before took. A process that it ended, for want of memory or by a fault, is replaced."""
+        """Frees the memory of the previous case. Restarts the process if that case ended it."""
         self._ask({"release": True})
         if self.process.poll() is not None:
             self.process = self._start()
             self._reply()
 
     def prepare(self, case: Case, results: Path) -> str:
-        """Which way the peer takes; its results are in `results`."""
+        """Prepares a case. Returns the name of the peer's fastest way, whose results are in the file `results`."""
         reply = self._ask({"prepare": dataclasses.asdict(case), "results": str(results)})
         if "refused" in reply:
             raise Refused(reply["refused"])
