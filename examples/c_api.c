@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The C API: a worked problem of two tokens, then a mistake and what is said of it. */
+/* Uses the C API: computes a worked problem of two tokens, then makes an invalid call and prints its error. */
 #include <math.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ static int failed(const char* what) {
 }
 
 int main(void) {
-  /* X with identity projections: q = k = v = z = X. */
+  /* Identity projections of X: q = k = v = z = X. */
   const float x[2][2] = {{1.0F, 0.5F}, {0.5F, 1.0F}};
   const float expected[2][2] = {{0.5644F, 0.4531F}, {0.4531F, 0.5644F}};
   float y[2][2] = {{NAN, NAN}, {NAN, NAN}};

@@ -21,19 +21,19 @@ int main() {
   in.q = headgate::make_view(q.data(), shape);
   in.k = headgate::make_view(k.data(), shape);
   in.v = headgate::make_view(v.data(), shape);
-  in.gate = headgate::make_view(z.data(), shape);  // raw logits; absent: no gate
+  in.gate = headgate::make_view(z.data(), shape);  // logits; without this, there is no gate
   headgate::AttentionOutputs out;
   out.y = headgate::make_view(y.data(), shape);
   headgate::AttentionOptions options;
   options.causality = headgate::Causality::causal;
   try {
     headgate::attention_forward(out, in, options);
-  } catch (const headgate::Error& error) {  // one line that names the argument
+  } catch (const headgate::Error& error) {  // its message is one line that names the argument
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
 
-  // The first query sees the first key alone: its weight is 1, so y = sigmoid(z) ∘ v.
+  // The first query sees only the first key. Its weight is 1, so y = sigmoid(z) ∘ v.
   for (std::size_t d = 0; d < 64; ++d) {
     const float expected = v[d] / (1.0F + std::exp(-z[d]));
     if (!(std::abs(y[d] - expected) < 1e-6F)) {

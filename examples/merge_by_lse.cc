@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys in two parts, as two machines or two cache pages may hold them: each part is attended to without a gate, the
-// parts are merged by their log-sum-exp, and the gate comes once, after the merge (docs/reference/math.md, section 6).
-// Then the gradients of the second part, from what is known of the whole.
+// Splits the keys in two parts, as if two machines or two cache pages held them. Computes attention to each part
+// without the gate, merges the results by their log-sum-exp, and applies the gate once (docs/reference/math.md, section
+// 6). Then computes the gradients of the second part from its keys and the merged result.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -29,7 +29,7 @@ int main() {
   hg::AttentionOptions options;
   options.causality = hg::Causality::causal;
 
-  // A result of T rows a head, and its log-sum-exp.
+  // The output of T queries per head, and its log-sum-exp.
   struct Rows {
     std::vector<double> y = std::vector<double>(H * T * D), lse = std::vector<double>(H * T);
     hg::AttentionOutputs outputs() {
@@ -59,7 +59,7 @@ int main() {
   compare(merged.y.data(), whole.y.data(), H * T * D);
   compare(merged.lse.data(), whole.lse.data(), H * T);
 
-  // dk of the second part's keys: once from all keys, once from them alone with y and lse of the merge.
+  // Computes dk of the second part's keys twice: from all keys, and from only these keys with the merged y and lse.
   std::vector<double> dk(H * S * D), dk_part(H * S * D);
   hg::AttentionIncoming incoming;
   incoming.dy = hg::make_view(dy.data(), {1, H, T, D});

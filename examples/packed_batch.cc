@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences of different lengths in one call, without padding: a prompt of 5 tokens, one new token of a sequence with 9
-// keys in its cache, and an empty one. Each gets the bits that it gets by itself.
+// Computes sequences of different lengths in one call, without padding: a prompt of 5 tokens, one new token of a
+// sequence with 9 keys in its cache, and an empty sequence. The results are bitwise identical to separate calls.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -29,7 +29,7 @@ int main() {
   in.cu_seqlens_q = hg::make_vector_view(cu_q, N + 1);
   in.cu_seqlens_k = hg::make_vector_view(cu_k, N + 1);
   hg::AttentionOptions options;
-  options.causality = hg::Causality::causal;  // a sequence's last query stands at its last key
+  options.causality = hg::Causality::causal;  // the last query of a sequence is at its last key
 
   std::vector<float> y(H * T * D);
   hg::AttentionOutputs out;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A batch of sequences of different lengths, each token seeing itself and two tokens before it, and a learned sink.
+// Computes a padded batch of sequences of different lengths, with a learned sink. Each token sees itself and the two
+// tokens before it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -38,7 +39,7 @@ int main() {
   out.lse = hg::make_view(lse.data(), {B, 1, T, 1});
   hg::attention_forward(out, in, options);
 
-  // The same by definition. T = S, so query i stands at key i.
+  // Computes the same by definition. T = S, so query i is at the position of key i.
   double worst = 0.0;
   for (std::int64_t b = 0; b < B; ++b) {
     for (std::int64_t i = 0; i < T; ++i) {

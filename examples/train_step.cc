@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Forward and backward on views into a fused projection: each token's row is [q | gate | k | v], and the gradients are
-// written into a buffer of the same layout, ready for the projection's own backward. Nothing is copied.
+// Runs the forward and the backward pass on views of a fused projection, in which each token has a row
+// [q | gate | k | v]. Writes the gradients to a buffer of the same layout, for the backward pass of the projection.
+// Copies nothing.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -12,7 +13,8 @@ namespace hg = headgate;
 
 constexpr std::int64_t B = 2, T = 37, Hq = 4, Hkv = 2, D = 24, kRow = (2 * Hq + 2 * Hkv) * D;
 
-/// `count` heads of D features, from head `first` of every row of (B,T,row) memory on, as (B,count,T,D).
+/// Returns a view (B,count,T,D) of `count` heads of D features. They start at head `first` of every row in memory
+/// (B,T,row).
 hg::TensorView heads(std::vector<float>& rows, std::int64_t first, std::int64_t count, std::int64_t row = kRow) {
   return hg::make_view(rows.data() + first * D, {B, count, T, D}, {T * row, D, row, 1});
 }
@@ -28,7 +30,7 @@ int main() {
   in.k = heads(x, 2 * Hq, Hkv);
   in.v = heads(x, 2 * Hq + Hkv, Hkv);
   hg::AttentionOutputs out;
-  out.y = heads(y, 0, Hq, Hq * D);  // (B,T,Hq·D), as the output projection wants it
+  out.y = heads(y, 0, Hq, Hq * D);  // (B,T,Hq·D), the layout that the output projection needs
   out.lse = hg::make_view(lse.data(), {B, Hq, T, 1});
   hg::AttentionOptions options;
   options.causality = hg::Causality::causal;
@@ -41,7 +43,7 @@ int main() {
   gradients.dv = heads(dx, 2 * Hq + Hkv, Hkv);
   hg::attention_backward(gradients, in, {out.y, out.lse, {}}, {heads(dy, 0, Hq, Hq * D), {}}, options);
 
-  // The loss is Σ dy∘y. Its slope along the gradient is the square of the gradient.
+  // The loss is Σ dy∘y. Its slope along the gradient is the squared norm of the gradient.
   double square = 0.0, rise = 0.0;
   for (const float dxi : dx) square += static_cast<double>(dxi) * static_cast<double>(dxi);
   for (const float step : {0.01F, -0.02F}) {  // x + 0.01 dx, then x − 0.01 dx

@@ -32,7 +32,7 @@ import time
 import table
 from table import ROOT, ExperimentError, require
 
-DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints file, bytes and sha256 of what they read
+DATA_OF_PROGRAMS = "examples/python/debian_packages.py"  # prints the file, bytes and sha256 that the programs read
 TRIAL = {"steps": 4, "warmup": 1, "batch": 2, "eval-every": 2, "eval-tokens": 1024}
 TRIAL_OF_PROGRAM = {"steps": 4, "packages": 2000}
 DIVERGED = 1  # the status of `headgate train` for a loss or gradient that is not finite
@@ -49,7 +49,7 @@ def sha256_of(path):
 
 
 def relative(path):
-    """Makes the path relative to the root of the repository if it is inside, else absolute."""
+    """Makes a path relative to the root of the repository, or absolute if it lies outside."""
     path = pathlib.Path(path).resolve()
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
@@ -76,7 +76,7 @@ def as_arguments(options):
 
 
 def rounded(value):
-    """Rounds all numbers to six significant digits; those that are not finite become null."""
+    """Rounds all numbers to six significant digits. Numbers that are not finite become null."""
     if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -85,7 +85,7 @@ def rounded(value):
 
 
 def parameter_count(path):
-    """Counts the numbers of a safetensors file, from its header."""
+    """Counts the parameters in a safetensors file by reading its header."""
     with open(path, "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
@@ -109,13 +109,13 @@ def training_summary(work, with_curve):
 
 
 class Runner:
-    """Trains, evaluates and records the runs of an experiment, each in a thread of its own."""
+    """Trains, evaluates and records the runs of an experiment, each in its own thread."""
 
     def __init__(self, args, experiment):
         self.program = experiment.program
         self.work = pathlib.Path(args.work).resolve() / (experiment.name + ("-trial" if args.trial else ""))
         self.records = self.work / "records.jsonl" if args.trial else experiment.records
-        # The interpreter's path stays unresolved: a link tells Python its environment.
+        # absolute() keeps links, since Python finds its virtual environment by the path of its link.
         self.executable = pathlib.Path(args.python if self.program else args.headgate).absolute()
         option = "--python" if self.program else "--headgate"
         found = os.access(self.executable, os.X_OK)
@@ -139,7 +139,7 @@ class Runner:
         self.mutex, self.done, self.total = threading.Lock(), 0, 0
 
     def take_lock(self):
-        """Refuses a second call for the same records, also while trainers of a killed call are still running."""
+        """Locks the records. Raises an error if another call has the lock, or trainers that a killed call started."""
         self.records.parent.mkdir(parents=True, exist_ok=True)
         self.lock = os.open(self.records.parent, os.O_RDONLY)
         try:
@@ -162,8 +162,8 @@ class Runner:
         return ["headgate", "eval", work, "--text", data, "--held-out", "--json", "--threads", "1", *options]
 
     def call(self, run, stage, command):
-        """Runs the program. Returns None, or the step and message of its divergence. An interrupt at the terminal reaches
-        the program itself."""
+        """Runs the program. Returns None, or the step and message if training diverged. Ctrl-C at the terminal also
+        interrupts the program."""
         work = self.work / run.name
         with open(work / f"{stage}.out", "wb") as out, open(work / f"{stage}.err", "wb") as err:
             streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
@@ -180,7 +180,7 @@ class Runner:
         return None
 
     def train_and_record(self, run):
-        """Resumes a directory of the same run, data and program; otherwise starts from the beginning."""
+        """Trains a run and records it. Resumes if the directory is of the same run, data and program."""
         began, work, command = time.monotonic(), self.work / run.name, self.command(run)
         mark = work / "run.json"  # identifies the run until it is recorded
         identity = {**run.identity(self.data_facts["sha256"]), "program": self.sha256}
@@ -196,7 +196,7 @@ class Runner:
             records = {**table.read_records(self.records), run.name: record}
             text = "".join(json.dumps(records[name], sort_keys=True) + "\n" for name in sorted(records))
             table.write_whole(self.records, text)
-            mark.unlink()  # without a mark the run starts from the beginning
+            mark.unlink()  # a repetition then starts from the beginning
             self.done += 1
             result = f"diverged at step {diverged['step']}" if diverged else f"loss {record['eval']['loss_nats']}"
             print(f"{self.done}/{self.total}  {run.name}: {result}, {time.monotonic() - began:.0f} s", flush=True)
@@ -232,7 +232,7 @@ class Runner:
 
 
 def trials(experiment):
-    """Returns a few steps of each variant, with one seed, at both ends of a sweep."""
+    """Yields runs of a few steps for each variant, with one seed, at both ends of a sweep."""
     for run in experiment.runs:
         ends = table.points(run.block)[0], table.points(run.block)[-1]
         if run.seed == run.block["seeds"][0] and run.point in ends:

@@ -39,11 +39,11 @@ STYLE = {
     "legend.frameon": False,
     "lines.linewidth": 1.6,
     "lines.markersize": 4,
-    "svg.fonttype": "none",  # writes text as text
+    "svg.fonttype": "none",  # writes text as text, not as paths
     "svg.hashsalt": "headgate",  # makes the names of clip paths reproducible
 }
 
-KEYS = {  # of the objects in config.json
+KEYS = {  # the keys that objects in config.json may have
     "config": {"about", "program", "train", "eval", "blocks", "tables"},
     "block": {"name", "about", "seeds", "train", "sweep", "curve", "variants"},
     "variant": {"name", "label", "train", "paper"},
@@ -53,7 +53,7 @@ KEYS = {  # of the objects in config.json
 
 
 class ExperimentError(Exception):
-    """An error, in one line for the user."""
+    """An error whose message is one line for the user."""
 
 
 def require(condition, where, message):
@@ -83,7 +83,7 @@ def identity_of(record):
 
 
 def points(block):
-    """Returns the points of the block's sweep; one empty point if nothing is swept."""
+    """Returns the points of the block's sweep, or one empty point if nothing is swept."""
     return [dict(zip(block.get("sweep", {}), values)) for values in itertools.product(*block.get("sweep", {}).values())]
 
 
@@ -161,7 +161,7 @@ def write_whole(path, text):
 
 
 def read_records(path):
-    """Reads a file of records, one a line, as {run name: record}; {} if there is no file."""
+    """Reads a file with one record per line, as {run name: record}. Returns {} if there is no file."""
     records = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for number, line in enumerate(lines, 1):
@@ -179,7 +179,8 @@ def version_of(record):
 
 
 def check_records(experiment, records):
-    """Checks that records fit the config and share a text, and that finished runs of a block share a version."""
+    """Checks that all records fit the config and have the same text. Finished runs of a block must have the same
+    version."""
     where, runs = f"{experiment.name}/records.jsonl", {run.name: run for run in experiment.runs}
     for name, record in records.items():
         require(name in runs, where, f"no run of config.json makes {name}")
@@ -192,7 +193,7 @@ def check_records(experiment, records):
 
 
 def value_at(record, path):
-    """Returns the number at a path such as eval.backcopy.gate_other; None if a part is missing or null."""
+    """Returns the number at a path such as eval.backcopy.gate_other, or None if a part is missing or null."""
     if isinstance(record, dict) and path not in record:
         first, _, rest = path.partition(".")
         return value_at(record.get(first), rest) if rest else None
@@ -233,14 +234,15 @@ def label_of(variant, records=(), wanted=0):
 
 
 def differences(path, records, others):
-    """Returns differences to another variant at the same seed and point."""
+    """Returns the differences from another variant's values at the same seed and point."""
     there = {(other["seed"], str(other["point"])): value_at(other, path) for other in finished(others)}
     pairs = [(value_at(each, path), there.get((each["seed"], str(each["point"])))) for each in finished(records)]
     return [here - other for here, other in pairs if here is not None and other is not None]
 
 
 def variants_table(experiment, spec, records):
-    """Makes a row for each variant, a column for each figure. The name of another table stands for its columns."""
+    """Makes a table with one row per variant and one column per figure. If `columns` names another table, uses the
+    columns of that table."""
     rows, columns = [], spec["columns"]
     if isinstance(columns, str):
         columns = next(table["columns"] for table in experiment.config["tables"] if table["name"] == columns)
@@ -263,8 +265,8 @@ def variants_table(experiment, spec, records):
 
 
 def by_x(experiment, spec, records):
-    """Returns (label, {x: values}, {x: steps at which runs diverged}) of each variant. x is the step of a curve, the
-    swept value, or one of spec["x"], which is put into the path of the value."""
+    """Returns (label, {x: values}, {x: steps at which runs diverged}) for each variant. x is the step of a curve, the
+    swept value, or one of spec["x"], which is inserted into the path of the value."""
     (block,), path, kind, found = experiment.blocks(spec), spec["value"], spec["kind"].removesuffix("-figure"), []
     for label, own in experiment.columns(records, spec):
         values, diverged = {}, {}
@@ -283,7 +285,7 @@ def by_x(experiment, spec, records):
 
 
 def grid_table(experiment, spec, records):
-    """Makes a row for each x, a column for each variant. A curve has at most `rows` rows."""
+    """Makes a table with one row per x and one column per variant. A curve has at most `rows` rows."""
     columns, kind, rows = by_x(experiment, spec, records), spec["kind"], []
     xs = sorted({x for _, values, _ in columns for x in values})
     every = max(1, math.ceil(len(xs) / spec.get("rows", 10))) if kind == "curve" else 1
@@ -299,7 +301,8 @@ def grid_table(experiment, spec, records):
 
 
 def highest_table(experiment, spec, records):
-    """Makes a row for each variant: the largest swept value whose mean is within a share `within` of the best one."""
+    """Makes a table with one row per variant. It has the largest swept value whose mean is at most 1 + `within` times
+    the best one."""
     rows, (block,) = [], experiment.blocks(spec)
     (swept,) = block["sweep"]
     for variant, (_, values, diverged) in zip(block["variants"], by_x(experiment, spec, records)):
@@ -316,7 +319,7 @@ def highest_table(experiment, spec, records):
 
 
 def settings_table(experiment, spec, records):
-    """Lists the options that all runs of a block share, with defaults, and what they ran on."""
+    """Lists the options that all runs of a block share, including defaults, and the data and program of the runs."""
     (block,) = experiment.blocks(spec)
     own, wanted = experiment.select(records, block)
     if not finished(own):
@@ -342,7 +345,7 @@ def settings_table(experiment, spec, records):
 
 
 def draw(spec, paint, height=3.6, **axis_titles):
-    """Returns the SVG of what `paint` draws, in matplotlib's defaults and STYLE. Equal figures give equal bytes."""
+    """Returns what `paint` draws as SVG, with matplotlib's defaults and STYLE. Equal figures give equal bytes."""
     try:
         import matplotlib.figure
         import matplotlib.style
@@ -357,8 +360,8 @@ def draw(spec, paint, height=3.6, **axis_titles):
 
 
 def lines_figure(experiment, spec, records):
-    """Draws a line for each variant through the means of each x, a band from the least to the largest values, and a cross
-    on the top edge where a run diverged. x is linear over the steps of training, else logarithmic."""
+    """Draws a line for each variant through the means at each x, and a band from the smallest to the largest values. A
+    cross on the top edge marks a run that diverged. x is linear for steps of training, and logarithmic otherwise."""
     series = by_x(experiment, spec, records)
     ticks = None if spec["kind"] == "curve-figure" else list(series[0][1])
     if not any(values for _, points, _ in series for values in points.values()):
@@ -389,7 +392,7 @@ def lines_figure(experiment, spec, records):
 
 
 def bars_figure(experiment, spec, records):
-    """Draws a bar for each variant, from 0 to the mean, and a whisker from the least to the largest value."""
+    """Draws a bar for each variant, from 0 to the mean, and a whisker from the smallest to the largest value."""
     columns = [(label, values_of(own, spec["value"])) for label, own in experiment.columns(records, spec)]
     labels, values = [label for label, found in columns if found], [found for _, found in columns if found]
     means, places = [statistics.fmean(each) for each in values], range(len(values))
@@ -401,7 +404,7 @@ def bars_figure(experiment, spec, records):
         axes.barh(places, means, color="#56b4e9", xerr=list(zip(*whiskers)), error_kw=style)
         axes.set_yticks(places, labels)
         axes.tick_params(axis="y", length=0)
-        axes.set_ylim(len(values) - 0.4, -0.6)  # the first row on top
+        axes.set_ylim(len(values) - 0.4, -0.6)  # puts the first row on top
         axes.set_xlim(0, spec.get("most"))
 
     return draw(spec, paint, 0.7 + 0.25 * len(values), xlabel=spec["title"]) if values else None

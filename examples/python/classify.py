@@ -20,8 +20,8 @@ from torch.nn import functional as F
 
 import training
 
-WORDS, LONGEST = 8192, 24  # ids of words, by a hash; words that are read, at most
-SUMMARY = 0  # the id of the first token, at which the class is read
+WORDS, LONGEST = 8192, 24  # number of ids, which are hashes of words; maximum number of words to read
+SUMMARY = 0  # id of the first token, whose output gives the class
 
 
 def tokens_of(description):
@@ -30,7 +30,7 @@ def tokens_of(description):
 
 
 def packed(rows):
-    """Sequences one after the other, without padding: tokens (1,T), and where each of N begins, then T: (N+1)."""
+    """Packs N sequences without padding. Returns tokens (1,T), and the begin of each sequence, followed by T, (N+1)."""
     lengths = torch.tensor([0] + [len(row) for row in rows])
     return torch.cat(rows).unsqueeze(0), lengths.cumsum(0)
 
@@ -45,7 +45,7 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, classes))
 
     def forward(self, tokens, starts, looks=None):
-        """Logits (N,classes). A list of looks gets where each layer looks."""
+        """Returns logits (N,classes). Appends the attention statistics of each layer to the list `looks`, if given."""
         x = self.dropout(self.embedding(tokens))
         for block in self.blocks:
             if looks is not None:
@@ -64,7 +64,8 @@ def evaluate(model, packages, sections):
 
 
 def draw_reliability(table, path):
-    """Accuracy over confidence: on the diagonal a prediction of 70% is right 70 times in a hundred."""
+    """Draws accuracy over confidence. On the diagonal, predictions with a probability of 70% are right in 70% of
+    cases."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4, 4), layout="constrained")

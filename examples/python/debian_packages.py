@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package list of Debian 12 as data: name, section, description and dependencies of some 63,000 packages.
+"""Reads the package list of Debian 12: name, section, description and dependencies of some 63,000 packages.
 
-Every Debian machine has it: apt keeps the list of main, amd64, in /var/lib/apt/lists. Its SHA-256 is the one that
-Debian's signed release file names, so that results can say which list they are of.
+Every Debian machine has it, since apt keeps the list of main, amd64, in /var/lib/apt/lists. Debian's signed release
+file has its SHA-256, so that results can name the list that they used.
 
-    python3 debian_packages.py [FILE]       which list there is, as JSON
+    python3 debian_packages.py [FILE]       prints which list is there, as JSON
 """
 
 import dataclasses
@@ -17,12 +17,12 @@ import sys
 
 LISTS = pathlib.Path("/var/lib/apt/lists")
 NAME = "*_dists_bookworm_main_binary-amd64_Packages"
-HELPER = "/usr/lib/apt/apt-helper"  # reads the lists however apt has compressed them
+HELPER = "/usr/lib/apt/apt-helper"  # reads the lists, whichever compression apt has used
 FIELD = re.compile(r"^(Package|Section|Description|Depends): (.*)$", re.MULTILINE)
 
 
 class DataError(Exception):
-    """What is wrong with the list, in one line for the user."""
+    """An error in the list, whose message is one line for the user."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Package:
     name: str
     section: str
     description: str  # one line
-    depends: tuple[str, ...]  # names; alternatives one after the other
+    depends: tuple[str, ...]  # names, including all alternatives
 
     @property
     def split(self) -> str:
-        """train (80%), valid or test (10% each), by a hash of the name: the same in every program and on every day."""
+        """Returns train (80%), valid or test (10% each). A hash of the name decides, so the split never changes."""
         first = hashlib.sha256(self.name.encode()).digest()[0]
         return "test" if first < 26 else "valid" if first < 52 else "train"
 
@@ -74,7 +74,7 @@ def read_bytes(path: pathlib.Path) -> bytes:
 
 
 def release_date(path: pathlib.Path) -> str | None:
-    """The Date of the release file that apt keeps beside the list."""
+    """Returns the date in the release file that apt keeps beside the list, or None if there is none."""
     release = path.with_name(path.name.split("_main_")[0] + "_InRelease")
     match = re.search(r"^Date: (.*)$", release.read_text(errors="replace"), re.MULTILINE) if release.exists() else None
     return match and match[1]
@@ -90,8 +90,8 @@ def package_of(stanza: str, number: int, path: pathlib.Path) -> Package:
 
 
 def read_list(path: str | pathlib.Path | None = None, most: int = 0) -> PackageList:
-    """The list in the file, by default apt's, in its order, which is the alphabet's; of each name the first package.
-    Of a list longer than `most`, every n-th package. Raises DataError."""
+    """Reads the list in the file, by default apt's, in its alphabetical order. Keeps the first package of each name. If
+    `most` is given and the list is longer, reads only every n-th package. Raises DataError."""
     path = pathlib.Path(path) if path else find_list()
     raw = read_bytes(path)
     try:
@@ -106,7 +106,7 @@ def read_list(path: str | pathlib.Path | None = None, most: int = 0) -> PackageL
         packages.setdefault(package.name, package)
     if not packages:
         raise DataError(f"{path}: no packages in it")
-    name = path.name.rpartition("_dists_")[2]  # without the server that this machine has it from
+    name = path.name.rpartition("_dists_")[2]  # drops the server from which the list came
     facts = {"file": name, "bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest(), "date": release_date(path)}
     return PackageList(list(packages.values()), facts)
 

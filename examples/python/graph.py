@@ -19,18 +19,18 @@ from torch.nn import functional as F
 
 import training
 
-PIECES, LONGEST = 8192, 24  # ids of three letters of a name, by a hash; pieces of a name that are read, at most
+PIECES, LONGEST = 8192, 24  # number of ids, which are hashes of three letters; maximum number of pieces of a name
 
 
 def pieces_of(name):
-    """Ids of the name's parts of three letters, (LONGEST), 0 where there are no more."""
+    """Returns the ids of a name's pieces, which are three adjacent letters, (LONGEST). Pads them with 0."""
     whole = f"^{name}$"
     ids = [1 + zlib.crc32(whole[i : i + 3].encode()) % (PIECES - 1) for i in range(len(whole) - 2)][:LONGEST]
     return ids + [0] * (LONGEST - len(ids))
 
 
 class Graph:
-    """The nodes' pieces (N,LONGEST), and their neighbours, those of one node behind those of the one before."""
+    """Holds the pieces of all nodes (N,LONGEST), and a list of all neighbours, node after node."""
 
     def __init__(self, packages, sections):
         self.pieces = torch.tensor([pieces_of(package.name) for package in packages])
@@ -50,8 +50,8 @@ class Graph:
         }
 
     def around(self, nodes, count, generator):
-        """Of nodes (M): each of them and `count` of its neighbours, (M,1+count), and which of these places are filled.
-        A node with more neighbours draws; one with fewer has them all."""
+        """Returns each of `nodes` (M) with `count` of its neighbours, (M,1+count), and a mask of the filled places. A
+        node with more neighbours draws from them at random. One with fewer has all of them."""
         degree, places = self.degree[nodes, None], torch.arange(count)
         drawn = (torch.rand(len(nodes), count, generator=generator) * degree).long()
         at = torch.where(degree > count, drawn, places).minimum((degree - 1).clamp(min=0))
@@ -72,13 +72,14 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, classes))
 
     def forward(self, nodes, generator, looks=None):
-        """Logits (B,classes). A list of looks gets where each layer looks from the node: its own weight is the first."""
+        """Returns logits (B,classes). Appends the node's attention statistics in each layer to the list `looks`, if
+        given. The first key is the node itself."""
         near, filled = self.graph.around(nodes, self.neighbours, generator)
         wide, wide_filled = self.graph.around(near.flatten(), self.neighbours, generator)
         x = self.dropout(self.embedding(self.graph.pieces[wide.flatten()]).view(*wide.shape, -1))
         for block, mask in zip(self.blocks, (wide_filled, filled)):
             x = x.view(*mask.shape, -1)
-            mask = mask[:, None, None]  # (B,1,1,S): the same for each head and query
+            mask = mask[:, None, None]  # (B,1,1,S), shared by all heads and queries
             if looks is not None:
                 looks.append({name: figure[..., :1] for name, figure in block.looks(x, mask=mask).items()})
             x = self.dropout(block(x, mask=mask)[:, 0])  # the node's own row
@@ -104,7 +105,7 @@ def main(arguments=None):
     graph = Graph(data.packages, data.sections())
     model = Classifier(options, graph, len(data.sections()))
 
-    neighbours = torch.Generator().manual_seed(options.seed)  # of its own: the nodes of a step are the same without any
+    neighbours = torch.Generator().manual_seed(options.seed)  # separate, so that --neighbours does not change the nodes
 
     def loss_of_batch(generator):
         nodes = graph.split["train"][torch.randint(len(graph.split["train"]), (options.batch,), generator=generator)]

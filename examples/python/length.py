@@ -27,7 +27,8 @@ class Model(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, 256))
 
     def forward(self, tokens, looks=None):
-        """Logits (B,T,256) of the bytes behind tokens (B,T). A list of looks gets where each layer looks."""
+        """Returns logits (B,T,256) of the bytes after tokens (B,T). Appends the attention statistics of each layer to
+        the list `looks`, if given."""
         x = self.embedding(tokens)
         for block in self.blocks:
             if looks is not None:
@@ -38,8 +39,8 @@ class Model(nn.Module):
 
 @torch.no_grad()
 def evaluate(model, text, length, options):
-    """Losses in nats and where attention looks, at windows of `length` bytes. `most_first_weight` is that of the layer
-    and head that gives the first token most."""
+    """Returns losses in nats and attention statistics, for windows of `length` bytes. `most_first_weight` is the
+    largest mean weight of the first token among all layers and heads."""
     windows = training.all_windows(text, length, options.eval_bytes)
     looks, losses = [], []
     for part in windows.split(max(1, 8192 // length)):

@@ -26,7 +26,7 @@ import training
 from headgate.torch import GatedDeltaNet
 
 LAYERS = 4
-KEYS = 64  # of recall; values are as many other tokens
+KEYS = 64  # number of key tokens in recall; there are as many other tokens for values
 TRAINED_PAIRS, TESTED_PAIRS = (4, 8, 16, 32), (4, 8, 16, 32, 64)
 FIGURES = {
     "mean_first_share": "first_share",
@@ -35,11 +35,11 @@ FIGURES = {
     "mean_beta": "beta",
     "effective_rank": "effective_rank",
 }
-"""Of headgate.LinearAttentionStatistics, and their names in results."""
+"""Maps fields of headgate.LinearAttentionStatistics to their names in results."""
 
 
 class DeltaBlock(nn.Module):
-    """x + GatedDeltaNet(norm(x)), then x + mlp(norm(x)), with the parameters of training.Block."""
+    """Computes x + GatedDeltaNet(norm(x)), then x + mlp(norm(x)), with as many parameters as training.Block."""
 
     def __init__(self, dim, heads, mlp=2):
         super().__init__()
@@ -53,10 +53,10 @@ class DeltaBlock(nn.Module):
         return x + self.mlp(self.norms[1](x))
 
     def figures(self, x):
-        """Means over the heads and sequences of x (B,T,C), by their names in results."""
+        """Returns means over the heads and sequences of x (B,T,C), by their names in results."""
         found = self.mixer.statistics(self.norms[0](x), list(FIGURES))
         figures = {name: getattr(found, key).mean().item() for key, name in FIGURES.items()}
-        # What passes the output's gate: silu(z) is within 0.1 of 0 where it lets nothing pass.
+        # "closed" is the fraction of outputs whose gate silu(z) is within 0.1 of 0.
         z = self.mixer.in_proj_z(self.norms[0](x))
         return {**figures, "closed": (F.silu(z).abs() < 0.1).float().mean().item()}
 
@@ -75,7 +75,7 @@ class Model(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, tokens))
 
     def forward(self, tokens):
-        """Logits (B,T,V) of the tokens behind `tokens` (B,T)."""
+        """Returns logits (B,T,V) of the tokens after `tokens` (B,T)."""
         x = self.embedding(tokens)
         for block in self.blocks:
             x = block(x)
@@ -83,8 +83,8 @@ class Model(nn.Module):
 
     @torch.no_grad()
     def figures(self, tokens):
-        """Means over the layers: of those with a delta rule, what its gates and weights do; of attention, where it
-        looks."""
+        """Returns means over the layers: statistics of gates and weights for layers with a delta rule, and attention
+        statistics for layers with attention."""
         x, found = self.embedding(tokens), []
         for block in self.blocks:
             if isinstance(block, DeltaBlock):
@@ -99,7 +99,7 @@ class Model(nn.Module):
 
 
 def recall_batch(pairs, count, generator):
-    """Tokens (count, 4·pairs): k v k v …, then the same pairs in another order."""
+    """Returns tokens (count, 4·pairs): k v k v …, then the same pairs in another order."""
     keys = torch.stack([torch.randperm(KEYS, generator=generator)[:pairs] for _ in range(count)])
     values = KEYS + torch.randint(KEYS, (count, pairs), generator=generator)
     again = torch.stack([torch.randperm(pairs, generator=generator) for _ in range(count)])
@@ -108,7 +108,7 @@ def recall_batch(pairs, count, generator):
 
 
 def recall_logits(model, tokens):
-    """Logits and right values behind the keys that come again."""
+    """Returns the logits and the correct values after the keys that are repeated."""
     at = torch.arange(tokens.shape[1] // 2, tokens.shape[1], 2)
     return model(tokens)[:, at].flatten(0, 1), tokens[:, at + 1].flatten()
 

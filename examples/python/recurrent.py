@@ -16,7 +16,7 @@ from torch import nn
 
 import training
 
-HEAD = 32  # bytes that begin a window
+HEAD = 32  # number of bytes at the begin of a window
 
 
 class Model(nn.Module):
@@ -29,7 +29,8 @@ class Model(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, 256))
 
     def forward(self, tokens, looks=None):
-        """Logits (B,T,256) of the bytes behind tokens (B,T). A list of looks gets where the attention looks."""
+        """Returns logits (B,T,256) of the bytes after tokens (B,T). Appends attention statistics to the list `looks`,
+        if given."""
         states, _ = self.gru(self.embedding(tokens))
         if looks is not None and self.block.attention is not None:
             looks.append(self.block.looks(states))

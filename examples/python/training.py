@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the examples share: options, a transformer block of equal size with every gate, the training loop, figures, and
-the result as JSON."""
+"""Code that the examples share: options, a transformer block of the same size with every gate, the training loop,
+figures, and the result as JSON."""
 
 import argparse
 import json
@@ -23,11 +23,11 @@ LOOKS = {
     "entropy": "attention_entropy",
     "row_max": "largest_weight",
     "first": "first_weight",
-}  # and their names in results
+}  # fields of headgate.AttentionStatistics, with their names in results
 
 
 def parse(doc, arguments=None, more=None, **defaults):
-    """The options that all examples have, with the example's defaults, and those that more(parser) adds."""
+    """Parses the options that all examples have, with the example's defaults, and those that more(parser) adds."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gate", choices=GATES, default="none", help="of the attention (default none)")
     parser.add_argument("--seed", type=int, default=1)
@@ -67,8 +67,8 @@ def count(module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), of x (B,T,C). The MLP is narrower by what the gate takes, so that
-    every gate has the same number of parameters; without attention (gate "absent") it has those of attention too."""
+    """Computes x + attention(norm(x)), then x + mlp(norm(x)), for x (B,T,C). The number of parameters is the same for
+    every gate: the MLP is narrower by those of the gate. Without attention (gate "absent") it is wider instead."""
 
     def __init__(self, dim, heads, gate, mlp=2, causality="causal", **keys):
         super().__init__()
@@ -86,13 +86,14 @@ class Block(nn.Module):
         return x + self.mlp(self.norms[1](x))
 
     def looks(self, x, **rules):
-        """Where the attention looks at x: figures (B,H,T) of headgate.AttentionStatistics, by their names."""
+        """Returns statistics of the attention at x: figures (B,H,T) of headgate.AttentionStatistics, by name."""
         found = self.attention.statistics(self.norms[0](x), LOOKS, causality=self.causality, **rules)
         return {name: getattr(found, name) for name in LOOKS}
 
 
 def train(model, batch_of, options, weight_decay=0.01):
-    """`options.steps` steps of AdamW on batch_of(generator), a loss. Returns the figures of the training."""
+    """Runs `options.steps` steps of AdamW on the loss that batch_of(generator) returns. Returns figures of the
+    training."""
     optimizer = torch.optim.AdamW(
         model.parameters(), options.lr, weight_decay=weight_decay, betas=(0.9, 0.98), fused=True
     )
@@ -121,9 +122,9 @@ def train(model, batch_of, options, weight_decay=0.01):
 
 
 def classification(logits, labels, bins=15):
-    """Figures of predicted classes: logits (N,K), labels (N). Losses are in nats; `ece` is the expected calibration
-    error, Σ n_b / N · |accuracy_b − confidence_b| over bins b of equal width of the largest probability, and
-    `reliability` has (n_b, confidence_b, accuracy_b)."""
+    """Returns figures of predicted classes, from logits (N,K) and labels (N). Losses are in nats. `ece` is the expected
+    calibration error, Σ n_b / N · |accuracy_b − confidence_b|. The bins b of the largest probability have equal width.
+    `reliability` has (n_b, confidence_b, accuracy_b) of each bin."""
     log_p = logits.double().log_softmax(-1)
     p = log_p.exp()
     confidence, predicted = p.max(-1)
@@ -148,19 +149,19 @@ BEGIN = 256  # the token before the first byte of a sequence; the others are byt
 
 
 def text_of(packages):
-    """Names and descriptions, a line each, as bytes (N)."""
+    """Returns the names and descriptions of packages, one per line, as bytes (N)."""
     text = "".join(f"{package.name}: {package.description}\n" for package in packages)
     return torch.tensor(list(text.encode()))
 
 
 def some_windows(text, length, count, generator):
-    """Tokens (count,1+length): BEGIN, then `length` bytes from anywhere in the text."""
+    """Returns tokens (count,1+length): BEGIN, then `length` bytes from a random place in the text."""
     starts = torch.randint(len(text) - length + 1, (count,), generator=generator)
     return F.pad(text[starts[:, None] + torch.arange(length)], (1, 0), value=BEGIN)
 
 
 def all_windows(text, length, most):
-    """Tokens (N,1+length): the first `most` bytes of the text, at most, in windows one after the other."""
+    """Returns tokens (N,1+length): at most the first `most` bytes of the text, in consecutive windows after BEGIN."""
     count = min(len(text), most) // length
     if count == 0:
         sys.exit(f"{options_name()}: a text of {len(text)} bytes has no window of {length}; more packages have")
@@ -168,18 +169,19 @@ def all_windows(text, length, most):
 
 
 def next_token_loss(logits, tokens, reduction="mean"):
-    """Of logits (B,T,V) at the tokens (B,1+T) but the last, in nats."""
+    """Returns the loss in nats of logits (B,T,V), which are those at all tokens (B,1+T) except the last."""
     return F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction=reduction)
 
 
 def mean_looks(found):
-    """Of [{name: (B,H,T)} of each layer]: means over heads and tokens of all layers, and of each."""
+    """Returns the means of figures over heads and tokens, for all layers together and for each one. `found` has
+    {name: (B,H,T)} of each layer."""
     layers = [{LOOKS[name]: x.mean().item() for name, x in figures.items()} for figures in found]
     return {**{name: statistics.fmean(layer[name] for layer in layers) for name in layers[0]}, "layers": layers}
 
 
 def finish(options, model, data, trained, metrics):
-    """Prints the figures, and writes the result where --json says."""
+    """Prints the figures, and writes the result to the file of --json."""
     for name, value in metrics.items():
         if isinstance(value, float):
             print(f"{name:20} {value:.4f}")
