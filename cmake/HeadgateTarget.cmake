@@ -1,6 +1,6 @@
 # headgate_library(NAME [OBJECT] SOURCES … DEPENDS …): adds the target of a folder, which is named headgate_<folder>. It
-# is a static library, a header-only one without SOURCES, or with OBJECT a part of libheadgate. The include path is
-# include/ and src/. Compiler flags are private. Parts of libheadgate use its copy of fmt.
+# is a static library, or header-only without SOURCES. With OBJECT, it is an object library, which becomes a part of
+# libheadgate and uses its copy of fmt. The include path is include/ and src/. Compiler flags are private.
 function(headgate_library name)
   cmake_parse_arguments(arg "OBJECT" "" "SOURCES;DEPENDS" ${ARGN})
   if(arg_SOURCES)

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: runs the checks of `make check`, whose packages must be
 # installed: addresses threads aarch64 lint places triton versions mutants, or only those of NAMES. All checks run, even
-# if one fails. N seconds after the start, a running check is stopped, and counts as failed. The last lines say how long
-# each check took, and which vector targets and 16-bit products this machine has.
+# if one fails. Checks that do not end within N seconds of the start are stopped, and count as failed. The last lines
+# say how long each check took, and which vector targets and 16-bit products this machine has.
 # clang-tidy reads what changed since COMMIT. The default is where this branch left origin/main. On main itself it is
 # the 20th commit back.
 set -uo pipefail

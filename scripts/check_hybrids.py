@@ -247,8 +247,8 @@ def write_experts_apart(path, out):
 
 
 def packed(values):
-    """Quantises values (E,rows,columns) to MXFP4. Returns blocks (E,rows,G,16) and scales (E,rows,G) as Hugging Face
-    stores them."""
+    """Quantises values (E,rows,columns) to MXFP4. Returns blocks (E,rows,G,16) and scales (E,rows,G), in the layout of
+    Hugging Face."""
     raw = gguf.quants.quantize(values, gguf.GGMLQuantizationType.MXFP4).reshape(*values.shape[:-1], -1, 17)
     codes = numpy.concatenate((raw[..., 1:] & 15, raw[..., 1:] >> 4), -1)
     return codes[..., ::2] | codes[..., 1::2] << 4, numpy.ascontiguousarray(raw[..., 0])

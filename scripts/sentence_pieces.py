@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes tokenizers like those of SentencePiece for check_tokenizers.py, in the forms of the models named below.
 
-BPE is trained on words. The 256 byte tokens are added afterwards, since the trainer cannot make them; that of Unigram
-can. Rare characters have no token, so that texts use byte fallback or the unknown token.
+BPE is trained on words. Its trainer cannot make the 256 byte tokens, so they are added afterwards. The trainer of
+Unigram can. Rare characters have no token, so that texts use byte fallback or the unknown token.
 """
 
 import collections

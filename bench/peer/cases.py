@@ -48,9 +48,9 @@ class Way(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A computation to measure: sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its weights, or a
-    layer around it. Attention may have a learned bias that all sequences share, or a list of keys for each query. Or
-    the gated delta rule on normalised q and k, with one decay per head and token."""
+    """A computation to measure. It is sigmoid(z) * softmax(q k^T / sqrt(D)) v, its gradients, statistics of its
+    weights, or a layer around it. Attention may have a learned bias that all sequences share, or a list of keys for
+    each query. Another computation is the gated delta rule on normalised q and k, with one decay per head and token."""
 
     group: str  # each group has its own table
     op: str  # a key of RESULTS

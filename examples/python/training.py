@@ -161,7 +161,7 @@ def some_windows(text, length, count, generator):
 
 
 def all_windows(text, length, most):
-    """Returns tokens (N,1+length): at most the first `most` bytes of the text, in consecutive windows after BEGIN."""
+    """Returns tokens (N,1+length): at most the first `most` bytes of the text, as windows that start with BEGIN."""
     count = min(len(text), most) // length
     if count == 0:
         sys.exit(f"{options_name()}: a text of {len(text)} bytes has no window of {length}; more packages have")
