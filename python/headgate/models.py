@@ -226,7 +226,7 @@ class Run:
 
 
 def _number(value: float | None) -> float:
-    """Returns a number of a report, nan for null."""
+    """Returns a number that was read from a report. JSON's null becomes nan."""
     return math.nan if value is None else float(value)
 
 

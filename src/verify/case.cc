@@ -41,7 +41,7 @@ void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
 }
 
-/// Returns a factor that makes numbers near 1 subnormal in `dtype`.
+/// Returns a factor that makes numbers of magnitude 1 subnormal in `dtype`.
 double denormal_factor(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1030;
@@ -498,7 +498,8 @@ void Case::fill_keys() {
       if (!spec_.quantized) {
         return store(rows, batch, h, row, d, is_huge ? std::copysign(largest_number(spec_.dtype), x) : by * x);
       }
-      constexpr double kSteps = 36.0;  // int8 value of a random number 1; such numbers stay within ±3.5
+      // stores a normal random number x as the int8 value kSteps · x, which fits because |x| stays below 3.5
+      constexpr double kSteps = 36.0;
       auto* at = static_cast<std::int8_t*>(rows.data) + offset_of(rows, batch, h, row, d);
       *at = static_cast<std::int8_t>(std::lrint(kSteps * x));
       if (d != 0) return;

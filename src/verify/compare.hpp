@@ -25,7 +25,7 @@ struct Comparison {
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
   const std::vector<double>* inherited;   // null: inherited errors are 0
-  const std::vector<double>* like_terms;  // null: like terms are 0
+  const std::vector<double>* like_terms;  // null: errors of nearly equal terms are 0 (LikeTerms)
   Tolerance tolerance;
 };
 

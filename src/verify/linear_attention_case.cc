@@ -86,8 +86,8 @@ void LinearCase::place_projection(Slabs& group, const std::string& name, TensorV
   v = placed[2];
 }
 
-/// Allocates the inputs. Keys of different tokens never share memory: with equal keys, rounding errors of equal terms
-/// would add up in full.
+/// Allocates the inputs. Keys of different tokens never share memory: for equal keys, equal terms have equal rounding
+/// errors, which would add up instead of partly cancelling.
 void LinearCase::place_inputs() {
   const LinearCaseSpec& s = spec_;
   if (s.layout == Layout::fused) {

@@ -32,7 +32,7 @@ std::optional<std::string> check_linear_backward_case(LinearCase& problem, const
 /// Checks that results are bitwise identical with one thread and with three.
 std::optional<std::string> check_linear_same_bits(LinearCase& problem, const LinearKernels& kernels = {});
 
-/// Calls check(problem, name) for every vector target. Otherwise as check_on_every_target().
+/// Calls check(problem, name) for every vector target, like check_on_every_target() in check.hpp.
 std::optional<std::string> check_linear_on_every_target(
     const LinearCaseSpec& spec,
     const std::function<std::optional<std::string>(LinearCase& problem, const std::string& target)>& check);

@@ -300,7 +300,7 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Each derivative of the activation is computed from a sum of K taps, so 2K + 2 terms.
+  // Terms of each derivative of the activation: it is computed from a sum of K taps, so from 2K + 2 terms.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

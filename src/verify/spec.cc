@@ -128,7 +128,7 @@ void draw_threshold(CaseSpec& spec, const Pick& pick) {
 }
 
 void draw_statistics(StatisticsSpec& statistics, const Pick& pick) {
-  // Kernels skip absent outputs, so draws all outputs, a single one, or a random subset.
+  // Kernels skip absent outputs. Therefore draws all outputs, a single one, or a random subset.
   switch (pick(4)) {
     case 0: break;
     case 1: statistics.absent = ~(1U << pick(static_cast<std::int64_t>(kStatisticsOutputs.size()))); break;

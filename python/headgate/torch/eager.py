@@ -83,12 +83,12 @@ class EagerOperation:
         self.arguments = arguments
 
     def forward(self, named: Named, options: dict[str, Any], keep: Any, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        """Computes a call. Returns its result, with more outputs if `keep` is true, and what the backward pass needs in
-        addition to the inputs."""
+        """Computes a call. Returns its result, and what the backward pass needs in addition to the inputs. `keep`
+        selects the optional outputs that the result contains."""
         raise NotImplementedError
 
     def without_gradient(self, result: Any, keep: Any) -> tuple[Tensor, ...]:
-        """Returns the tensors of a result with more outputs that have no gradient."""
+        """Returns the optional outputs in `result` that are not differentiable. `keep` is that of forward()."""
         return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:

@@ -10,9 +10,11 @@ from .checks import shape_of
 
 
 class KeyLists(NamedTuple):
-    """Lists of the keys that each query sees, one list for the Hq/G query heads of each of G groups.
+    """Lists of the keys that each query sees.
 
-    Entry e of a list stands for the `block` keys from e * block on, and -1 for none.
+    The query heads are divided into G groups of Hq/G consecutive heads, and each query has one list per group.
+    An entry is the number of a block of `block` keys: entry e lists the keys e * block to e * block + block - 1.
+    An entry of -1 lists no key.
     """
 
     entries: Tensor  # (B,G,T,K), int32 or int64

@@ -97,7 +97,7 @@ class Arena {
 
  private:
   static constexpr std::size_t kMostKept = 4;
-  /// A kept block is reused only for requests of at least 1/kLeastPart of its size. Small requests thus leave large
+  /// A request reuses a kept block only if it needs at least 1/kLeastPart of the block. Small requests thus leave large
   /// blocks to other arenas of the same call.
   static constexpr std::size_t kLeastPart = 8;
 

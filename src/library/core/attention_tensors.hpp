@@ -150,12 +150,12 @@ inline constexpr auto kAttentionGradients = [] {
 }();
 static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 
-/// Returns the row of the input that the gradient belongs to.
+/// Returns the row of the input of which `gradient` describes the gradient.
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// Returns whether a view holds one sink logit for each head, (1,1,1,Hq). Otherwise each query has its own.
+/// Returns whether a view holds one sink logit for each head, (1,1,1,Hq). Otherwise each query has a logit of its own.
 inline bool are_sinks_of_heads(const ConstTensorView& sinks) {
   return sinks.shape[0] == 1 && sinks.shape[1] == 1 && sinks.shape[2] == 1;
 }

@@ -89,7 +89,7 @@ struct Gate<GateFn::silu> : GateRowTraits<GateFn::silu> {
   static HWY_INLINE V value(D d, V z) {
     return hn::Mul(z, SigmoidGate::value(d, z));
   }
-  /// Returns σ + zσ(1 − σ).
+  /// Returns the derivative of zσ(z), which is σ + zσ(1 − σ) with σ = σ(z).
   template <class D, class V>
   static HWY_INLINE V derivative(D d, V z) {
     const SigmoidPair<D> s(d, z);

@@ -101,7 +101,7 @@ inline constexpr auto kLinearGradients = [] {
 }();
 static_assert(LinearGradient::are_all_members(kLinearGradients));
 
-/// Returns the row of the input that the gradient belongs to.
+/// Returns the row of the input of which `gradient` describes the gradient.
 constexpr const LinearInput& input_of_gradient(const LinearGradient& gradient) {
   return kLinearInputs[row_number(kLinearInputs, gradient.gradient_of)];
 }

@@ -37,9 +37,10 @@ struct Words<OptionOf> {
 /// Names and descriptions of an option, for users.
 struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
-  std::string_view option = {};  ///< command-line option ("--softcap"); empty: none is made from this row
+  std::string_view option = {};  ///< command-line option ("--softcap"); empty: this row makes no command-line option
   std::string_view type = {};    ///< name of the option's value in --help
-  std::string_view help = {};    ///< description in --help, after an enum's words; begins with a lower-case letter
+  /// description in --help; begins with a lower-case letter, and stands after the words of an enum
+  std::string_view help = {};
   std::string_view default_text = {};  ///< description of the default, for options of type std::optional
   std::string_view words = {};         ///< names of the permitted enumerators ("silu, none"); empty: all
 };

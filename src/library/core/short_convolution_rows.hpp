@@ -89,7 +89,7 @@ inline constexpr auto kConvolutionGradients = [] {
 }();
 static_assert(ConvolutionGradient::are_all_members(kConvolutionGradients));
 
-/// Returns the row of the input that the gradient belongs to.
+/// Returns the row of the input of which `gradient` describes the gradient.
 constexpr const ConvolutionInput& input_of_gradient(const ConvolutionGradient& gradient) {
   return kConvolutionInputs[row_number(kConvolutionInputs, gradient.gradient_of)];
 }

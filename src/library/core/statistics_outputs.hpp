@@ -101,8 +101,8 @@ struct StatisticsSizes {
   }
 };
 
-/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are "B" or "N": the
-/// letters for the members of StatisticsSizes with these names.
+/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters, "B"
+/// or "N", for the members of StatisticsSizes with these names.
 inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {

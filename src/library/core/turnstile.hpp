@@ -13,7 +13,7 @@ namespace headgate {
 /// lower turn must start no later than work with a higher turn.
 class Turnstile {
  public:
-  /// `next` is the turn that may enter next, initially zero. Each sum has its own.
+  /// `next` is the turn that may enter next, initially zero. Each shared sum has its own `next`.
   explicit Turnstile(std::int64_t& next) : next_(next) {}
 
   void enter(std::int64_t turn) const {

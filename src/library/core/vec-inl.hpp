@@ -157,7 +157,7 @@ struct SplitLse {
 
 /// Splits lse · log2(e) into its value rounded to T and the remainder `rest`. rest is 0 if lse was stored in a dtype
 /// other than f64, which has lost the remainder. It is also 0 if it would change 2^value by less than 2⁻¹⁴, or if |lse|
-/// ≥ 2⁴⁰, where f64 does not hold it.
+/// ≥ 2⁴⁰, where f64 cannot hold the remainder.
 template <typename T>
 inline SplitLse<T> split_lse(double lse, DType stored) {
   constexpr double kLeast = 0x1p-14, kMost = 0x1p40;
@@ -167,7 +167,8 @@ inline SplitLse<T> split_lse(double lse, DType stored) {
   return {value, matters ? static_cast<T>(rest) : T{0}};
 }
 
-/// True if exp2_fast() also accepts x beyond the bound that its comment states. It returns ∞ where 2^x overflows.
+/// True if exp2_fast() returns ∞ where 2^x overflows. Otherwise x must stay below the bound that the comment of
+/// exp2_fast() states.
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 

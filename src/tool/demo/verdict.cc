@@ -25,7 +25,7 @@ std::string beginning(const std::string& name, bool gated) {
 }
 
 /// Returns a sentence about one model.
-/// It does not refer to the other models' sentences, because these may only say that a model has not learnt to copy.
+/// It does not refer to the sentences about other models, which may report only that a model has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {

@@ -85,7 +85,7 @@ struct KeyValue {
   std::vector<double> v_unscaled;
 };
 
-/// Where key j of a sequence is stored in k and v: batch (or page) and row.
+/// Location of key j of a sequence in k and v: batch (or page) and row.
 struct KeyPlace {
   std::int64_t b, j;
 };
@@ -130,7 +130,7 @@ struct Row {
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
   double logits = 1.0;            // 1 + A (see Forward), plus the error of the softmax sum
   std::vector<double> o;          // (Dv)
-  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for like terms (LikeTerms)
+  std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for nearly equal terms (LikeTerms)
   std::vector<double> o_rounded;  // (Dv)  Σ p |v| with native16, which rounds p and v to bf16; otherwise 0
 };
 
@@ -444,7 +444,7 @@ class BackwardPass {
   /// by (1 + 2⁻⁸)² − 1, slightly less than 2.02 unit roundoffs.
   static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
 
-  /// The gradient do of one row of o, Δ, and bounds of their errors.
+  /// The gradient do of one row of o, its Δ, and bounds of the errors of both.
   struct RowGradient {
     std::vector<double> d_o;      // (Dv)  do = dy ∘ g if the gate multiplies, otherwise dy
     std::vector<double> d_o_abs;  // (Dv)
@@ -453,7 +453,7 @@ class BackwardPass {
     double delta_inherited = 0.0;  // Σ |dy| |y|: error of Δ if the saved y is rounded
   };
 
-  /// Where one query's contributions go in the gradients, and its row of q.
+  /// Rows of the gradients to which one query contributes, and the query's row of q.
   struct RowPlace {
     std::int64_t q, k;        // row of dq; first row of dk and dv
     std::int64_t head, tile;  // number of the query head; number of the query tile, over all heads

@@ -51,7 +51,7 @@ struct BackwardArrays {
 /// Kernels read saved y and attn, which are rounded to the dtype of q, and native16 rounds the factors of its products.
 ///
 /// `like_terms` bounds the sum of the rounding errors of nearly equal terms, in unit roundoffs of the compute type (see
-/// LikeTerms). It is 0 if no terms are alike.
+/// LikeTerms). It is 0 if no successive terms are nearly equal.
 struct Backward : BackwardArrays {
   BackwardArrays magnitude;
   BackwardArrays inherited;

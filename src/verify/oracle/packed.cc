@@ -40,7 +40,8 @@ bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// The inputs of one sequence. They are views of the packed inputs, and of `first_position` if needed as query_offsets.
+/// The inputs of one sequence, as views of the packed inputs. With a block table and without query_offsets,
+/// `in.query_offsets` is a view of `first_position`.
 struct OneSequence {
   std::int64_t first_position = 0;
   AttentionInputs in;

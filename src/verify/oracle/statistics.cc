@@ -28,7 +28,7 @@ constexpr double kLongestLog = 745.2;
 
 double minus_log(double p) { return p == 0.0 ? kLongestLog : -std::log(p); }
 
-/// A number with its magnitude and like terms (error bounds, see Backward in oracle.hpp).
+/// A number with error bounds: its magnitude, and the bound of its nearly equal terms (see Backward in oracle.hpp).
 struct Bounded {
   double value = 0.0, magnitude = 0.0, like_terms = 0.0;
 };
@@ -153,7 +153,7 @@ class Pass {
     return out;
   }
 
-  /// Returns the entropy −Σ p log p. An error δ of a score changes its term by at most p |1 − log p| δ.
+  /// Returns the entropy −Σ p log p. An error δ of a score changes the score's term by at most p |1 − log p| δ.
   Bounded entropy(std::int64_t i) const {
     BoundedSum sum(roundoff_);
     for (std::int64_t j = 0; j < S_; ++j) {

@@ -24,19 +24,18 @@ class CompensatedSum {
   double lost_ = 0.0;
 };
 
-/// Repeats a kernel's sum and bounds the rounding errors of like terms, that is, of successive terms that are nearly
-/// equal.
-///
-/// An addition rounds the term to the spacing of numbers at the partial sum, and so loses the term's low bits. Its
-/// error is at most u times the partial sum, where u is the unit roundoff, and at most the term. Like terms lose the
-/// same bits, so their errors add up in full. Errors of other terms partly cancel and are not counted. The bound is the
-/// sum, in units of u, of the partial sums at which a term is like the previous one.
+/// Repeats a kernel's sum and bounds the rounding errors of successive terms that are nearly equal ("like" terms).
+/// An addition rounds to the spacing of numbers at the partial sum, and so loses low bits of the term. Its error is at
+/// most the term, and at most u times the partial sum, where u is the unit roundoff. Nearly equal terms lose the same
+/// bits, so their errors add up. Errors of other terms partly cancel and are not counted.
+/// bound() is in units of u. It sums the partial sums, or term / u where that is smaller, at all terms that nearly
+/// equal the previous term.
 class LikeTerms {
  public:
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
   void add(double term, std::int64_t block, double unit_roundoff) {
     if (block != block_) {
-      if (like_) bound_ += std::abs(whole_);  // sums of blocks of like terms are alike too
+      if (like_) bound_ += std::abs(whole_);  // sums of blocks of nearly equal terms are nearly equal, too
       partial_ = 0.0;
       block_ = block;
     }
@@ -51,8 +50,8 @@ class LikeTerms {
   double bound() const { return bound_; }
 
  private:
-  /// Largest relative difference of like terms: they agree in ten bits. Without this limit, terms far below the spacing
-  /// at the partial sum would count as alike by chance.
+  /// Largest relative difference of two nearly equal terms: their first ten bits agree. Without this limit, terms far
+  /// below the spacing at the partial sum would count as nearly equal by chance.
   static constexpr double kAlike = 0x1p-10;
 
   double last_ = std::numeric_limits<double>::quiet_NaN();

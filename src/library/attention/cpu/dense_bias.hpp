@@ -10,7 +10,8 @@
 namespace headgate {
 
 /// Copy of a bias in which the keys of each row are adjacent in memory, as kernels read them.
-/// Other layouts occur: a linear layer on pairs of tokens makes (T,S,H), whose view (H,T,S) has adjacent heads.
+/// In other layouts they are not. For example, a linear layer on pairs of tokens produces (T,S,H), and in its view
+/// (H,T,S) heads are adjacent.
 struct DenseBias {
   DenseBias(Workspace& ws, const Problem& problem);
 

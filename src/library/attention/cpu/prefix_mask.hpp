@@ -9,12 +9,12 @@
 
 namespace headgate {
 
-/// Key lengths that replace a padding mask, which shows the first keys of each sequence and hides the others.
-/// This saves work: kernels skip keys beyond a length, but compute the scores of masked keys before they hide them.
+/// Key lengths that replace a padding mask. Such a mask shows the first keys of each sequence and hides the others.
+/// Lengths save work: kernels skip keys beyond a length, but compute the scores of masked keys before they hide them.
 struct PrefixMask {
   PrefixMask(Workspace& ws, const Problem& problem) : keys(ws.take<std::int64_t>("key lengths", problem.B)) {}
 
-  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share it.
+  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share one row of it.
   static bool may_suit(const Problem& problem);
 
   /// Writes the key lengths.

@@ -86,7 +86,7 @@ const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& m
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 
-/// Returns true if there are many heads, and the packed k and v of a head fit the second-level cache of one thread.
+/// Returns true if there are many heads, and the packed k and v of one head fit the second-level cache of a thread.
 bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   constexpr std::int64_t kManyHeads = 32;
   const double bytes = sizeof(float) * static_cast<double>(s.S) * static_cast<double>(p.D + p.Dv);
@@ -166,7 +166,7 @@ const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
   // Beyond kBackwardKeys keys, the tiles kernel has several key blocks.
-  // It shares these among threads, which pays if heads are few.
+  // It divides the key blocks among threads, which pays if heads are few.
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";

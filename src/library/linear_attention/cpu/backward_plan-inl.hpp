@@ -16,8 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of one unit: the packed inputs, and results that one scan writes and a later scan reads. A unit is one group
-/// of G states of one sequence. The states of a group use Gq heads of q and Gk heads of k, which no other group uses.
+/// Buffers of one unit: the packed inputs, and results that one scan writes and a later scan reads.
+/// A unit is one group of G states of one sequence. Its states use Gq heads of q and Gk heads of k, which no other
+/// group uses. R output heads read each state.
 template <typename T>
 struct UnitBuffers {
   UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
@@ -53,7 +54,7 @@ struct UnitBuffers {
   View<T, 3> dq;           ///< (Gq,T,D) gradient of `queries`
   View<T, 3> dk;           ///< (Gk,T,D) gradient of `keys`
   View<T, 3> ddecays;      ///< (G,T,D) gradient of the decay of each feature
-  View<T, 3> states;       ///< (G,chunks,D·Dv) S at the start of each chunk, stored as column blocks
+  View<T, 3> states;       ///< (G,chunks,D·Dv) state S at the start of each chunk, stored as column blocks
 };
 
 /// One group of states of one sequence, with its buffers. Its states have the indices g = 0 … G − 1.
@@ -63,9 +64,9 @@ struct Unit {
   std::int64_t group;
   UnitBuffers<T> buffers;
 
-  /// state() and key() return the heads of v and k in the tensors for state g of the unit. query() returns the head of
-  /// q for the r-th output head that reads state g. own_query() and own_key() return the same heads' indices in the
-  /// unit's buffers.
+  /// state() and key() return the heads of v and of k that belong to state g of the unit. query() returns the head of q
+  /// for the r-th output head that reads state g. These heads are indices in the caller's tensors; own_query() and
+  /// own_key() return them as indices in the unit's buffers.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.readers() + r);
@@ -77,7 +78,7 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
-/// Returns pointers to the rows of one state's tokens in the unit's buffers.
+/// Returns pointers to the rows that belong to one state's tokens in the unit's buffers.
 template <typename T>
 class TokenRows {
  public:
@@ -106,9 +107,9 @@ struct ChunkNumbers {
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;  ///< (R,kChunk) products q · k of each token in scan 2, and dy · u in scans 3 and 4
-  /// (2,kChunk) dot product of the vector by which token t multiplies the state with each of the vectors, at most two,
-  /// that token t − 1 adds to it as outer products
+  View<T, 2> dots;  ///< (R,kChunk) products of each token: q · k in scan 2, dy · u in scans 3 and 4
+  /// (2,kChunk) product of the vector that token t multiplies by the state, with each vector w of the outer products w
+  /// xᵀ that token t − 1 adds to the state. A token adds at most two.
   View<T, 2> overlaps;
 };
 
@@ -134,11 +135,11 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;         ///< a state, as column blocks one after the other
-  View<T, 2> block_states;  ///< (kChunk+1,·) a block of Sᵀ at the start of a chunk, and after each token
+  View<T, 2> block_states;  ///< (kChunk+1,·) copies of a block of Sᵀ: at the start of a chunk, and after each token
   View<T, 1> row;
-  View<T, 2> key_reads;   ///< (kChunk,D) k times the decay factors before any rescaling
-  View<T, 2> key_adds;    ///< (kChunk,D) k divided by the decay factors after any rescaling
-  View<T, 3> query_adds;  ///< (R,kChunk,D) q divided by the decay factors after any rescaling
+  View<T, 2> key_reads;   ///< k · F of each token, (kChunk,D), as in DecayFactors::times_before()
+  View<T, 2> key_adds;    ///< k / F of each token, (kChunk,D), as in DecayFactors::times_inverse()
+  View<T, 3> query_adds;  ///< q / F of each token, (R,kChunk,D), as in DecayFactors::times_inverse()
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };
@@ -151,14 +152,15 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // A thread needs at least this many state elements to process. Waking it for fewer takes longer than the work.
+    // A further thread is used only for each further kLeastPerThread updates of state elements. Waking a thread for
+    // fewer takes longer than the work.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4. Two tasks per thread halve the
-    // wait.
+    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4. With two tasks per thread instead
+    // of one, the wait is half as long.
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
@@ -171,7 +173,7 @@ struct LinearBackwardPlan {
     return {p.sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
-  /// A piece of a state: the column blocks first … end, which one task scans.
+  /// A piece of a state: its column blocks first … end. One task scans one piece.
   struct Piece {
     std::int64_t first, end;
   };

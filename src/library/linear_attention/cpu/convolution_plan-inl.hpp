@@ -65,7 +65,7 @@ inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along 
   return {p, along, row_block, row_blocks, channels, divide_up(p.C, channels)};
 }
 
-/// Returns the view with its last two dimensions exchanged. These are tokens and channels, or channels and taps.
+/// Returns the view with its last two dimensions exchanged: (…, tokens, channels) or (…, channels, taps).
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);

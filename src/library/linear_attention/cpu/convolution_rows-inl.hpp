@@ -18,7 +18,7 @@
 #include "library/core/gate_functions-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
-// Every element of y is computed with the same operations: start with the bias, then one multiply-add per tap j, in
+// Every element of y is computed with the same operations: start with the bias, then add one product per tap j, in
 // ascending order. Results are therefore bitwise identical in any layout, block or call.
 
 HWY_BEFORE_NAMESPACE();
@@ -26,11 +26,11 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Number of rows (tokens) in a strip. If vectors run along channels, the taps stay in registers for a whole strip.
 /// Strips of 8 rows take 1.2 times as long if rows lie a multiple of 4 KiB apart: all rows then map to one set of the
-/// L1 cache, and exceed it.
+/// L1 cache, which holds fewer than a strip reads.
 inline constexpr std::int64_t kStripRows = 4;
 
 /// Operands of the convolution. Each row has n elements; n is a multiple of kLanes. Strides are in elements. Row r of y
-/// depends on rows r … r + K − 1 of x.
+/// depends on rows r … r + K − 1 of x, where K is the number of taps.
 template <typename T, typename Stored>
 struct ConvolvedRows {
   const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
@@ -101,8 +101,8 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
 }
 
-/// Operands of the backward pass for a strip of tokens t … t + rows. s is the sum before the activation, and ds its
-/// gradient. Each row has n elements; n is a multiple of kLanes.
+/// Operands of the backward pass for a strip of tokens t … t + rows. K is the number of taps, s the sum before the
+/// activation, and ds the gradient of s. Each row has n elements; n is a multiple of kLanes.
 template <typename T, typename Stored>
 struct GradientRows {
   const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
@@ -115,7 +115,7 @@ struct GradientRows {
   std::int64_t x_stride;
   const Stored* dy;  ///< rows from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u needs ds of tokens u … u + K − 1
+  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u is a sum over ds of tokens u … u + K − 1
   std::int64_t dx_stride;
   std::int64_t rows;
   std::int64_t skipped;  ///< number of rows at the start of dx that are not written
@@ -124,9 +124,9 @@ struct GradientRows {
 };
 
 /// Computes a strip of the backward pass, one vector of channels at a time. Keeps K rows of x and of ds in registers.
-/// For each token t in order:
-///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[t − (K − 1) + j]),  dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
-///   sums[j] += ds[t] · x[t − (K − 1) + j],  sums[K] += ds[t].
+/// For each token t in order, with u = t − (K − 1), the first token that reaches the sum of t:
+///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[u + j]),  dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
+///   sums[j] += ds[t] · x[u + j],  sums[K] += ds[t].
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   constexpr std::int64_t kPast = K - 1;
@@ -247,8 +247,8 @@ struct TapKernels {
   /// The other storage type that the kernels support: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
-  /// `strip` computes kStripRows rows, and `row` one row, with vectors of channels. `tokens` computes one channel with
-  /// vectors of tokens.
+  /// `strip` computes kStripRows rows and `row` computes one row, both with vectors of channels. `tokens` computes one
+  /// channel with vectors of tokens.
   Convolve<T> strip, row, tokens;
   Convolve<Half> half_strip, half_tokens;
   void (*gradient_rows)(const GradientRows<T, T>&);
@@ -276,7 +276,7 @@ const TapKernels<T>& tap_kernels(std::int64_t K) {
   return kTable[static_cast<std::size_t>(K - kMinTaps)];
 }
 
-/// Computes `count` rows of y, for any count.
+/// Computes `count` rows of y. `count` need not be a multiple of kStripRows.
 template <typename T>
 void convolve_all_rows(const TapKernels<T>& kernels, ConvolvedRows<T, T> rows, std::int64_t count) {
   const auto advance = [&rows, &count](std::int64_t by) {

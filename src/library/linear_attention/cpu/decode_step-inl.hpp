@@ -29,9 +29,9 @@ struct DecodeToken {
 };
 
 /// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. F is the decay, and u = v or,
-/// with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). Unlike a scan, does not copy the state into column blocks: the copy
-/// pays only for many tokens. Reads S_0 in memory order, and twice with the delta rule; the second read mostly hits the
-/// L2 cache.
+/// with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). Unlike a scan, does not copy the state into column blocks, because
+/// the copy pays only for many tokens. Reads S_0 in memory order. With the delta rule, reads S_0 twice; the second read
+/// mostly hits the L2 cache.
 template <typename T>
 class DecodeStep {
  public:
@@ -53,7 +53,7 @@ class DecodeStep {
   DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* x)
       : token_(token), columns_(columns), outputs_(outputs), x_(x) {}
 
-  /// Reads S_0 from `from`; S_0 is 0 if `from` is absent. Writes S to `to`, unless `to` is null.
+  /// Reads the state S_0 from `from`; an absent `from` stands for zeros. Writes S to `to`, unless `to` is null.
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
     std::fill_n(x_ + columns_.first, columns_.count, T{0});
@@ -83,7 +83,8 @@ class DecodeStep {
       return Row::load(rows.template at<T>(i, at, kTile * kLanes<T>));
     }
 
-    /// Adds the tile's part of (F ∘ S_0)ᵀ k, the sum over rows first … end, to x.
+    /// Adds Σ_d F_d S_0(d, x) k_d over rows d = first … end to the tile's elements of x. Over all rows, this is (F ∘
+    /// S_0)ᵀ k.
     HWY_INLINE void read(const HeadRows<const void>& from, std::int64_t first, std::int64_t end) const {
       const Tag<T> d;
       Row sum = Row::load(step.x_ + at);

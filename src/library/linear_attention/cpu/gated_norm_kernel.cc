@@ -23,7 +23,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of tokens and heads in a tile. dweight is a sum of the tiles' sums, so its last bits depend on these sizes.
+/// Number of tokens and heads in a tile. dweight is first summed within each tile, and then over tiles. The last bits
+/// of dweight therefore depend on these sizes.
 inline constexpr std::int64_t kTileTokens = 32;
 inline constexpr std::int64_t kTileHeads = 32;
 
@@ -147,8 +148,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Normalises the rows of a tile without copying them, four at a time. The CPU can then compute the square root in
-  /// one row's scale while it sums the squares of the next row.
+  /// Normalises the rows of a tile without copying them, four at a time. The CPU then computes the square root for one
+  /// row's scale while it sums the squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;

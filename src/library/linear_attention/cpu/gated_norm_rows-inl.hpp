@@ -69,17 +69,18 @@ HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(sum0, sum1), hn::Add(sum2, sum3))));
 }
 
-/// The scale 1/rms of a row. Usually it is `factor`, and `exponent` is 0. If squares of the row would overflow or
-/// underflow, scale_row() multiplies the stored row by 2^exponent. `factor` is then the scale of the stored row, and
-/// factor · 2^exponent that of the original row.
+/// The scale 1/rms of a row.
+/// Usually the scale is `factor`, and `exponent` is 0. If squares of the row would overflow or underflow, scale_row()
+/// multiplies the stored row by 2^exponent. `factor` is then the scale of the stored row, and factor · 2^exponent is
+/// that of the original row.
 template <typename T>
 struct RowScale {
   T factor = 0;
   int exponent = 0;
 };
 
-/// Computes the scale of a row of D features from `sum`, the sum of their squares. Returns false if squares overflowed,
-/// or lost precision by underflow. The caller must then use scale_row().
+/// Computes the scale of a row of D features from `sum`, the sum of the squared features. Returns false if a square
+/// overflowed, or if squares lost precision by underflow. The caller must then use scale_row().
 template <typename T>
 HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale) {
   constexpr double kLeast = sizeof(T) == 4 ? 0x1p-100 : 0x1p-960;

@@ -19,7 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the decay factors F of one step, `of_step`, for the columns of a block that starts at column `first`.
+/// Returns the decay factors F for the columns of a block that starts at column `first`. `of_step` points to the
+/// factors of one step.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step, std::int64_t first) {
   if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first);
@@ -39,8 +40,8 @@ class KeyScans {
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Scans the blocks of a piece for all states of the unit. One task scans all states, because states that share a
-  /// head of q or k add to the same rows of dq or dk.
+  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all states,
+  /// because states that share a head of q or k add to the same rows of dq or dk.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     clear_gradients();
@@ -98,9 +99,9 @@ class KeyScans {
     }
   }
 
-  /// Runs scans 3 and 4 on each chunk, from the last chunk to the first. The gradient of a decay needs the product of
-  /// the state before a token and the gradient of this state. Scan 3 saves the states of the chunk. Scan 4 computes the
-  /// gradients and multiplies them by the saved states.
+  /// Runs scans 3 and 4 on each chunk, from the last chunk to the first. The gradient of a decay needs the elementwise
+  /// product of the state before a token and this state's gradient. Scan 3 saves the states of the chunk. Scan 4
+  /// computes the gradients and multiplies them by the saved states.
   void run_by_chunks() {
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
@@ -151,15 +152,15 @@ class KeyScans {
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Returns the vector that step n multiplies the state by before it updates the state: β du in scan 3, u in scan 4.
-  /// If n is beyond the last step, returns the vector of the last step.
+  /// Returns the vector whose product with the state step n needs before it updates the state: β du in scan 3, u in
+  /// scan 4. If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? dvalue(token) : update(token);
   }
 
-  /// Returns k or q of step n divided by the decay factors F, as the step adds it to the stored state.
+  /// Returns k or q of step n divided by the decay factors F. In this form the step adds it to the stored state.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                  std::int64_t first) const {
@@ -183,7 +184,7 @@ class KeyScans {
     p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
   }
 
-  /// Runs scan 4 over a chunk of one block. Each token adds kAdds outer products to the state's gradient.
+  /// Runs scan 4 over a chunk of one block. Each token adds kAdds outer products to dS, the state's gradient.
   template <Copies kCopies, int kAdds, std::int64_t kVectors>
   void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     scan<Direction::reverse, kCopies>(block, first, chunk,
@@ -193,8 +194,8 @@ class KeyScans {
   }
 
   /// Calls visit(count, step, returned) for the steps of a chunk, where `count` is the number of steps as an
-  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds the
-  /// products of the state, as it is before `step`, with the read_of() vectors of the next two steps. Finally
+  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds two
+  /// products of the state before `step`: with the read_of() vectors of `step` and of the step after it. Finally
   /// multiplies the block by F.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -214,9 +215,10 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state, and then
-  /// multiplies the state by dy. With Copies::written, the block's copy n holds the state before step n; the states
-  /// after the steps go to copies n + 1 … n + kTokens.
+  /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state S, and then adds
+  /// S dy to dq.
+  /// With Copies::written, the block's copy n holds the state before step n; the states after the steps go to copies n
+  /// + 1 … n + kTokens.
   template <Copies kCopies, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
@@ -245,9 +247,10 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 4 on a block of the state's gradient, beginning with step n. Each step adds the outer
-  /// product dy qᵀ to the gradient and, with a delta rule (kAdds = 2), −β du kᵀ. With Copies::multiplied, each step
-  /// also multiplies the gradient by the state that scan 3 saved, which yields the gradient of the decay.
+  /// Runs kTokens steps of scan 4 on a block of dS, the state's gradient, beginning with step n. Each step adds the
+  /// outer product dy qᵀ to dS and, with a delta rule (kAdds = 2), −β du kᵀ.
+  /// With Copies::multiplied, each step also computes the gradient of the decay: it sums the elementwise product of dS
+  /// and the state that scan 3 saved.
   template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
   HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                                 std::int64_t n, Row<kVectors>* returned) {
@@ -276,9 +279,9 @@ class KeyScans {
     }
   }
 
-  /// Returns the product of the state before step n + t with the step's vector read_of(). `returned` is the product
-  /// with the stored state before step n. For t = 1, first applies the rescaling and the update of step n. Finally
-  /// multiplies by F.
+  /// Returns the product of the state before step n + t with read_of(n + t). `returned` is the product of the same
+  /// vector with the stored state before step n. For t = 1, first applies the rescaling and the update of step n to
+  /// this product. Finally multiplies it by F.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                          std::int64_t first) const {
@@ -308,9 +311,9 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of all query heads that share this state, except the first head. Its first pass also
-  /// does the pending rescaling of the block. Returns the rescaling that remains: `rescaling` if there was no pass,
-  /// else none.
+  /// Adds the outer products dy qᵀ of all query heads that share this state, except the first head. The first of these
+  /// heads also does the pending rescaling of the block. Returns the rescaling that is still pending: `rescaling` if
+  /// there is only one head, else none.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -326,7 +329,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// Subtracts `read` = e^{g_t} S_{t−1} β_t du_t from dk with a delta rule, otherwise does nothing.
+  /// Subtracts `read` from dk with a delta rule, otherwise does nothing. `read` is e^{g_t} S_{t−1} β_t du_t.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
@@ -346,8 +349,8 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. dS_t includes the token's own outer products q dyᵀ, but `read` does not: first adds q (dy · u)
-  /// to it for each query head.
+  /// Adds dS_t u to dk. dS_t includes the token's own outer products q dyᵀ, but `read` does not. Therefore first adds q
+  /// (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)
@@ -358,8 +361,9 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Writes the gradient of the decay at step n of the reverse scan. `product` is the sum over features of v of the
-  /// stored state before the token times its stored gradient. Multiplies it by the decay factors F of both.
+  /// Writes the gradient of the decay at step n of the reverse scan. `product` is the elementwise product of the stored
+  /// state before the token and its stored gradient, summed over features of v. Multiplies `product` by the decay
+  /// factors F of the state and of the gradient.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;
@@ -368,7 +372,7 @@ class KeyScans {
     product.store(unit_.buffers.ddecays.at(g_, token, first));
   }
 
-  /// Returns the decay factors F at step n, after any rescaling.
+  /// Returns the decay factors F after step n has rescaled: 1 if the step rescales, otherwise F at step n.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;

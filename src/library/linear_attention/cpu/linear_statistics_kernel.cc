@@ -25,8 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses another thread only for at
-/// least 2^14 multiply-adds, because waking it takes as long.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses a further thread only for
+/// each further 2^14 multiply-adds, because waking a thread takes as long.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
@@ -61,8 +61,8 @@ struct WeightsScratch {
   View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Computes the weights of some tiles of queries, on one thread. It is the Sink of its QueryWalk, which passes it the
-/// weights of each step.
+/// Writes the weights and states of the chosen queries of a tile, on one thread. QueryWalk computes them: it passes
+/// each step's weights to this class, its Sink.
 template <typename T>
 class WeightsWorker {
  public:
@@ -182,8 +182,8 @@ struct TileScratch {
   View<double, 2> sums;  ///< (kWalkSums, columns)
 };
 
-/// Computes those figures that depend on every weight of a query, for some tiles of queries on one thread. It is the
-/// Sink of its QueryWalk, which passes it the weights. Sums within a chunk have type T; sums of chunks have type
+/// Computes the figures that depend on every weight of a query, for tiles of queries, on one thread. QueryWalk computes
+/// the weights and passes them to this class, its Sink. Sums within a chunk have type T; sums of chunks have type
 /// double.
 template <typename T>
 class TileWorker {

@@ -15,9 +15,9 @@
 #include "library/linear_attention/linear_statistics.hpp"
 
 // A walk computes the attention weights of a tile of queries. The vectors r of the queries
-// (linear_attention_statistics.hpp) are the columns of a matrix R (D × queries). From the last token to the first,
-// token j yields the weights a_j = β_j Rᵀ k_j and updates R to e^{g_j} ∘ (R − k_j a_jᵀ), as the reverse scan updates a
-// state's gradient.
+// (linear_attention_statistics.hpp) are the columns of a matrix R (D × queries). A walk visits the tokens from the last
+// to the first. Token j yields the weights a_j = β_j Rᵀ k_j and updates R to e^{g_j} ∘ (R − k_j a_jᵀ), as the reverse
+// scan updates a state's gradient.
 //
 // Columns are independent, so a block of columns walks through all tokens while it stays in the L1 cache. Decays are
 // factors F as in scan_operands-inl.hpp. When the walk reaches token t, it sets the columns of the queries at t to
@@ -43,15 +43,17 @@ struct QueryWalkBuffers {
         tokens(ws.take<std::int64_t>("tokens", queries)) {}
 
   DecayFactors<T> factors;
-  std::int64_t padded;      ///< number of columns, rounded up to whole blocks
-  View<T, 1> columns;       ///< the matrix R divided by the decay factors F, stored block by block
-  View<T, 2> keys;          ///< (kChunk,D) k
-  View<T, 2> reads;         ///< (kChunk,D) k times the decay factors before any rescaling
-  View<T, 2> second_reads;  ///< (kChunk,D) `reads`, with the rescaling of the first token in the second of a pair
-  View<T, 2> adds;          ///< (kChunk,D) k divided by the decay factors after any rescaling
-  View<T, 1> betas;         ///< (kChunk)
-  View<T, 1> overlaps;      ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
-  View<T, 1> query;         ///< (D)
+  std::int64_t padded;  ///< number of columns, rounded up to whole blocks
+  View<T, 1> columns;   ///< the matrix R divided by the decay factors F, stored block by block
+  View<T, 2> keys;      ///< (kChunk,D) k
+  View<T, 2> reads;     ///< (kChunk,D) k ∘ F of each token, as in DecayFactors::times_before()
+  /// (kChunk,D) `reads` for walks that process steps n and n + 1 together. Row n + 1 then includes the factor by which
+  /// step n rescales, because both products use the columns before step n.
+  View<T, 2> second_reads;
+  View<T, 2> adds;      ///< (kChunk,D) k / F of each token, as in DecayFactors::times_inverse()
+  View<T, 1> betas;     ///< (kChunk)
+  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
+  View<T, 1> query;     ///< (D)
   View<std::int64_t, 1> tokens;  ///< for each column, the token of its query; ascending
 };
 
@@ -84,8 +86,8 @@ class QueryWalk {
     }
   }
 
-  /// Copies column c after the walk. The column is then r_t, the vector whose product with the initial state S_0 is
-  /// part of y.
+  /// Copies column c after the walk. For the query at token t, the column then is r_t; S_0ᵀ r_t is the initial state's
+  /// part of y_t.
   void copy_column(std::int64_t c, std::int64_t count, T* to) const {
     for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
       if (c < columns.first || c >= columns.first + columns.count) return;
@@ -98,8 +100,8 @@ class QueryWalk {
     std::int64_t first, end;
   };
 
-  /// Calls visit(block, columns) for each block, with those of its columns that hold a query. All blocks have the same
-  /// width, because the width determines the order of additions.
+  /// Calls visit(block, columns) for each block, where `columns` are the block's columns that hold a query. All blocks
+  /// have the same width, because the width determines the order of additions.
   template <class Visit>
   HWY_INLINE void for_blocks(std::int64_t count, const Visit& visit) const {
     const std::int64_t padded = round_up(count, kMostVectors * kLanes<T>);
@@ -181,8 +183,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights β_n Rᵀ k_n of step n to the sink, where `read` is Rᵀ k_n. With the delta rule (kAdds = 1), also
-  /// lets the pass subtract k_n times the weights from the stored R̃, at its token t.
+  /// Passes the weights β_n Rᵀ k_n of step n to the sink, where `read` is Rᵀ k_n. With the delta rule (kAdds = 1), the
+  /// pass then subtracts k_n times the weights from R, as its update number t.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -209,7 +211,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // reads[1] lacks the first token's update of R, which this adds.
+      // reads[1] was computed without the first token's update of R. This adds that update's product with the key.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

@@ -23,7 +23,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of rows in a block. dweight and dbias are sums of the blocks' sums, so their last bits depend on this size.
+/// Number of rows in a block. dweight and dbias are first summed within each block, and then over blocks. Their last
+/// bits therefore depend on this size.
 inline constexpr std::int64_t kSumRows = 256;
 inline constexpr TaskSizes kChannelsTasks{kSumRows, kSumRows, 64, 512};
 inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
@@ -124,8 +125,8 @@ class ConvolutionGradientWorker {
   /// the K − 1 rows of the old state if t is 0 and dstate is requested, otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens t … t + rows. is_own is false for tokens after the end of the block. They belong to another
-  /// block, but dx of this block's last tokens depends on them.
+  /// A strip of tokens t … t + rows. `is_own` is false for tokens after the end of the block. Such tokens belong to
+  /// another block, but dx of this block's last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
     bool is_own;

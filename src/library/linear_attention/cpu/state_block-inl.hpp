@@ -83,7 +83,7 @@ struct BlockRow {
   HWY_INLINE void add(const BlockRow& other) {
     for (std::int64_t c = 0; c < kVectors; ++c) at[c] = hn::Add(at[c], other.at[c]);
   }
-  /// Returns the sum of kMostVectors / kVectors rows.
+  /// Returns rows[0] + rows[1] + …, the sum of kMostVectors / kVectors rows.
   static HWY_INLINE BlockRow sum_of(const BlockRow* rows) {
     BlockRow sum = rows[0];
     for (std::int64_t p = 1; p < kMostVectors / kVectors; ++p) {

@@ -60,9 +60,9 @@ struct StateScratch {
   View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled to largest magnitude 1
 };
 
-/// Computes the figures of some states, on one thread. To this end it updates two additional columns of a state. The
-/// value v of the column `first` is 1 at the first token and 0 at the others: q · first is the weight of the first
-/// token. The value of the column `all` is 1 at every token: q · all is the sum of the weights.
+/// Computes the figures of some states, on one thread. For this it updates two additional columns of a state.
+/// The value v of the column `first` is 1 at the first token and 0 at the others. q · first is then the weight of the
+/// first token. The value of the column `all` is 1 at every token. q · all is then the sum of the weights.
 template <typename T>
 class StateFigures {
  public:
@@ -77,7 +77,7 @@ class StateFigures {
 
  private:
   struct Gates {
-    TokenSum decays, logarithms, betas;  // sums over tokens, and over features if each has a decay
+    TokenSum decays, logarithms, betas;  // sums over tokens; also over features, if each feature has a decay
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {

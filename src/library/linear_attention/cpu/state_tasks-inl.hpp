@@ -28,10 +28,12 @@ struct StateTask {
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    // Dividing a state has a cost: each task packs the tokens again, which is a seventh of the work of a whole state.
+    // A task packs the tokens of a state, even if it computes only some of its columns. Packing is a seventh of the
+    // work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // A thread needs at least this many state elements to process. Waking it for fewer takes longer than the work.
+    // A further thread is used only for each further kLeastPerThread updates of state elements. Waking a thread for
+    // fewer takes longer than the work.
     constexpr double kLeastPerThread = 1 << 12;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;

@@ -17,10 +17,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Writes one row of dq or dk. x is the row of q or k. `row` = factor · x̂ is the row that the scans used, with x̂ = r
-/// x if the problem normalises and x̂ = x if not. r = 1/√(Σ x² + eps) is `norm`, and `gradient` is the gradient of
-/// `row`. Then dx = factor · r (gradient − x̂ Σ x̂ ∘ gradient) if the problem normalises, otherwise dx = factor ·
-/// gradient. `scratch` has D elements.
+/// Writes one row dx of dq or dk, where x is the row of q or k.
+/// If the problem normalises, the scans used `row` = factor · x̂, where x̂ = norm · x and norm = 1/√(Σ x² + eps). Then
+/// dx = factor · norm (gradient − x̂ Σ x̂ ∘ gradient), where `gradient` is the gradient of `row`.
+/// Otherwise row = factor · x, and dx = factor · gradient. `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
                         std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {

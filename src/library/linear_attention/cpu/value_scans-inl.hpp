@@ -150,8 +150,8 @@ class ValueScans {
     for (std::int64_t n = 0; n < 2; ++n) sums[n] = read_block(block, b_.key_reads.at(std::min(n, chunk.count - 1)));
   }
 
-  /// Sets the vectors k ∘ F that the pass multiplies the state by for steps n and n + 1. After the end of the chunk,
-  /// repeats the chunk's last vector; nobody uses its results.
+  /// Sets the vectors k ∘ F that the pass multiplies by the state for steps n and n + 1. After the end of the chunk,
+  /// sets the chunk's last vector again; results for it are not used.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
@@ -246,9 +246,9 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the outer products q dyᵀ of all query heads that share this state, except the first head. Its first pass also
-  /// does the pending rescaling of the block. Returns the rescaling that remains: `rescaling` if there was no pass,
-  /// else none.
+  /// Adds the outer products q dyᵀ of all query heads that share this state, except the first head. The first of these
+  /// heads also does the pending rescaling of the block. Returns the rescaling that is still pending: `rescaling` if
+  /// there is only one head, else none.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
                                          const StateColumns& columns, const Chunk& chunk, std::int64_t n,

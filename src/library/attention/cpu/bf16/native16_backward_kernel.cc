@@ -30,13 +30,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands for a square of kSquare queries by kSquare keys, and where its weights P and score gradients ds are stored.
+/// Operands of P and ds for a square of kSquare queries by kSquare keys, and the addresses at which P and ds are
+/// stored.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)
-  const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null
+  const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null without softcap
   const float* lse;        ///< log-sum-exp of each query's scores, (kSquare)
-  const float* rest;       ///< what rounding dropped from each lse, (kSquare)
+  const float* rest;       ///< rounding errors of `lse`, (kSquare)
   const float* delta;      ///< (kSquare)
   BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
@@ -45,7 +46,8 @@ struct GradientSquare {
   std::int64_t ld;
 };
 
-/// Interleaves two rows of a square (queries 2n and 2n + 1) and stores 16 keys in each of two panels.
+/// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys. Stores 16 of the keys in each of two
+/// panels.
 /// key_column() tells which keys a panel receives.
 HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i even, __m512i odd) {
   _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
@@ -163,7 +165,7 @@ class Native16BackwardWorker {
                             scratch_.packing);
   }
 
-  /// Packs q and do (the gradient of the ungated output) of a query tile, each plain and transposed.
+  /// Packs q and do (the gradient of the ungated output) of a query tile, each as it is and transposed.
   /// Also computes lse, Δ − dlse and dz, adds up the tile's contribution to dsinks, and clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
@@ -172,7 +174,7 @@ class Native16BackwardWorker {
     float* lse = shared_.lse.at(batch);
     float* rest = shared_.lse_rest.at(batch);
     float* delta = shared_.delta.at(batch);
-    // Pads the last square with zero rows and lse = ∞, so that P = 0 in them.
+    // Pads the tile to a multiple of kSquare queries with zero rows and lse = ∞, so that P = 0 in them.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(rest + n, rest + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
@@ -244,8 +246,8 @@ class Native16BackwardWorker {
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Returns the columns of the key block that contain all keys visible to tile rows r … r + kSquare, rounded to whole
-  /// squares.
+  /// Returns the columns of the key block that contain all keys visible to tile rows r … r + kSquare, extended to
+  /// multiples of kSquare.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
     const std::int64_t i = t.i0 + r;
     const KeyRange seen = t.visibility.rows(i, i + std::min(kSquare, t.rows - r));
@@ -255,7 +257,7 @@ class Native16BackwardWorker {
     return {begin / kSquare * kSquare, whole_squares(end)};
   }
 
-  /// Computes P and ds of the tile for the columns that squares_of() returns, with zeros for hidden keys.
+  /// Computes P and ds of the tile for the columns of squares_of(), with zeros for hidden keys.
   /// Returns false if no query of the tile sees a key of the block.
   bool score_tile(const Tile& t) const {
     bool any = false;

@@ -28,7 +28,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass with bf16 products, in strips of kSquare rows. BackwardPlan is its f32 counterpart.
 struct Native16BackwardPlan {
-  static constexpr bool kMayHaveDbias = false;  ///< calls with dbias take another route
+  static constexpr bool kMayHaveDbias = false;  ///< false: another kernel computes calls with dbias
   static constexpr std::int64_t kTile = kQueryTile;
   /// Number of keys per block. Larger blocks read queries and dq less often from outer caches.
   /// The f32 kernel uses half as many keys, because its products take at least twice as long.
@@ -105,13 +105,14 @@ struct Native16BackwardScratch {
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
   }
 
-  View<float, 2> squares;          ///< for two squares, each queries by keys: scores, and do vᵀ
-  View<BFloat16, 2> weight_pairs;  ///< P of a tile, packed: one query per row, PairPanels of 16 keys
+  View<float, 2> squares;          ///< scores and do vᵀ (queries by keys) for two squares, (4, kSquare · kSquare)
+  View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, one query per row
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
-  View<float, 2> dk_t, dv_t;  ///< dk and dv of the thread's key block, transposed; key j is in column key_column(j)
-  View<float, 2> turned;      ///< rows of dk or dv, transposed from dk_t or dv_t
-  View<BFloat16, 2> packing;  ///< scratch: strided rows are copied here before packing
+  /// dk and dv of the thread's key block, transposed; key j of the block is in column key_column(j)
+  View<float, 2> dk_t, dv_t;
+  View<float, 2> turned;                         ///< rows of dk or dv, transposed from dk_t or dv_t
+  View<BFloat16, 2> packing;                     ///< scratch: strided rows are copied here before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for the rows of one query
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one of key bias
@@ -147,7 +148,7 @@ struct Native16BackwardBuffers {
   View<float, 3> dq;                   ///< dq before it is scaled, (packed tiles, tile_rows, D_padded)
   View<float, 2> lse, lse_rest;    ///< lse in units of log2(e), and what rounding dropped, (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn that adds to dq next (Turnstile)
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
   View<std::byte, 2> scratch;      ///< memory for each thread's Native16BackwardScratch, (threads, bytes)

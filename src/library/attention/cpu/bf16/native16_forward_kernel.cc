@@ -29,7 +29,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Columns of a strip's scores, and where their softmax weights are stored.
+/// Columns of the scores of a strip of query rows, and the address at which their softmax weights are stored.
 struct StripScores {
   const float* scores;  ///< (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;

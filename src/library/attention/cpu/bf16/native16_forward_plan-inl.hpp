@@ -27,12 +27,13 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the forward pass with bf16 products, in strips of kSquare rows. ForwardPlan is its f32 counterpart.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< calls with gate_threshold take another route
+  static constexpr bool kMaySelect = false;  ///< false: another kernel computes calls with gate_threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
   static constexpr std::int64_t kStripRows = kSquare, kBandRows = kSquare;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;   // padded by a cache line, to vary cache sets by row
+  // padded by a cache line, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;
   static constexpr std::int64_t kWeightStride = kBlock + 32;  // row stride of the weights, in bf16 elements
   static_assert(kTile % kSquare == 0 && kBlock % kSquare == 0);
 
@@ -80,7 +81,7 @@ struct Native16ForwardScratch {
   }
 
   View<BFloat16, 2> queries;   ///< packed queries of the tile, (kTile, D_padded)
-  View<float, 2> scores;       ///< scores of one strip against one key block
+  View<float, 2> scores;       ///< scores of one strip of queries against one key block
   View<BFloat16, 2> weights;   ///< exponentials of the scores, rounded to bf16
   View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<float, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
@@ -100,8 +101,8 @@ struct Native16ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16ForwardScratch>(plan));
   }
 
-  View<BFloat16, 2> keys;      ///< (packed panels, two PairPanels of 16 keys)
-  View<BFloat16, 2> values;    ///< (packed panels, kSquare · Dv_padded): one PairPanels for each key block
+  View<BFloat16, 2> keys;      ///< packed k, (packed panels, two PairPanels of 16 keys)
+  View<BFloat16, 2> values;    ///< packed v, (packed panels, kSquare · Dv_padded); each key block is one PairPanels
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<std::byte, 2> scratch;  ///< memory for each thread's Native16ForwardScratch, (threads, bytes)
 };

@@ -19,7 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of query head h that the backward pass needs for each query before the products: gradients, outputs and gates.
+/// Rows of query head h that the backward pass needs for each query before the matrix products: gradients, outputs and
+/// gates.
 struct QueryRows {
   QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
       : dy(query_rows(p.incoming.dy, sequence, head)),

@@ -23,9 +23,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Lists the key blocks of a batch in the order in which threads take them.
-/// Turnstiles require ascending order of the blocks of a head and, for each block index, of the heads of a sequence.
-/// Spreads the blocks of each head over the whole list, so that threads work on different heads and rarely wait.
-/// Heads with one block come last, to balance the load.
+/// Threads that add to the same dq or dbias wait for each other (Turnstile). The blocks of a head must therefore be in
+/// ascending order. So must the heads of a sequence, for each block index.
+/// Spreads the blocks of each head over the whole list, so that threads work on different heads and rarely wait. Heads
+/// with one block come last, to balance the load.
 inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;
@@ -51,13 +52,14 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
 
 /// Performs one thread's work on a batch of heads, in three stages: packs keys and prepares queries; computes each key
 /// block against the queries that see it; writes dq.
-/// `next_block` is shared by all threads and must be 0 at first.
+/// `next_block` is the next key block that a thread takes. All threads share it, and it must be 0 at first.
 template <class Worker, class Plan, class Buffers>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadCounts& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
-  // Selects the head in the worker, then calls visit(query head of the group, tile).
+  // Calls visit(g, tile) for each query tile of the batch: tile number `tile` of query head g of a group. First selects
+  // the group's key/value head in the worker.
   const auto on_query_tiles = [&](const auto& visit) {
     team.in_turn(batch.tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
@@ -122,7 +124,7 @@ void run_backward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a backward pass over the sequences of `list` in `slot`. run_backward() will perform it.
+/// Plans a backward pass over the sequences of `list`, and stores the plan in `slot`. run_backward() carries it out.
 template <class Worker, class Plan, class Buffers>
 void plan_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                    WorkSlot& slot) {

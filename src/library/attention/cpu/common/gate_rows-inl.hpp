@@ -96,7 +96,7 @@ struct GateRowOperands {
   T* dz;        ///< out: gradient of the gate logits; not written without a gate
 };
 
-/// Computes gate_rows_backward() for one row and a known gate function, and returns Δ.
+/// Computes gate_rows_backward() for one row and the gate function `gate`, and returns Δ.
 template <typename T, class Gate>
 HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
@@ -127,10 +127,10 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
   return hn::GetLane(hn::SumOfLanes(d, delta));
 }
 
-/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r].
-/// Rows have n elements, a multiple of the number of lanes.
-///   mul: do = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
-///   add: do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
+/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r]. Rows have n
+/// elements, a multiple of the number of lanes. g is the gate function at the logits z, and g′ its derivative.
+///   mul: y = o ∘ g, do = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
+///   add: y = o + g, do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
 template <typename T, class RowOf>
 HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op,
                                    T* HWY_RESTRICT deltas) {

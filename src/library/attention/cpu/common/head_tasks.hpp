@@ -12,19 +12,20 @@
 
 namespace headgate {
 
-/// Largest packed size of a head, in bytes, that stays in the second-level cache of one thread.
+/// Largest size of a head's packed operands, in bytes, that stays in the second-level cache of one thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Returns the largest packed head size, in bytes, at which one head per thread fits the third-level cache together.
+/// Returns a limit in bytes for a head's packed operands. Up to this limit, the third-level cache holds one head per
+/// thread.
 /// The result is between 1 and 4 MiB; these limits were measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
 /// Returns true if each thread should compute whole key/value heads by itself.
-/// This requires that no head has more than `most_bytes` packed bytes.
-/// For an even load, each thread's share of the packed bytes must also be at least four times the largest head.
-/// A thread then packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
+/// The packed operands of a head must then take at most `most_bytes` bytes. Those of all heads, divided by `threads`,
+/// must take at least four times the bytes of the largest head, to balance the load.
+/// A thread packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
   return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
@@ -34,7 +35,8 @@ inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_by
 /// Returns true if a head of `bytes` packed bytes leaves room in the second-level cache for the rows of the next head.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 
-/// Returns how many heads a thread takes at a time when heads are tasks: 1 to 8, growing with the heads per thread.
+/// Returns how many consecutive heads a thread takes at a time if heads are tasks: 1 to 8, growing with the number of
+/// heads per thread.
 inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
   constexpr std::int64_t kTurns = 32, kMost = 8;
   const std::int64_t share = heads / (kTurns * threads);
@@ -79,13 +81,13 @@ void for_each_batch(const Team& team, Batch& batch, const Compute& compute, cons
 }
 
 /// Calls visit(n) once for each n < count, over all threads. Calls start in ascending order, as Turnstile requires.
-/// Ends without a barrier. `next` is shared by all threads and must be 0 at first.
+/// Ends without a barrier. `next` is the next n. All threads share it, and it must be 0 at first.
 template <class Visit>
 void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
                        const Visit& visit) {
   for (;;) {
-    // After cancellation no further call starts.
-    // Started calls leave no gap, because each may wait for those before it.
+    // After cancellation, no further call starts.
+    // No call before a started one is skipped, because a call may wait for all calls before it.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

@@ -33,9 +33,9 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
   bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
-  std::int64_t done = 0;     ///< columns before `done` hold exponentials already
+  std::int64_t done = 0;     ///< columns before `done` already hold exponentials instead of scores
   T start[kRows];  ///< minus the running maxima; −∞ in padding rows, so that these change no sum or maximum
-  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents in the block, one per lane
+  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents (score minus running maximum) in the block, one per lane
   HWY_ALIGN T seen[kRows * kLanes<T>];  ///< with max_logit: largest exponents of each row, one per lane
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
@@ -84,7 +84,7 @@ class OnlineSoftmax {
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
       : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
-  /// Initialises `rows` rows of head h. The first `count` rows are queries, and query(r) is the query of row r.
+  /// Initialises `rows` rows of head h. Row r is query query(r) for r < count, otherwise padding.
   /// With a sink, the maximum starts at the sink's logit and the sum at 1.
   template <class Query>
   HWY_NOINLINE void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
@@ -120,7 +120,7 @@ class OnlineSoftmax {
   // Otherwise raise_maxima() finds the largest scores in memory.
 
   /// Begins a key block. With `lazy`, keeps the running maxima if all rows of the strip have one.
-  /// A row without one takes it from the block's first panel.
+  /// A row that has seen no key takes its maximum from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
     std::fill_n(s.largest, kLanes<T>, kHidden);
@@ -144,7 +144,8 @@ class OnlineSoftmax {
   }
 
   /// Adds the block's exponentials to the rows' sums.
-  /// If a score exceeds its running maximum by too much, first recomputes the block's scores and raises the maxima.
+  /// If a score exceeds its row's running maximum by more than kSlack, first recomputes the block's scores and raises
+  /// the maxima.
   template <std::int64_t kRows, class Kernel>
   void finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
     if (!s.near_maxima || !within_slack(s)) {
@@ -174,8 +175,8 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises the rows' largest scores to those that s.seen implies.
-  /// Exponents in s.seen are relative to the running maxima.
+  /// Raises largest_, the rows' largest scores, to the largest scores of the block: running maximum + largest exponent
+  /// in s.seen.
   template <std::int64_t kRows>
   void take_seen(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;

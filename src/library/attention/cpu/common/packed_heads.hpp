@@ -39,8 +39,8 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the numbers of tiles, blocks and panels for `places` buffers.
-  /// Each buffer has room for one head of size `largest`.
+  /// Sets the numbers of tiles, blocks and panels for `places` buffers. Each buffer has room for one key/value head of
+  /// size `largest`.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -60,7 +60,8 @@ struct PackedHeads {
   std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head, of blocks of one key/value head
   std::int64_t panels = 0;             ///< number of panels of keys of one key/value head
   std::int64_t tiles_before = 0;       ///< number of query tiles of one query head in all earlier sequences of the call
-  std::int64_t tile_blocks_before = 0;  ///< tiles · blocks of one head, summed over earlier sequences of the work list
+  /// number of tiles times number of blocks of one head, summed over earlier sequences of the work list
+  std::int64_t tile_blocks_before = 0;
   // Smallest number of a head, tile, block and panel in this part.
   // Numbers are consecutive through the parts of the batch.
   // Tiles are numbered by part, then query head, then tile.
@@ -72,8 +73,8 @@ struct PackedHeads {
     return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
   }
 
-  /// Return numbers in the batch: of the first panel and block of key/value head h, and of the first tile of query head
-  /// g of the head's group.
+  /// Return numbers that are unique in the batch: of the first panel and block of key/value head h, and of the first
+  /// tile of query head g of h's group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
@@ -106,7 +107,7 @@ struct HeadSurvey {
   HeadCounts largest;        ///< largest number of tiles, of blocks and of panels in one head
   double largest_bytes = 0;  ///< packed bytes of the largest head
   double all_bytes = 0;
-  std::int64_t tile_blocks = 0;  ///< tiles · blocks of one head, summed over all sequences
+  std::int64_t tile_blocks = 0;  ///< number of tiles times number of blocks of one head, summed over all sequences
 };
 
 /// Largest total size, in bytes, of the packed operands of one batch, unless one head alone exceeds it.
@@ -131,8 +132,8 @@ class HeadBatches {
     std::int64_t tile_blocks_before = 0;
   };
 
-  /// Returns the size of the next batch, which has no parts at the end of the list, and advances `cursor`.
-  /// Writes the batch's parts to `parts` unless null.
+  /// Returns the counts of the next batch, and advances `cursor` past it. At the end of the list, the batch has no
+  /// parts. Writes the batch's parts to `parts` unless null.
   HeadCounts next(Cursor& cursor, PackedHeads* parts) const {
     HeadCounts batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;

@@ -140,7 +140,7 @@ class KeyRows {
 
   std::int64_t page_, table_row_;
   ConstTensorView table_;
-  HeadRows<const void> rows_, scales_;  // rows of page 0 if k and v have pages
+  HeadRows<const void> rows_, scales_;  // rows of page 0 if k and v are stored in pages
   std::int64_t page_stride_, scale_page_stride_;
 };
 

@@ -59,9 +59,9 @@ class ScoreRules {
   ///   slope    receives the softcap's derivative 1 − tanh², n elements, unless null;
   ///   buffer   is scratch for 2 n elements.
   ///
-  /// Adds bias and key bias first, each in units of log2(e), and then their sum to the score.
-  /// This order matters: beside a bias of −10⁹, another one changes scores by up to 128.
-  /// Kernels for small heads use the same order, so that the passes agree.
+  /// First adds up bias and key bias, each in units of log2(e), and then adds their sum to the score. With a bias of
+  /// −10⁹ in f32, another order would change scores by up to 128. Kernels for small heads use the same order, so that
+  /// forward and backward pass compute equal scores.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(KeyRun{first}, s, slope, sequence, h, i, n, buffer);
@@ -93,7 +93,8 @@ class ScoreRules {
   /// Columns of consecutive keys, from key `first` on.
   struct KeyRun {
     std::int64_t first;
-    /// Returns position `at` minus that of key j. j converts from 32 bits in vectors.
+    /// Returns position `at` minus the position of column j's key. j is converted from 32 bits, because vector
+    /// instructions for this exist on all targets.
     T offset(std::int64_t at, std::int64_t j) const {
       return static_cast<T>(at - first) - static_cast<T>(static_cast<std::int32_t>(j));
     }

@@ -70,7 +70,7 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
 }
 
 /// Computes the `count` rows of a tile, in bands of `band` rows, against the key blocks that contain the keys `seen`.
-/// At each panel, the strips of a band take turns: after the first strip, the panel is in L1.
+/// All strips of a band process one panel before the next panel: the first strip brings it into L1.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
   using Plan = typename Kernel::Plan;
@@ -97,8 +97,7 @@ void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count
 }
 
 /// Returns the keys of block `number` that must be packed if queries see the keys `seen`.
-/// The range begins at the start of a panel.
-/// Other keys that no query sees are not read.
+/// The range is extended downwards to the start of a panel. It contains no key beyond seen.end.
 inline KeyRange packed_keys(const KeyRange& seen, std::int64_t number, std::int64_t block, std::int64_t panel) {
   return {std::max(number * block, seen.begin / panel * panel), std::min((number + 1) * block, seen.end)};
 }

@@ -16,7 +16,7 @@ namespace headgate {
 /// One sequence of a work list.
 struct ListedSequence {
   std::int64_t number = 0;        ///< number of the sequence in its problem
-  std::int64_t tiles_before = 0;  ///< tiles of kQueryTile queries of one head in all earlier sequences
+  std::int64_t tiles_before = 0;  ///< number of query tiles (kQueryTile queries) of one head in all earlier sequences
 };
 
 /// Returns how many tiles of kQueryTile queries hold T queries.
@@ -27,7 +27,7 @@ class WorkList {
  public:
   WorkList() = default;
   WorkList(const ListedSequence* entries, std::int64_t size) : entries_(entries), size_(size) {}
-  /// Lists all sequences of a problem. For a packed batch, tiles_before stays 0.
+  /// Lists all sequences of a problem. ListedSequence::tiles_before stays 0 for a packed batch.
   explicit WorkList(const Problem& problem)
       : size_(problem.sequences()), tiles_(problem.packed() ? 0 : query_tiles(problem.T)) {}
 

@@ -18,9 +18,8 @@ struct CpuTuning {
   ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory;
   ///   many_narrow   more query rows with keys of fewer bits.
   Requests few, many, many_narrow;
-  /// Least number of query rows (queries times heads) sharing bf16 keys at which scores use bf16 dot products, on CPUs
-  /// where these are fast.
-  /// With fewer rows, f32 products already keep up with memory.
+  /// Least number of query rows (queries times heads) per key at which scores of bf16 keys use bf16 dot products.
+  /// Applies to CPUs where these are fast. With fewer rows, f32 products already keep up with memory.
   std::int64_t least_dot_rows = 8;
 };
 
@@ -32,7 +31,7 @@ inline CpuTuning tuning_of_cpu() {
                             .least_dot_rows = 4};
   constexpr CpuTuning::Requests kFirstLevel{.into_first_level = true, .ahead_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
-  // Matches Zen 4 and also Zen 3 (not measured), which has an equally small first-level cache and no AVX-512.
+  // Matches Zen 4, and also Zen 3, which has an equally small first-level cache but no AVX-512. Zen 3 was not measured.
   if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
   if (__builtin_cpu_is("amd") != 0) return kAmd;
 #endif

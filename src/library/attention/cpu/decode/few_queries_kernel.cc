@@ -40,7 +40,8 @@ namespace headgate::HWY_NAMESPACE {
 /// Keys are cut into splits, and each split of a head computes one partial softmax per row.
 /// Row g·T + i of a key/value head is query i of query head g of its group.
 /// Partial softmaxes are numbered by sequence, head, split and row.
-/// Under a gate threshold, scratch and partial softmaxes hold only the open rows, one after another.
+/// A gate threshold closes rows whose gate values are all small. Scratch and partial softmaxes hold only the other,
+/// open rows, one after another.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< rows of a key/value head: group · T
@@ -95,7 +96,7 @@ struct FewQueriesPlan {
   DotScores dots;
   std::int64_t Dv_padded;
   std::int64_t most_rows = 0;  ///< largest number of rows of a key/value head
-  FewQueries all;              ///< result of visit(): the total numbers of splits, partial softmaxes and queries
+  FewQueries all;              ///< result of visit(), with the total numbers of splits, partial softmaxes and queries
   int threads = 1;
 };
 
@@ -146,7 +147,7 @@ struct FewQueriesBuffers {
   View<T, 1> maxima;  ///< maximum score in units of log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
-  // Open rows of each key/value head under a gate threshold, ascending.
+  // Open rows of each key/value head under a gate threshold, ascending; see FewQueries.
   // A head's list starts at the number of its first query.
   // open_counts holds the number of open rows of each head, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
@@ -175,7 +176,7 @@ struct PartialSoftmax {
   View<T, 2> out;
 };
 
-/// Performs the forward pass for the tasks of one thread.
+/// Performs the forward pass for the tasks that one thread takes.
 template <typename T, typename E>
 class FewQueriesWorker {
  public:
@@ -190,7 +191,8 @@ class FewQueriesWorker {
         coming_(keys_),
         values_(keys_.rows) {}
 
-  /// Lists the open rows of key/value head h of a sequence and writes the outputs of the closed ones.
+  /// Lists the open rows of key/value head h of a sequence, and writes the outputs of its closed rows. A row is closed
+  /// if all its gate values |g(z)| are at most the gate threshold.
   void select_rows(const FewQueries& each, std::int64_t h) const {
     const std::int64_t T_each = each.sequence.T;
     std::int64_t count = 0;
@@ -273,8 +275,8 @@ class FewQueriesWorker {
     return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
   }
 
-  /// Returns the split's keys in order of use.
-  /// Keys that all rows see are read as interleaved streams, unless scores depend on positions.
+  /// Returns the split's keys in order of use. OrderedKeys interleaves the keys that all rows see, unless scores depend
+  /// on positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
@@ -285,8 +287,9 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Stores the addresses of a split's keys, for later use, in coming_.
-  /// Returns false if there is no split, no row is open, or its rows see no key.
+  /// Stores the addresses of a split's keys in `slots` and describes the split in coming_, so that its keys can be
+  /// prefetched before it runs.
+  /// Returns false if `at` is empty, its head has no open row, or no query sees a key of the split.
   bool place_coming(const KeySplit& at, const E** slots) {
     if (at.each == nullptr) return false;
     const Sequence& sequence = at.each->sequence;
@@ -300,7 +303,7 @@ class FewQueriesWorker {
   }
 
   /// Makes the keys of a split current: moves them from coming_ to keys_.
-  /// If the previous split did not announce them, first stores their addresses and prefetches them.
+  /// If coming_ holds another split, first stores the addresses of the keys of `at` and prefetches the first of them.
   void take_keys(const KeySplit& at) {
     if (!(coming_.at == at)) {
       place_coming(at, scratch_.slots.data);
@@ -382,7 +385,8 @@ class FewQueriesWorker {
     scratch_.wide_queries.pack(rows, plan_.rules.query_factor(), row_of);
   }
 
-  /// Applies the score rules to the keys that each row sees. Sets other keys, and the padding to whole vectors, to −∞.
+  /// Applies the score rules to the keys that each row sees. Sets the scores of other keys, and of padding to whole
+  /// vectors, to −∞.
   void rule_and_hide(const OrderedKeys& keys) const {
     const Sequence& sequence = selected_->sequence;
     const Visibility visibility(p_, sequence);
@@ -407,9 +411,10 @@ class FewQueriesWorker {
   FewQueriesScratch<T, E> scratch_;
   const FewQueries* selected_ = nullptr;  // sequence whose queries are packed, or null
   std::int64_t h_ = 0;                    // key/value head whose queries are packed
-  View<T, 2> scores_;                     // scratch_.scores of the head's open rows
-  PlacedKeys<T, E> keys_, coming_;        // keys of the current split; keys of the next one, already partly prefetched
-  SplitRows<T, E> values_;                // values of the current split
+  View<T, 2> scores_;                     // scores of the head's open rows, in scratch_.scores
+  // keys_: keys of the current split; coming_: keys of the next split, whose first rows are already prefetched
+  PlacedKeys<T, E> keys_, coming_;
+  SplitRows<T, E> values_;  // values of the current split
 };
 
 /// Returns split number n, counted over all sequences.
@@ -437,7 +442,8 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
       team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
-    // Stretches of consecutive splits let each split prefetch the next split's keys. Long stretches come first.
+    // A thread takes a stretch of consecutive splits, so that each split prefetches the keys of the next one. Long
+    // stretches come first.
     team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.all.first_split;

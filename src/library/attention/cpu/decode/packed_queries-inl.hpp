@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Identifies one query: row i of the rows of its query head.
+/// One query: row i of `rows`, the rows of its query head.
 struct QueryRow {
   HeadRows<const void> rows;
   std::int64_t i;
@@ -34,7 +34,7 @@ class WideQueries {
         query_(ws.take<T>("query", round_up(D, kLanes<T>))),
         buffer_(ws.take<T>("queries", most_rows, query_.shape[0])) {}
 
-  /// Packs `rows` queries, multiplied by `factor`. row_of(r) tells where the query of row r is.
+  /// Packs `rows` queries, multiplied by `factor`. row_of(r) returns the QueryRow of row r.
   template <class RowOf>
   void pack(std::int64_t rows, T factor, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);
@@ -67,8 +67,8 @@ class DotQueries {
     buffer_ = ws.take<BFloat16>("bf16 queries", most_rows, kPairedKeys * query_.shape[0]);
   }
 
-  /// Packs `rows` queries. Multiplies them by the part of the query factor that DotScores applies to queries.
-  /// row_of(r) tells where the query of row r is.
+  /// Packs `rows` queries. Multiplies them by the power of two that DotScores splits off the query factor. row_of(r)
+  /// returns the QueryRow of row r.
   template <class RowOf>
   void pack(std::int64_t rows, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);

@@ -49,9 +49,8 @@ T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
 }
 
-/// Replaces n scores s by exp2(s − maximum).
-/// First multiplies s by `key_scales`, and last the exponential by `value_scales`; either may be null.
-/// Processes whole vectors.
+/// Replaces n scores s by exp2(s · key_scale − maximum) · value_scale, with one scale of each kind per score.
+/// `key_scales` and `value_scales` may be null, which stands for ones. Processes whole vectors.
 template <typename T>
 RowSoftmax<T> scores_to_weights(T* HWY_RESTRICT s, std::int64_t n, const T* key_scales,
                                 const T* HWY_RESTRICT value_scales) {

@@ -41,12 +41,13 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which the keys `first` … `first` + `count` of a split are used.
-/// The first `streamed` keys form kTileKeys contiguous streams, which are read in turn, one key from each.
-/// Hardware prefetchers follow each stream (docs/design/decoding.md).
-/// The other keys follow in ascending order.
+/// The first `streamed` of these keys are cut into kTileKeys contiguous, equally long stretches ("streams"). They are
+/// used in the order key 0 of each stream, key 1 of each stream, and so on. Hardware prefetchers follow each stream
+/// (docs/design/decoding.md).
+/// The remaining keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t streamed = 0;  ///< number of keys read as kTileKeys interleaved streams
+  std::int64_t streamed = 0;  ///< total number of keys in the kTileKeys streams
 
   /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }
@@ -56,8 +57,9 @@ struct OrderedKeys {
   }
 };
 
-/// Rows of k or v of one sequence and head, with elements E, read for products in T.
-/// Holds the row addresses of one split at a time. Each address has a slot, which is filled shortly before use.
+/// Rows of k or v of one sequence and head, with elements E, for products in T.
+/// Holds the row addresses of one split at a time, in an array whose entries are called slots. Slots are filled shortly
+/// before use.
 template <typename T, typename E>
 class SplitRows {
  public:
@@ -66,8 +68,8 @@ class SplitRows {
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
   /// Selects a sequence and head. `rows_against` is the number of query rows by which each row is multiplied.
-  /// If their layout allows it, rows are read from the caller's tensor, and each query tile converts them to T.
-  /// That is faster than one conversion into a buffer, which serves other layouts.
+  /// If the layout of the rows allows it, they are read from the caller's tensor, and each query tile converts them to
+  /// T. Otherwise they are converted once into a buffer, which is slower.
   /// With `dots`, the caller computes bf16 dot products, which always read the caller's tensor.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
@@ -93,9 +95,9 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// Visits all slots in runs: calls visit(rows, first, n) with the StoredRows of slots [first, first + n).
-  /// Meanwhile prefetches the rows `ahead` slots later.
-  /// Beyond the last slot, prefetches the rows of `following` unless null.
+  /// Visits all slots in ranges: calls visit(rows, first, n) with the StoredRows of slots [first, first + n).
+  /// Meanwhile prefetches the rows `ahead` slots later. Beyond the last slot, prefetches the first rows of `following`,
+  /// unless it is null.
   template <class Visit>
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
@@ -125,7 +127,7 @@ class SplitRows {
   std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
   /// Returns how many value rows are added to the outputs at a time.
-  /// With few at a time, rows are used in the order of their prefetches, which streams best from memory.
+  /// If few are added at a time, rows are used in the order of their prefetches, which streams best from memory.
   /// If arithmetic is the limit, more at a time saves loads and stores of the sums.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
@@ -189,7 +191,7 @@ class SplitRows {
     }
   }
 
-  /// Fills slots before `end`: those of this split, and beyond them the first slots of `following`, which may be null.
+  /// Fills the slots before `end`: all slots of this split and then the first slots of `following`, which may be null.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);
@@ -202,7 +204,7 @@ class SplitRows {
     const std::int64_t place = keys_.place() * run.step;  // elements from one stream to the next
     std::int64_t r = begin;
     // Computes each address from the first one.
-    // Advancing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.
+    // Incrementing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.
     for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
       const E* row = run.first + r / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;

@@ -20,7 +20,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Addresses of rows with elements E, in the order of their use.
 /// Each row is dense, and its length is a multiple of kLanes<T>.
-/// While kTileKeys rows are used, the rows `ahead` entries later are prefetched, possibly beyond the current rows.
+/// Code that uses rows n … n + kTileKeys also prefetches rows n + ahead … n + ahead + kTileKeys. The array must
+/// continue that far, but its last entries may be invalid addresses.
 /// ahead = 0 disables prefetching.
 template <typename E>
 struct StoredRows {
@@ -132,8 +133,8 @@ HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into
   if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
 }
 
-/// Prefetches `count` rows, kTileKeys rows at a time. Each call of prefetch_lines() prefetches one line of each of
-/// these.
+/// Prefetches `count` rows, kTileKeys rows at a time. Each call of prefetch_lines() prefetches one cache line of each
+/// of the current kTileKeys rows.
 template <typename E>
 class PrefetchedRows {
  public:
@@ -233,9 +234,10 @@ HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
 /// Returns true if for_register_tiles covers `rows` rows with a single tile.
 constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
 
-/// Cuts n keys into stretches and calls visit(first, count) for each.
-/// If `rows` rows need several register tiles, these share a stretch while it is in the first-level cache.
-/// A single tile gets all n keys.
+/// Cuts n keys into ranges and calls visit(first, count) for each.
+/// If `rows` rows need several register tiles, a range is short enough to stay in the first-level cache while all tiles
+/// read it.
+/// If they need only one tile, the only range has all n keys.
 template <class Visit>
 HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
   constexpr std::int64_t kSharedKeys = 32;
@@ -378,7 +380,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls by kRate.rows. The loop then has so few iterations that branch predictors predict its exit.
+  // Unrolls the loop kRate.rows times. The loop then has so few iterations that branch predictors predict its exit.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();

@@ -66,8 +66,7 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// packed_tile() and packed_block() return the index of a query tile, or of a key block, among all those of the
-  /// batch.
+  /// Return the index of a query tile or key block among all tiles or blocks of the batch.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -101,7 +100,7 @@ class BackwardWorker {
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the next head's rows
+  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the rows of the next head
 };
 
 /// One query tile paired with one key block.
@@ -117,7 +116,7 @@ struct BackwardWorker<T>::Tile {
   View<T, 3> keys_t, values_t;      // transposed and packed k and v of the block
 };
 
-/// kMR query rows of a tile. The last strip of a tile may contain padding rows.
+/// A strip of kMR query rows of a tile. The last strip of a tile may contain padding rows.
 template <typename T>
 struct BackwardWorker<T>::Strip {
   std::int64_t r;       // first row
@@ -140,7 +139,7 @@ void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
 }
 
 /// Schedules prefetches of the next head's keys and values, and of the rows of its first query head.
-/// They run during the products of the current head.
+/// The prefetches run during the products of the current head.
 template <typename T>
 void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
   ahead_ = {};
@@ -180,7 +179,8 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   T* lse = shared_.lse.at(packed_tile(g, tile));
   T* rest = shared_.lse_rest.at(packed_tile(g, tile));
   T* delta = shared_.delta.at(packed_tile(g, tile));
-  // Pads the last strip with zero rows and lse = ∞, so that P = 0 in them. Sums over queries stop before the padding.
+  // Pads the last strip with zero rows and lse = ∞, so that P = 0 in these rows. Sums over queries stop before the
+  // padding.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
   std::fill(rest + n, rest + padded, T{0});
@@ -278,7 +278,7 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
   return true;
 }
 
-/// Computes columns [s.c0, s.c1) of the strip's rows of `to` = leftᵀ · right.
+/// Computes columns [s.c0, s.c1) of leftᵀ · right and stores them in the strip's rows of `to`.
 /// Shapes: left (depth, kMR), right (panels, depth, kNR).
 template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
@@ -433,8 +433,8 @@ Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, 
   return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
 }
 
-/// Returns the turn of the current sequence's head h at its dbias turnstile, which several sequences or heads may
-/// share.
+/// Returns the position of head h of the current sequence in the order in which sequences and heads add to the same
+/// part of dbias (Turnstile).
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   const bool over_heads = shared_.dbias.shape[1] == 1;

@@ -35,13 +35,14 @@ struct BackwardPlan {
   static constexpr bool kMayHaveDbias = true;
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
-  static constexpr std::int64_t kPanel = kBlock;             // a block is one panel: all its keys are packed
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
+  static constexpr std::int64_t kPanel = kBlock;  // a block is one panel: all its keys are packed
+  // padded by a cache line, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using StripLeft = LeftLayout<1, kMR>;            // packed strips of q or do
-  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores of a tile, read with queries as rows
-  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores of a tile, read with keys as rows
+  using StripLeft = LeftLayout<1, kMR>;            // layout of q or do, packed in strips
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of the scores of a tile, with queries as rows
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of the scores of a tile, with keys as rows
 
   BackwardPlan(const BackwardProblem& problem, const WorkList& sequences, const View<double, 2>& dsinks_terms)
       : p(problem),
@@ -92,12 +93,14 @@ struct BackwardPlan {
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;           ///< true if each thread computes whole heads by itself; never with dbias
-  bool prefetches_heads = false;      ///< true if threads prefetch the rows of the next head while they compute a head
-  std::int64_t dbias_parts = 0;       ///< (query tile, key block) pairs of one head; each has a turnstile
-  bool dbias_over_sequences = false;  ///< true if dbias has one batch element, to which all sequences add
-  bool dbias_over_queries = false;    ///< true if dbias has one query row, to which all queries add
-  bool dbias_copied = false;  ///< true if dbias is summed in a copy of type T, because its dtype would round each sum
+  bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never with dbias
+  bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
+  /// number of (query tile, key block) pairs of one head; each pair has a Turnstile for dbias
+  std::int64_t dbias_parts = 0;
+  bool dbias_over_sequences = false;  ///< true if all sequences add to one batch element of dbias
+  bool dbias_over_queries = false;    ///< true if all queries add to one row of dbias
+  /// true if dbias is summed in a copy of type T, because its own dtype would round each partial sum
+  bool dbias_copied = false;
 };
 
 /// Scratch buffers of one thread.
@@ -181,12 +184,13 @@ struct BackwardBuffers {
   View<T, 3> dq;                        ///< dq before it is scaled, (packed tiles, kTile, D_padded)
   View<T, 2> lse, lse_rest;  ///< lse in units of log2(e), and what rounding dropped from it, (packed tiles, kTile)
   View<T, 2> delta;          ///< Δ − dlse, (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;     ///< for each packed tile, the turn that adds to dq next (Turnstile)
-  View<PackedHeads, 1> parts;         ///< parts of the current batch; each part holds heads of one sequence
-  View<HeadTask, 1> tasks;            ///< key blocks of the batch, in the order in which threads take them
-  TensorView dbias;                   ///< where dbias is summed: the caller's tensor, or a copy of type T
-  View<std::int64_t, 2> dbias_turns;  ///< next turn of each (tile, block) pair of dbias, (Hq|1, dbias_parts)
-  View<std::byte, 2> scratch;         ///< memory for each thread's BackwardScratch, (threads, bytes)
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
+  View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
+  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
+  TensorView dbias;                ///< where dbias is summed: the caller's tensor, or a copy of type T
+  /// turn that adds to dbias next (Turnstile), for each (tile, block) pair, (Hq|1, dbias_parts)
+  View<std::int64_t, 2> dbias_turns;
+  View<std::byte, 2> scratch;  ///< memory for each thread's BackwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

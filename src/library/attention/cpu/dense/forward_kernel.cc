@@ -34,7 +34,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Computes p = exp2(start + ab) for a tile of kRows rows and one panel.
 /// Scores stay in registers, and p is written once.
-/// Adds p to sums (kRows, lanes). Raises largest (lanes) and, unless null, seen (kRows, lanes) to the exponents.
+/// Adds p to sums (kRows, lanes). Raises largest (lanes) and, unless null, seen (kRows, lanes) to the largest
+/// exponents.
 /// a has Layout, b is dense as in multiply_add, and p has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
@@ -80,8 +81,8 @@ class ForwardWorker {
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
-  /// Lists the open rows of query tile `tile` of head h. Writes the outputs of its closed rows.
-  /// `number` is the tile's index among all tiles of the batch.
+  /// Lists the open rows of query tile `tile` of head h, and writes the outputs of its closed rows. A row is closed if
+  /// all its gate values are within the gate threshold. `number` is the tile's index among all tiles of the batch.
   void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
@@ -136,7 +137,8 @@ class ForwardWorker {
                 plan_.rules.query_factor(), scratch_.packing);
     softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
-    // Score rules read and write all scores twice more. Bands of a single strip keep these scores in L1.
+    // Score rules, such as a bias, read and write all scores twice more. A band then has a single strip, whose scores
+    // stay in L1.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
                  plan_.rules.any() ? kMR : Plan::kBandRows);
     finish_rows();
@@ -208,8 +210,8 @@ class ForwardWorker {
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
 
-  /// Schedules prefetches of the operands of query head g of `next`, the task that follows.
-  /// They run during the products of one query head of `own`, the part that is computed now.
+  /// Schedules prefetches of the operands of query head g of the next task, `next`. The prefetches run during the
+  /// products of one query head of the current part, `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -223,7 +225,7 @@ class ForwardWorker {
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
   /// Schedules prefetches of the gate rows of tile `tile` and of the queries of the following tile.
-  /// They run during the products of tile `tile`.
+  /// The prefetches run during the products of tile `tile`.
   void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
     const std::int64_t first = tile * plan_.tile_rows;
@@ -292,7 +294,7 @@ class ForwardWorker {
   View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
     return shared_.values.range(0, part.panel_of(h), part.panels);
   }
-  /// Returns the packed values of one block. `head` holds those of the whole head.
+  /// Returns the packed values of one block. `head` holds the packed values of the whole head.
   ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kNR<T>);
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};

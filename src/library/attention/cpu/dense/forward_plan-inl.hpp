@@ -30,20 +30,22 @@ namespace headgate::HWY_NAMESPACE {
 /// The scores of a band and one block of packed K and V stay in L2 while the queries of the tile visit the block.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< tiles may consist of selected rows, if there is a gate threshold
+  static constexpr bool kMaySelect = true;  ///< true: under a gate threshold, tiles consist of selected rows
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kStripRows = kMR;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
-  /// Number of query rows that use a panel of K or V in turn, while it is in L1 (docs/design/forward.md).
+  // padded by a cache line, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;
+  /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in L1
+  /// (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
   /// Number of open rows per tile under a gate threshold. This is large, so that keys are read less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using ScoreLeft = LeftLayout<1, kMR>;           // packed strips of q
-  using ValueLeft = LeftLayout<kScoreStride, 1>;  // rows of softmax weights
+  using ScoreLeft = LeftLayout<1, kMR>;           // layout of q, packed in strips
+  using ValueLeft = LeftLayout<kScoreStride, 1>;  // layout of softmax weights
 
   ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
       : p(problem),
@@ -64,7 +66,7 @@ struct ForwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  /// Returns true if there is a gate threshold: the rows that it closes are not computed.
+  /// Returns true if there is a gate threshold. Rows that it closes are not computed.
   bool selects() const { return p.gate_threshold > 0; }
   /// Returns the packed bytes of one head.
   /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
@@ -83,7 +85,7 @@ struct ForwardPlan {
   int threads = 1;
   bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never if selects()
   bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
-  /// True if threads prefetch the rows of the next tile instead, because those of a head do not fit the second-level
+  /// True if threads prefetch the rows of the next tile instead, because the rows of a head do not fit the second-level
   /// cache.
   bool prefetches_tiles = false;
 };
@@ -139,7 +141,7 @@ struct ForwardBuffers {
   View<T, 3> keys;    ///< packed k, transposed, (packed panels, D, kNR)
   View<T, 2> values;  ///< packed v, (packed panels, kNR · Dv_padded); the panels of a block form one ColumnPanels
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// With a gate threshold: the open queries of each packed tile, ascending, and how many they are.
+  /// The open queries of each packed tile, ascending, and their number. Used only with a gate threshold.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

@@ -34,7 +34,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Least number of keys per range. The sums of such a range stay in the second-level cache.
+/// Least number of keys in a range. One task sums dk and dv of a range; the sums stay in the second-level cache.
 inline constexpr std::int64_t kLeastRange = 128;
 
 template <typename T>
@@ -51,7 +51,8 @@ struct ListedBackwardPlan {
         most_blocks(listed_blocks(key_room - 1)) {
     const Sequence longest = longest_sequence(p, list);
     most_keys = longest.S;
-    // As many ranges as a list has keys, at most: their number for each query is then a part of the cost of its list.
+    // Cuts the keys into at most max(kFewRanges, list length) ranges. Counting a query's keys in each range then costs
+    // no more than its list.
     constexpr std::int64_t kFewRanges = 64;
     range_keys = std::max(kLeastRange, divide_up(longest.S, std::max(kFewRanges, key_room - 1)));
     ranges = divide_up(longest.S, range_keys);
@@ -77,14 +78,14 @@ struct ListedBackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t key_room;            ///< elements that a list of keys takes
-  std::int64_t most_blocks;         ///< largest number of blocks of a list
+  std::int64_t key_room;            ///< number of elements of a buffer for one list of keys
+  std::int64_t most_blocks;         ///< largest number of blocks (kListedBlock keys) of a list
   std::int64_t most_keys = 0;       ///< largest S of a sequence
   std::int64_t range_keys = 0;      ///< keys per range
-  std::int64_t ranges = 0;          ///< ranges of most_keys keys
-  std::int64_t chunk = 1;           ///< queries per chunk
+  std::int64_t ranges = 0;          ///< number of ranges that cover most_keys keys
+  std::int64_t chunk = 1;           ///< number of queries per chunk; see ListedBackwardBuffers
   bool dbias_over_queries = false;  ///< true if each element of dbias is a sum over queries
-  bool dbias_copied = false;        ///< true if dbias accumulates in a copy in T
+  bool dbias_copied = false;        ///< true if dbias is summed in a copy of type T
   bool keeps_unsloped = false;      ///< true if dbias needs a second copy of ds, without the softcap's derivative
   int threads = 1;
 };
@@ -113,9 +114,10 @@ struct ListedBackwardScratch {
   KeyCollector collector;
   WideQueries<T> queries, gradients;  ///< q and do of one query, for all heads of the group
   ListedRows<T, E> k, v;
-  View<T, 2> weights, ds;           ///< P and ds of one block of listed keys, (group, kListedStride)
-  View<T, 2> dq;                    ///< dq of one query before it is scaled
-  View<T, 1> lse, lse_rest, delta;  ///< for each head of the group, as prepare_row() writes them
+  View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
+  View<T, 2> dq;           ///< dq of one query before it is scaled
+  /// for each head of the group: log-sum-exp, its rounding error, and Δ − dlse, from prepare_row()
+  View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> factors;   ///< dropout factors of a block of keys
@@ -253,8 +255,8 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the second step for a range of keys: adds to their dk, dv and dbias from `count` queries of a chunk,
-  /// which begins at query i0.
+  /// Performs the second step for a range of keys: adds the contributions of `count` queries to dk, dv and dbias of
+  /// these keys. The queries are a chunk that begins at query i0.
   void add_queries(std::int64_t range, std::int64_t i0, std::int64_t count) const {
     for (std::int64_t c = 0; c < count; ++c) {
       const std::int64_t end = shared_.starts(c, range + 1);
@@ -324,7 +326,7 @@ class ListedBackwardWorker {
     starts[ranges] = count;
   }
 
-  /// Writes dgate of query i. Stores its q and do for the second step, and packs both for the first step.
+  /// Writes dgate of query i. Stores the query's q and do for the second step, and packs both for the first step.
   void prepare(std::int64_t c, std::int64_t i) {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;
@@ -353,7 +355,8 @@ class ListedBackwardWorker {
     });
   }
 
-  /// Turns the scores and dP of head g into P ∘ M (with dropout factors M) and ds. Copies both for the second step.
+  /// Turns the scores and dP of head g into P ∘ M and ds, where M are the dropout factors. Copies P ∘ M and ds to the
+  /// buffers of the second step.
   void differentiate(std::int64_t c, std::int64_t i, std::int64_t g, std::int64_t number,
                      const ListedBlock& block) const {
     const Tag<T> d;
@@ -394,7 +397,8 @@ class ListedBackwardWorker {
     std::copy_n(ds, n, shared_.ds.at(c, number, g));
   }
 
-  /// Adds ds of query i to dbias, for n keys and all heads of the group. ds has row stride kListedStride.
+  /// Adds ds of query i to dbias for n keys. Heads of the group that share a row of dbias all add to it. ds has row
+  /// stride kListedStride.
   void add_dbias(std::int64_t i, const std::int64_t* keys, std::int64_t n, const T* HWY_RESTRICT ds) const {
     const Shape& shape = shared_.dbias.shape;
     for (std::int64_t g = 0; g < p_.group; ++g, ds += kListedStride) {

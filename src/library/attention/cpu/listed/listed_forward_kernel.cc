@@ -36,8 +36,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One sequence and its first row.
-/// A row is a query of a key/value head: query i of head h_kv is row first_row + h_kv · T + i of the call.
+/// One sequence, and the number of its first row. A row is one query with all query heads of one key/value head. Query
+/// i of key/value head h_kv is row first_row + h_kv · T + i of the call.
 struct ListedSequenceRows {
   Sequence sequence;
   std::int64_t first_row = 0;
@@ -107,7 +107,7 @@ struct ListedForwardScratch {
   View<std::int64_t, 1> keys;   ///< listed keys of the row
   View<std::int64_t, 1> heads;  ///< query heads of the group that the gate leaves open for this query
   View<T, 2> scores;            ///< scores of a block, later their exponentials, (group, kListedStride)
-  View<T, 2> maxima, sums;      ///< index 0: softmax of one block; index 1: of all blocks so far
+  View<T, 2> maxima, sums;      ///< softmax(0): softmax of one block; softmax(1): softmax of all blocks so far
   View<T, 3> out;
   View<T, 1> largest;      ///< largest score of each head, without the sink, in units of log2(e)
   View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
@@ -169,7 +169,8 @@ class ListedForwardWorker {
     });
   }
 
-  // The following functions are three steps that compute rows whose blocks are shared by threads.
+  // The next three functions are the steps of a row whose blocks are shared by threads. Their caller waits for all
+  // threads after each step.
 
   void collect(std::int64_t n) {
     place(n);
@@ -221,7 +222,8 @@ class ListedForwardWorker {
     scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), open_);
   }
 
-  /// Computes the scores of a block in units of log2(e). Sets hidden keys, and the padding to whole vectors, to −∞.
+  /// Computes the scores of a block in units of log2(e). Sets the scores of hidden keys, and of padding to whole
+  /// vectors, to −∞.
   void score(const ListedBlock& block) const {
     scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       scratch_.queries.template score<kListedStride>(scores_.range(1, first, n), rows, n);

@@ -24,11 +24,12 @@ inline std::int64_t room_for_listed_keys(const Problem& p) {
   return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);
 }
 
-/// Collects the keys that a query sees: those that its list, causality, window and key lengths all allow.
+/// Collects the keys that a query sees: keys that its list, causality, window and key lengths all allow.
 class KeyCollector {
  public:
   KeyCollector(Workspace& ws, const Problem& p) : p_(p) {
-    // Marks take a pass over all blocks of the sequence: short lists are sorted instead.
+    // A list is read into a bit set with one bit per block of keys. Reading the bits takes a pass over the whole
+    // sequence, so short lists are sorted instead.
     constexpr std::int64_t kWordsPerEntry = 8;
     const std::int64_t K = p.inputs.key_indices.shape[3], words = key_blocks(p, p.S) / kBits + 1;
     if (K < words / kWordsPerEntry) {

@@ -41,8 +41,8 @@ struct ListedBlock {
   }
 };
 
-/// Rows of k or v with elements E, read for products in T.
-/// Rows are read in place if their layout allows it, otherwise converted to T first.
+/// Rows of k or v with elements E, for products in T. Reads the rows in place if their layout allows it, otherwise
+/// converts them to T first.
 template <typename T, typename E>
 class ListedRows {
  public:
@@ -51,7 +51,8 @@ class ListedRows {
       : slots_(ws.take<const E*>("row addresses", 2 * kListedBlock)),
         widened_(ws.take<T>("widened", kWidened, round_up(columns, kLanes<T>))) {}
 
-  /// Selects a sequence and key/value head, whose rows are multiplied with `rows_against` query rows.
+  /// Selects a sequence and key/value head. `rows_against` is the number of query rows by which each row of k or v is
+  /// multiplied.
   void select(const KeyRows& rows, std::int64_t rows_against) {
     rows_ = rows;
     in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
@@ -67,7 +68,7 @@ class ListedRows {
 
   std::int64_t columns() const { return rows_->cols; }
 
-  /// Visits the rows of a block in runs: calls visit(rows, first, n) with the StoredRows of keys [first, first + n).
+  /// Visits the rows of a block in ranges: calls visit(rows, first, n) with the StoredRows of keys [first, first + n).
   /// Meanwhile prefetches later rows of the list.
   template <class Visit>
   void with(const ListedBlock& block, const Visit& visit) const {

@@ -18,8 +18,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the terms that are added to scores: bias · log2 e for biases, and −∞ for keys that the mask hides.
-/// Biases and masks are called maps here. A plane holds the terms of all queries and keys of one head, transposed.
+/// Plans the terms that are added to scores: bias · log2 e for bias and key_bias, and −∞ for keys that the mask hides.
+/// These three tensors are called maps here. A plane holds the terms of all queries and keys of one head, transposed.
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
@@ -45,10 +45,11 @@ struct ScoreTermsPlan {
     return by_head ? (by_batch ? b * p.Hq : 0) + h : by_batch ? b : 0;
   }
 
-  bool any = false;                        ///< true if there is a bias or a mask
-  bool by_query = false;                   ///< true if some map differs among queries
-  bool by_batch = false, by_head = false;  ///< whether such maps also differ among batch elements and heads
-  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head transposes its own maps
+  bool any = false;       ///< true if there is a bias or a mask
+  bool by_query = false;  ///< true if a bias or mask differs among queries
+  /// whether biases and masks that differ among queries also differ among batch elements and heads
+  bool by_batch = false, by_head = false;
+  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head computes its own terms
 };
 
 /// Scratch buffers of one thread.
@@ -63,8 +64,9 @@ struct ScoreTermsScratch {
   }
 
   View<T, 2> panel;  ///< terms of a panel of queries, (keys, queries)
-  View<T, 1> keys;   ///< sum of the maps that are the same for all queries, one term per key
-  View<T, 2> rows;   ///< terms of a panel of queries, (queries, keys); the last row is scratch for a row of a map
+  View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries, one term per key
+  /// terms of a panel of queries, (queries, keys); the last row is scratch for a row of a bias or mask
+  View<T, 2> rows;
 };
 
 /// Computes the terms of a query head's scores in units of log2(e), one panel of queries at a time.
@@ -74,11 +76,12 @@ class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (number of planes, panels, keys + kMR, kNR) has room for the terms that several heads share.
+  /// `planes` (number of planes, panels, keys + kMR, kNR) has room for the terms that several heads share. See
+  /// ScoreTermsPlan.
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 
-  /// Computes panel number n of the shared planes, counted through all planes.
+  /// Computes panel number n of the shared planes. Panels are numbered through all planes.
   void pack_plane(std::int64_t n) const {
     const std::int64_t panels = planes_.shape[1], plane = n / panels, i = n % panels * kNR<T>;
     const std::int64_t heads = plan_.by_head ? p_.Hq : 1;
@@ -119,9 +122,8 @@ class ScoreTerms {
  private:
   static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
-  /// Adds the terms of query i to to[0 … S), from maps that differ among queries if `by_query`, otherwise from the
-  /// other maps.
-  /// Calls found() for each map used.
+  /// Adds biases and masks to the terms to[0 … S) of query i. If `by_query`, adds only tensors that differ among
+  /// queries; else adds only tensors that are the same for all queries. Calls found() for each tensor used.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
     add_maps(to, sequence_, h_, by_query, i, found);

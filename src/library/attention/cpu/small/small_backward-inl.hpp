@@ -23,9 +23,9 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass. If dbias is asked for, it is summed over all sequences that share a bias.
 /// These sequences are cut into ranges. One task computes one key/value head in the sequences of one range.
-/// The ranges do not depend on the number of threads, so that the order of summation does not, either.
+/// The ranges do not depend on the number of threads. The order of summation is therefore the same for any number.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;  ///< ranges become smaller until there are this many tasks
+  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are made smaller until there are this many tasks
   static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< largest memory for dbias sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
@@ -41,8 +41,8 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns how many sets of planes hold sums of dbias: one per task, or one per thread if each head has a single
-  /// range.
+  /// Returns how many places hold sums of dbias: one per task, or one per thread if each head has a single range. A
+  /// place has one (queries, keys) plane for each query head of the group.
   std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
@@ -63,14 +63,16 @@ struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackward
                        plan.longest.S + kMR, kNR<T>);
   }
 
-  View<T, 4> dbias;  ///< sums of ds, transposed like the scores, (dbias_places() · group, panels, keys, kNR)
+  /// planes with sums of ds, transposed like the scores, (dbias_places() · group, panels, keys, kNR)
+  View<T, 4> dbias;
 };
 
 /// Scratch buffers of one thread.
 template <typename T>
 struct SmallBackwardScratch {
   using Element = T;
-  static constexpr std::int64_t kScoreStride = kQueryTile + 16;  // padded by a cache line, to vary cache sets by row
+  // padded by a cache line, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kQueryTile + 16;
 
   SmallBackwardScratch(Workspace& ws, const SmallBackwardPlan& plan) {
     const BackwardProblem& p = plan.p;
@@ -155,7 +157,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes one panel of dbias as the sum over ranges. Panels are numbered through all query heads.
+  /// Writes dbias of one panel of kNR queries, as the sum over ranges. Panels are numbered through all query heads.
   void sum_dbias(std::int64_t n) const {
     const std::int64_t panels = shared_.dbias.shape[1], panel = n % panels, head = n / panels;
     const std::int64_t bias = head / p_.Hq, h = head % p_.Hq / p_.group, g = head % p_.group;
@@ -235,7 +237,7 @@ class SmallBackwardWorker {
   }
 
   /// Schedules prefetches of the head that this thread is likely to take next.
-  /// They run during the current head's products.
+  /// The prefetches run during the current head's products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -266,7 +268,7 @@ class SmallBackwardWorker {
     if (from.all_dense<T>()) {
       prepare_rows(p_, from, i, n, scratch_.d_o, lse, rest, delta);
     } else {
-      double sink_part = 0;  // unused: calls with sinks take another route
+      double sink_part = 0;  // not read: another kernel computes calls with sinks
       for (std::int64_t r = 0; r < n; ++r)
         prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, rest + r, delta + r, &sink_part);
     }
@@ -404,8 +406,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h.
-  /// Adds up the planes of all ranges in order: plane `first`, then every `step`-th plane after it.
+  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h. Adds up the panel's sums
+  /// of all ranges in order: those of plane `first`, and of every `step`-th plane after it.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
     const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
@@ -465,7 +467,8 @@ class SmallBackwardWorker {
   }
 
   /// Computes dq = dsᵀ k of queries i … i + n.
-  /// Sums keys below kBackwardKeys first and then the others, like the tiles kernel with its key blocks.
+  /// Sums keys below kBackwardKeys first and then the others, as the tiles kernel does, whose key blocks have
+  /// kBackwardKeys keys.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);

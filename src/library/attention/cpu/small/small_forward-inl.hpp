@@ -106,7 +106,8 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries to compute, for each query head of a key/value head. Returns their number of panels.
+  /// Lists the queries to compute, for each query head of a key/value head. Returns the number of panels that they
+  /// fill.
   /// Under a gate threshold, lists only open queries.
   /// The first piece of the head writes the outputs of the closed ones.
   std::int64_t select_rows(const HeadTask& head) const {
@@ -160,7 +161,7 @@ class SmallForwardWorker {
   }
 
   /// Schedules prefetches of the head that this thread is likely to take next.
-  /// They run during the current head's products.
+  /// The prefetches run during the current head's products.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr || p_.page > 0) return;

@@ -37,12 +37,13 @@ namespace headgate::HWY_NAMESPACE {
 /// It is the same for all D, because products need a stride known at compile time.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Number of rows by which the heights of register tiles differ. Three units make kMR rows.
+/// Unit of the height of register tiles, in rows. Tiles are 1 to 4 units high; kMR rows are 3 units.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
-/// Cuts rows [begin, end) into register tiles and calls f.operator()<kRows>(r, rows) for each:
-/// `rows` ≤ kRows rows from r on.
-/// Tiles have kMR rows, but the last ones may have 1 to kMostUnits units (3 or 4), so that few rows are unused.
+/// Cuts rows [begin, end) into register tiles and calls f.operator()<kRows>(r, rows) for each. The tile has height
+/// kRows, and its first `rows` rows are rows r … r + rows.
+/// Tiles have kMR rows. The last tiles have 1 to kMostUnits units (kRowUnit) instead, so that few rows of a tile are
+/// unused. kMostUnits is 3 or 4.
 template <std::int64_t kMostUnits, typename F>
 HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr std::int64_t kUnit = kRowUnit;
@@ -57,7 +58,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
       f.template operator()<4 * kUnit>(r, left);
       return;
     }
-    if (units == 2 || units == 4) {  // cuts four units into two tiles of two
+    if (units == 2 || units == 4) {  // cuts four units into two tiles of two units
       const std::int64_t rows = std::min(left, 2 * kUnit);
       f.template operator()<2 * kUnit>(r, rows);
       r += rows;
@@ -210,10 +211,9 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   interleave_rows<kWidth>(to, source, n, cols, factor);
 }
 
-/// Plans a pass over small heads. Each key/value head is one task.
-/// If heads are few, the forward pass cuts each head into several tasks; the backward pass cannot, because it sums over
-/// queries.
-/// A query's results are bitwise identical for any number of tasks.
+/// Plans a pass over small heads. Each key/value head is one task. If there are few heads, the forward pass cuts each
+/// head into several tasks. The backward pass cannot, because it sums over queries. A query's results are bitwise
+/// identical for any number of tasks.
 template <class Problem>
 struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;

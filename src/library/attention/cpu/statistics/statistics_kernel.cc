@@ -68,7 +68,7 @@ class StatisticsWorker {
     if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
   }
 
-  /// Packs one block of keys of key/value head h, restricted to keys for which some query needs a score.
+  /// Packs one block of keys of key/value head h, but only keys for which some query needs a score.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
@@ -104,8 +104,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h.
-  /// Turn 0 is the last tile of the sequence, turn 1 the one before, and so on.
+  /// Computes one query tile of query head h. Turns number the tiles from the end of the sequence: turn 0 is the last
+  /// tile.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     first_ = (part.tiles - 1 - turn) * kTile;
@@ -120,7 +120,7 @@ class StatisticsWorker {
     if (plan_.sums) add_sums(part, turn, seen);
   }
 
-  /// Writes the weights of up to kMR chosen queries of query head h, from number strip · kMR of the selection on.
+  /// Writes the weights of up to kMR chosen queries of query head h, beginning with query strip · kMR of the selection.
   /// Skips chosen queries that belong to other sequences.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
@@ -253,8 +253,8 @@ class StatisticsWorker {
             std::clamp<std::int64_t>(at + i1 - 1 + reach + 1, 0, sequence.S)};
   }
 
-  /// Returns the keys for which queries [i0, i1) need scores.
-  /// Does not count the chosen keys, which are computed separately.
+  /// Returns the keys for which queries [i0, i1) need scores. Chosen keys do not count: their scores are computed
+  /// separately.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -284,7 +284,7 @@ class StatisticsWorker {
     top_.reset();
   }
 
-  /// Returns −lse in units of log2(e), or −∞ if lse is infinite. −∞ makes all weights of the row 0.
+  /// Returns −lse in units of log2(e). Returns −∞ if lse is infinite, so that all weights of the row are 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
   /// Returns what rounding −lse to T dropped.
   T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }

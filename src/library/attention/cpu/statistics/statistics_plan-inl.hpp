@@ -30,13 +30,14 @@ struct StatisticsPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
-  static constexpr std::int64_t kScoreStride = kBlock + 16;  // padded by a cache line, to vary cache sets by row
+  // padded by a cache line, so that rows map to different cache sets
+  static constexpr std::int64_t kScoreStride = kBlock + 16;
   static constexpr std::int64_t kStripRows = kMR, kBandRows = 48;
   static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
   static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using ScoreLeft = LeftLayout<1, kMR>;  // packed strips of q
+  using ScoreLeft = LeftLayout<1, kMR>;  // layout of q, packed in strips
 
   StatisticsPlan(const StatisticsProblem& problem, const WorkList& sequences)
       : p(problem), list(sequences), rules(problem) {
@@ -83,7 +84,7 @@ struct StatisticsPlan {
   bool sums = false;                ///< true if any output is a sum over queries
   bool packs_keys = false;          ///< true if keys other than the chosen ones are packed
   std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
-  std::int64_t chosen_keys = 0;     ///< key 0 if `first`, and the listed keys
+  std::int64_t chosen_keys = 0;     ///< number of chosen keys: key 0 if `first`, and the listed keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
@@ -91,7 +92,8 @@ struct StatisticsPlan {
   int threads = 1;
 
  private:
-  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;  // and one element of `turns`
+  // the additional 1 stands for the head's element of `turns`
+  static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;
 };
 
 /// Scratch buffers of one thread.
@@ -173,8 +175,9 @@ struct StatisticsBuffers {
   View<double, 2> figure_sums;  ///< figures summed over queries, (packed query heads, kRowFigures)
   View<double, 2> key_sums;     ///< weights of listed keys summed over queries, (packed query heads, listed keys)
   View<double, 2> mass;         ///< weight of each key summed over queries, (packed panels · group, kNR)
-  View<std::int64_t, 1> turns;  ///< for each packed query head, the turn that adds its sums next (Turnstile)
-  View<std::byte, 2> scratch;   ///< memory for each thread's StatisticsScratch, (threads, bytes)
+  /// for each packed query head, the turn (Turnstile) of the query tile that adds its sums next
+  View<std::int64_t, 1> turns;
+  View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -27,12 +27,12 @@ HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
   for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
 }
 
-/// The `count` keys with the largest scores, for each row of a query tile. Holds their scores minus lse, largest first.
-/// Of keys with equal scores, the first ranks first.
+/// The `count` keys with the largest scores, for each row of a query tile. Holds score − lse of these keys, largest
+/// first. Of keys with equal scores, the one with the smallest index comes first.
 template <typename T>
 class TopKeys {
  public:
-  /// Integer as wide as T: keys and their scores then move through vectors of equally many lanes.
+  /// Integer as wide as T, so that a vector of keys has as many lanes as a vector of scores.
   using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
   /// Exponent that stands for −∞: exp2_fast(kZeroPower) is exactly 0.
   static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
@@ -62,8 +62,8 @@ class TopKeys {
   }
 
   /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few are inserted.
-  /// `maxima` holds the block's largest score in each lane, and the bar is the K-th largest of them.
-  /// At least K keys reach the bar, so that no key below it is a top key.
+  /// `maxima` holds one maximum of the block's scores per lane. The bar is the K-th largest of these maxima, where K is
+  /// the number of top keys. At least K keys reach the bar, so no key below it is a top key.
   HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
                                      const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
@@ -102,7 +102,7 @@ class TopKeys {
 
  private:
   /// Inserts those keys of a panel, which begins at key j, whose scores reach the bar.
-  /// Inserts them in ascending order, so that the first of equal scores ranks first.
+  /// Inserts them in ascending order, so that of keys with equal scores the first ranks first.
   HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;

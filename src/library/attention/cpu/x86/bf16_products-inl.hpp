@@ -51,7 +51,7 @@ struct PairPanels {
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
-/// Selects how a product of squares writes c: c = ab or c += ab.
+/// Selects how a product of square blocks writes c: c = ab or c += ab.
 enum class SquareWrite { overwrite, accumulate };
 
 /// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the calling thread's AMX tiles.
