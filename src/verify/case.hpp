@@ -41,7 +41,7 @@ class Case {
   const AttentionIncoming& incoming() const { return incoming_; }
   const AttentionGradients& gradients() const { return gradients_; }
 
-  /// Range of the columns of `weights` with the keys of query i's own sequence.
+  /// Range of the columns of `weights` that hold the keys of query i's own sequence.
   struct KeyColumns {
     std::int64_t first, count;
   };

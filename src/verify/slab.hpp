@@ -54,7 +54,7 @@ class Slab {
   std::vector<TensorView> views_;
 };
 
-/// The slabs of several tensors, with the names of the tensors.
+/// The memory (Slab) of several tensors, with the names of the tensors.
 class Slabs {
  public:
   Slab& add(const std::string& name, Placement placement);

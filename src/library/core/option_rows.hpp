@@ -39,7 +39,7 @@ struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
   std::string_view option = {};  ///< command-line option ("--softcap"); empty: this row makes no command-line option
   std::string_view type = {};    ///< name of the option's value in --help
-  /// description in --help; begins with a lower-case letter, and stands after the words of an enum
+  /// description in --help, where it follows the names of an enum's values; begins with a lower-case letter
   std::string_view help = {};
   std::string_view default_text = {};  ///< description of the default, for options of type std::optional
   std::string_view words = {};         ///< names of the permitted enumerators ("silu, none"); empty: all

@@ -22,7 +22,7 @@ inline constexpr std::int64_t kBackwardKeys = 192;
 /// there.
 inline constexpr std::int64_t kSplitKeys = 1024;
 inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
-/// 16-bit keys use splits of kLongSplitKeys only in sequences that fill this many
+/// 16-bit keys use splits of kLongSplitKeys only in sequences that fill at least so many of them
 inline constexpr std::int64_t kLongSplits = 8;
 inline constexpr std::int64_t kSplitSumKeys = 256;  ///< block length of the softmax denominator within a split
 

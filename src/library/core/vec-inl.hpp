@@ -117,7 +117,7 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Returns y, clamped to finite numbers, where x is finite, and x elsewhere. Here y is a function of x that may
+/// Returns y, clamped to finite numbers, where x is finite; elsewhere returns x. Here y is a function of x that may
 /// overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V keep_finite(D d, V x, V y) {
@@ -137,8 +137,8 @@ HWY_INLINE V hide_masked(D d, V x, V mask) {
   return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity()), x);
 }
 
-/// Returns a + b, two addends of a score. The result is −∞, which hides the key, only where a or b is −∞. Clamps the
-/// sum of finite numbers to finite numbers.
+/// Returns a + b, where a and b are addends of a score. The result is −∞, which hides the key, only where a or b is −∞.
+/// Clamps the sum of finite numbers to finite numbers.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V add_visible(D d, V a, V b) {
   const auto hidden = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());

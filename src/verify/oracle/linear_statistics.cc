@@ -108,8 +108,8 @@ class FiguresPass {
   }
 
   /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient. If the error of the total may
-  /// exceed a quarter of it, accepts any quotient. That limit assumes that the tolerance rule multiplies magnitudes by
-  /// less than 64 unit roundoffs.
+  /// exceed a quarter of the total, accepts any quotient. This limit assumes that the tolerance rule multiplies
+  /// magnitudes by less than 64 unit roundoffs.
   Bounded share(const Bounded& x, const Bounded& total, double most) const {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;

@@ -28,8 +28,8 @@ double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x
 /// exponential below compute_tiny().
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
-/// Error when native16 flushes a number below 2⁻¹²⁶, bf16's smallest normal number, to 0. In unit roundoffs of bf16,
-/// 2⁻⁸.
+/// Error when native16 flushes a number below 2⁻¹²⁶, bf16's smallest normal number, to 0: 2⁻¹²⁶ / 2⁻⁸ unit roundoffs of
+/// bf16.
 constexpr double kFlushed = 0x1p-118;
 
 /// Returns the smallest normal number of the storage type. A saved y below it has an absolute rounding error, not a
@@ -80,7 +80,7 @@ struct KeyValue {
   std::int64_t keys = 0;  // number of keys within key_lengths
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If that product is
+  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If the scaled weight is
   /// subnormal, it has an error of the smallest subnormal, which |v| then multiplies.
   std::vector<double> v_unscaled;
 };

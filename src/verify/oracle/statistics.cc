@@ -213,7 +213,8 @@ class Pass {
     }
   }
 
-  /// Returns Σᵢ p_ij, the weight that key j receives. `by_counted`: only from the queries that count in the means.
+  /// Returns Σᵢ p_ij, the weight that key j receives. If `by_counted`, sums only over queries i that count in the
+  /// means.
   BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;

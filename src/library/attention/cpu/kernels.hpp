@@ -28,7 +28,7 @@ void small_heads_forward(const ForwardProblem& problem, const WorkList& list, Wo
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
 // Backward passes write each query tile's contribution to dsinks to sink_parts (query tiles of all sequences, Hq),
-// unless it is empty.
+// unless sink_parts is empty.
 // If each query has a sink of its own, they write to gradients.dsinks (B,Hq,T,1) instead.
 
 void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
@@ -37,7 +37,8 @@ void native16_backward(const BackwardProblem& problem, const View<double, 2>& si
                        WorkSlot& slot);
 void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                           WorkSlot& slot);
-/// Plans the tiles kernel. If the list is empty, the kernel only sets dbias to 0.
+/// Plans the backward pass of the kernel that computes tile by tile. If the list is empty, the kernel only sets dbias
+/// to 0.
 void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                     WorkSlot& slot);
 

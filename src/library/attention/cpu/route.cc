@@ -101,8 +101,8 @@ const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
   return p.inputs.key_indices.present() ? nullptr : kNotReported;
 }
 
-// Conditions of the rows of the forward table.
-// Each function returns null, or the reason why the row declines a sequence.
+// Conditions of the rows in the route table of the forward pass. Each function returns null if the row's kernel should
+// compute a sequence, otherwise the reason why not.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
@@ -207,7 +207,8 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    if (!problem.packed()) {  // without packing, all sequences have equal lengths and take one row
+    // without packing, all sequences have equal lengths and are computed by one row of the table
+    if (!problem.packed()) {
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
     }

@@ -152,8 +152,8 @@ class KeyScans {
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Returns the vector whose product with the state step n needs before it updates the state: β du in scan 3, u in
-  /// scan 4. If n is beyond the last step, returns the vector of the last step.
+  /// Before step n updates the state, it computes the state's product with one vector. Returns this vector: β du in
+  /// scan 3, u in scan 4. If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
@@ -386,7 +386,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  std::optional<TokenRows<T>> rows_;  ///< token rows of the current state, g_
+  std::optional<TokenRows<T>> rows_;  ///< rows of the tokens for the current state, number g_
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

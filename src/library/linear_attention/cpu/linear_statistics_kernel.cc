@@ -61,8 +61,8 @@ struct WeightsScratch {
   View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Writes the weights and states of the chosen queries of a tile, on one thread. QueryWalk computes them: it passes
-/// each step's weights to this class, its Sink.
+/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. QueryWalk computes
+/// the weights and passes those of each step to this class, its Sink.
 template <typename T>
 class WeightsWorker {
  public:

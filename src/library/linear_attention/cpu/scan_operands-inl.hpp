@@ -34,7 +34,8 @@ namespace headgate::HWY_NAMESPACE {
 /// The size affects the last bits of results, because F is reset to 1 at each chunk.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Largest decay factor F before a rescaling. With 64, S̃ overflows only if S exceeds 1/64 of the largest number.
+/// Bound of the decay factors F: a scan rescales if F leaves [1/kMostFactor, kMostFactor]. With 64, S̃ overflows only
+/// if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
 /// Returns the padded size of D or Dv in buffers: a multiple of kLanes and of 4. Scalar loops process 4 elements at a

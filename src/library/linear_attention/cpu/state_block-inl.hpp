@@ -129,9 +129,9 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// How a pass over a block S uses a buffer with one copy of S per token. `written`: the pass stores S after each token
-/// to that token's copy, and leaves the block unchanged. `multiplied`: the copies hold other states, and the pass sums
-/// S ∘ copy over the rows after each token.
+/// Use of a pass's buffer `copies`, which has one copy of a block S per token. `written`: the pass stores S after each
+/// token to that token's copy, and leaves the block unchanged. `multiplied`: the copies hold other states, and the pass
+/// sums S ∘ copy over the rows after each token.
 enum class Copies { unused, written, multiplied };
 
 /// Operands and results of a pass over a block S. For each token in order, the pass computes:

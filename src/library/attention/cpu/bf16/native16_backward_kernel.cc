@@ -30,8 +30,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands of P and ds for a square of kSquare queries by kSquare keys, and the addresses at which P and ds are
-/// stored.
+/// Operands from which P and ds are computed for a square of kSquare queries by kSquare keys, and the addresses at
+/// which P and ds are stored.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)

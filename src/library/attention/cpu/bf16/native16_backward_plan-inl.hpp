@@ -70,9 +70,9 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
-  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< queries per tile, keys per block: at most kTile, kBlock
+  std::int64_t tile_rows, block_rows;  ///< queries per tile (at most kTile) and keys per block (at most kBlock)
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
@@ -115,7 +115,7 @@ struct Native16BackwardScratch {
   View<BFloat16, 2> packing;                     ///< scratch: strided rows are copied here before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for the rows of one query
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one of key bias
+  View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one row of key bias
   View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
 };
 
@@ -143,10 +143,10 @@ struct Native16BackwardBuffers {
 
   View<BFloat16, 2> keys_t, values_t;  ///< k and v with one key per column, (packed blocks, PairPanels of 16 keys)
   View<BFloat16, 2> keys;              ///< k with one key per row, (packed blocks, PairPanels of 16 features)
-  View<BFloat16, 3> q, d_o;            ///< (packed tiles, tile_rows, D_padded or Dv_padded)
-  View<BFloat16, 3> q_t, d_o_t;        ///< (packed tiles, D_padded or Dv_padded, tile_rows)
-  View<float, 3> dq;                   ///< dq before it is scaled, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_rest;    ///< lse in units of log2(e), and what rounding dropped, (packed tiles, tile_rows)
+  View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
+  View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
+  View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
+  View<float, 2> lse, lse_rest;    ///< lse in units of log2(e), and its rounding error, (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence

@@ -31,7 +31,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Columns of the scores of a strip of query rows, and the address at which their softmax weights are stored.
 struct StripScores {
-  const float* scores;  ///< (rows, cols) with row stride lds; cols is a multiple of kSquare
+  const float* scores;  ///< scores (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
   std::int64_t rows, cols;
   BFloat16* weights;  ///< destination of the weights, row stride ldw

@@ -89,7 +89,7 @@ struct Native16ForwardScratch {
   View<float, 1> largest;      ///< largest score of each query, in units of log2(e), if max_logit is asked for
   View<BFloat16, 2> packing;   ///< scratch: strided rows are copied here before packing
   View<float, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
-  View<float, 1> rule_row;     ///< scratch for one row of bias or mask and one of key bias
+  View<float, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
 };
 
 /// Buffers shared by all threads: packed K and V of one batch of heads.

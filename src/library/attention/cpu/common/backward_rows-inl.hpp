@@ -52,7 +52,7 @@ struct QueryRows {
 ///   d_o            receives do, the gradient of the ungated output (Dv rounded up to vectors);
 ///   from.dgate     receives dz, the gradient of the gate logits, unless absent;
 ///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
-///   rest           receives what this rounding dropped;
+///   rest           receives the rounding error of `lse`;
 ///   delta          receives Δ − dlse;
 ///   sink_part      is increased by the query's contribution to dsinks;
 ///   from.dsinks    receives the same contribution, unless absent;
@@ -130,7 +130,8 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Returns true if |lse| (units of log2(e)) is so large that rounding matters: exp2(s − lse) may then be far above 1.
+/// Returns true if |lse| (units of log2(e)) is so large that its rounding error matters: exp2(s − lse) may then be far
+/// above 1.
 template <typename T>
 bool has_coarse_lse(T lse) {
   constexpr T kLeast = 512;

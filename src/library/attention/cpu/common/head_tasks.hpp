@@ -22,9 +22,9 @@ inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
-/// Returns true if each thread should compute whole key/value heads by itself.
-/// The packed operands of a head must then take at most `most_bytes` bytes. Those of all heads, divided by `threads`,
-/// must take at least four times the bytes of the largest head, to balance the load.
+/// Returns true if each thread should compute whole key/value heads by itself. There are two conditions. The packed
+/// operands of a head take at most `most_bytes` bytes. To balance the load, those of all heads take at least 4 ·
+/// `threads` times as many bytes as those of the largest head.
 /// A thread packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
@@ -73,7 +73,8 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
 template <class Batch, class Compute, class Next>
 void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
   while (batch.parts > 0) {
-    const bool is_last = batch.is_last();  // read before compute(): after its barrier another thread may move on
+    // read before compute(): after the barrier of compute(), another thread may already move on to the next batch
+    const bool is_last = batch.is_last();
     compute();
     if (is_last) return;
     team.once(next);

@@ -50,7 +50,8 @@ enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumu
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-inline constexpr std::int64_t kStepsACall = 4;  ///< steps of k between two calls of besides(); a power of two
+/// number of steps of the loop over k from one call of besides() to the next; a power of two
+inline constexpr std::int64_t kStepsACall = 4;
 
 /// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors. b need not be
 /// aligned. Calls besides() once every kStepsACall steps of k.

@@ -187,7 +187,7 @@ class OnlineSoftmax {
   }
 
   /// Returns true if every exponent of the strip's rows in the current key block is at most kSlack.
-  /// A NaN may be ignored.
+  /// May ignore a NaN.
   /// Where exp2_fast saturates, compares the sums of exponentials with 2^kSlack instead.
   /// The result may then be false although each exponent is slightly below kSlack.
   template <std::int64_t kRows>

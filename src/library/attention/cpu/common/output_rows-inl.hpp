@@ -168,7 +168,7 @@ class OutputRows {
   HeadRows<void> y_, attn_, lse_, weights_, max_logit_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  DType dense_as_;  // dense_dtype(); none if attn is written too
+  DType dense_as_;  // dense_dtype(), or none if attn is written, too
 };
 
 }  // namespace headgate::HWY_NAMESPACE

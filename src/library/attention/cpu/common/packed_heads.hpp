@@ -177,8 +177,8 @@ class HeadBatches {
   }
 
  private:
-  /// Largest number of parts of a batch.
-  /// Limits their memory, and the time in which one thread creates them, even if heads need no packed memory.
+  /// Largest number of parts of a batch. Bounds the memory of the parts, and the time in which one thread creates them.
+  /// Without this bound, a batch of heads that need no packed memory would have every sequence as a part.
   static constexpr std::int64_t kMostParts = 4096;
 
   /// Returns one part with all remaining heads of the cursor's sequence.

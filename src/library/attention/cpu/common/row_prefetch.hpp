@@ -44,7 +44,7 @@ class RowPrefetch {
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// Prefetches the lines of `blocks`, spread over `calls` calls of ask(). The array must outlive the queue.
+  /// Prefetches the lines of `blocks`, spread over `calls` calls of ask(). The array `blocks` must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {
     std::int64_t lines = 0;

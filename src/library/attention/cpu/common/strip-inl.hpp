@@ -20,7 +20,7 @@ namespace headgate::HWY_NAMESPACE {
 /// Strips visit whole panels of keys. The score of a key that a row does not see is −∞.
 struct StripColumns {
   std::int64_t begin = 0, end = 0;      ///< columns of the keys that at least one row sees
-  std::int64_t c0 = 0, c1 = 0;          ///< these columns, extended to whole panels
+  std::int64_t c0 = 0, c1 = 0;          ///< columns [begin, end), extended to whole panels
   std::int64_t whole0 = 0, whole1 = 0;  ///< whole panels of keys that every row sees
   bool empty() const { return begin >= end; }
 };

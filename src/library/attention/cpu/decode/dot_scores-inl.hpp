@@ -28,7 +28,7 @@ namespace headgate::HWY_NAMESPACE {
 /// Dot products require bf16 q and k, and a CPU on which they are faster than f32.
 /// Results are as accurate as with f32: a product of two bf16 numbers is exact, and sums are f32.
 /// ScoreRules::query_factor() is split in two.
-/// Queries are multiplied by its power of two, which is exact, and scores by the rest.
+/// Queries are multiplied by the factor's power of two, which is exact, and scores by the remaining factor.
 class DotScores {
  public:
   /// `factor` is ScoreRules::query_factor().
@@ -157,8 +157,8 @@ template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
 HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
   constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
-  // A cache line of a key takes kSteps steps.
-  // Every kEach-th step prefetches one line of each of kTileKeys rows, as fast as lines are read.
+  // A cache line of a key is read in kSteps steps. Every kEach-th step prefetches one line of each of kTileKeys rows.
+  // Prefetches thus keep pace with reads.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {
     const BFloat16* const* rows = keys.rows + j;

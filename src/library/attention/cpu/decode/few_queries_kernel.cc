@@ -36,7 +36,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A sequence with few queries, and where its work is numbered in the call.
+/// A sequence with few queries, and the first numbers of its splits, partial softmaxes and queries in the call.
 /// Keys are cut into splits, and each split of a head computes one partial softmax per row.
 /// Row g·T + i of a key/value head is query i of query head g of its group.
 /// Partial softmaxes are numbered by sequence, head, split and row.
@@ -122,7 +122,7 @@ struct FewQueriesScratch {
   View<T, 1> out, gate, gated;  ///< scratch for the output, gate and gated output of one query
   View<const E*, 1> slots;  ///< addresses of the rows of a split's keys and values, and of the next split's first keys
   View<T, 2> scale_rows;    ///< one row with the scales of a split's keys, one with those of its values
-  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one row of key bias
 };
 
 /// Buffers shared by all threads: the partial softmax of each row and split.
@@ -148,7 +148,7 @@ struct FewQueriesBuffers {
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
   // Open rows of each key/value head under a gate threshold, ascending; see FewQueries.
-  // A head's list starts at the number of its first query.
+  // The list of a head starts at the number of the head's first query.
   // open_counts holds the number of open rows of each head, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
   View<std::int64_t, 2> open_counts;

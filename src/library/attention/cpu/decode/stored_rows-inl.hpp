@@ -32,8 +32,8 @@ struct StoredRows {
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
 
-/// Calls visit.operator()<E>() with the element type E of stored k and v, for products in T. Their dtype is that of the
-/// queries or, if kMayBeBytes, i8.
+/// Calls visit.operator()<E>() with the element type E of k and v, for products in T. `stored` is the dtype of k and v:
+/// that of the queries or, if kMayBeBytes, possibly i8.
 template <typename T, bool kMayBeBytes, class Visit>
 void with_stored_type(DType stored, const Visit& visit) {
   if constexpr (kMayBeBytes) {
@@ -101,7 +101,7 @@ HWY_INLINE X opaque_to_optimizer(X x) {
 
 /// Sizes of register tiles. Score tiles have kHighRows queries by kHighKeys keys if there are enough queries.
 /// Otherwise they have up to kTileRows queries by kTileKeys keys.
-/// Value tiles have the same numbers of queries, by as many vectors as the registers allow (value_vectors).
+/// Value tiles have the same number of queries, and as many vectors of columns as the registers allow (value_vectors).
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
@@ -125,8 +125,8 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// Prefetches for step n of a register tile, as many lines as the tile reads.
-/// The tile reads one line of each of kKeys keys per step.
+/// Prefetches cache lines as fast as a register tile reads them: kKeys lines per step, one of each key. Every kTileKeys
+/// / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
@@ -237,7 +237,7 @@ constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (row
 /// Cuts n keys into ranges and calls visit(first, count) for each.
 /// If `rows` rows need several register tiles, a range is short enough to stay in the first-level cache while all tiles
 /// read it.
-/// If they need only one tile, the only range has all n keys.
+/// If a single tile covers the rows, the only range has all n keys.
 template <class Visit>
 HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
   constexpr std::int64_t kSharedKeys = 32;

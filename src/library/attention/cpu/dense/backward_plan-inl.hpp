@@ -87,7 +87,7 @@ struct BackwardPlan {
   WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
-  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows, block_rows;  ///< queries per tile, keys per block, in whole strips and panels
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
@@ -134,7 +134,7 @@ struct BackwardScratch {
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for the rows of one query
   View<T, 2> d_o;                       ///< scratch for do of one strip of queries
   View<T, 1> scaled;                    ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<T, 1> rule_row;                  ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> rule_row;                  ///< scratch for one row of bias or mask and one row of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
   View<T, 1> dbias_row;                 ///< a row of dbias, for the keys of one block
@@ -181,9 +181,9 @@ struct BackwardBuffers {
   View<T, 2> keys;                      ///< k with one key per row, (packed blocks, ColumnPanels)
   View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
-  View<T, 3> dq;                        ///< dq before it is scaled, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_rest;  ///< lse in units of log2(e), and what rounding dropped from it, (packed tiles, kTile)
-  View<T, 2> delta;          ///< Δ − dlse, (packed tiles, kTile)
+  View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
+  View<T, 2> lse, lse_rest;             ///< lse in units of log2(e), and its rounding error, (packed tiles, kTile)
+  View<T, 2> delta;                     ///< Δ − dlse, (packed tiles, kTile)
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them

@@ -40,7 +40,8 @@ struct ForwardPlan {
   /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in L1
   /// (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Number of open rows per tile under a gate threshold. This is large, so that keys are read less often per row.
+  /// Number of rows per tile under a gate threshold, where tiles contain only rows that it leaves open. This is large,
+  /// so that keys are read less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
@@ -119,7 +120,7 @@ struct ForwardScratch {
   View<T, 1> largest;          ///< largest score of each query, in units of log2(e), if max_logit is asked for
   View<T, 2> packing;          ///< scratch: strided rows are copied here before packing
   View<T, 1> gate, gated;      ///< scratch for the gate logits and the gated output of one query
-  View<T, 1> rule_row;         ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> rule_row;         ///< scratch for one row of bias or mask and one row of key bias
   View<T, 1> dropout_row;      ///< a row of dropout factors
 };
 
@@ -141,7 +142,8 @@ struct ForwardBuffers {
   View<T, 3> keys;    ///< packed k, transposed, (packed panels, D, kNR)
   View<T, 2> values;  ///< packed v, (packed panels, kNR · Dv_padded); the panels of a block form one ColumnPanels
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// The open queries of each packed tile, ascending, and their number. Used only with a gate threshold.
+  /// The queries of each packed tile that the gate threshold leaves open, ascending, and their number. Not used without
+  /// a threshold.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

@@ -76,7 +76,7 @@ struct ListedBackwardPlan {
   WorkList list;
   ScoreRules<T> rules;
   Dropout<T> dropout;
-  View<double, 2> sink_parts;  ///< contributions to dsinks, (query tiles of all sequences, Hq)
+  View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   std::int64_t key_room;            ///< number of elements of a buffer for one list of keys
   std::int64_t most_blocks;         ///< largest number of blocks (kListedBlock keys) of a list
@@ -115,14 +115,14 @@ struct ListedBackwardScratch {
   WideQueries<T> queries, gradients;  ///< q and do of one query, for all heads of the group
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
-  View<T, 2> dq;           ///< dq of one query before it is scaled
+  View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
   /// for each head of the group: log-sum-exp, its rounding error, and Δ − dlse, from prepare_row()
   View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> factors;   ///< dropout factors of a block of keys
   View<T, 1> slope;     ///< softcap's derivative for a block of keys
-  View<T, 1> rule_row;  ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> rule_row;  ///< scratch for one row of bias or mask and one row of key bias
 };
 
 /// Buffers shared by all threads, for one key/value head.
@@ -188,7 +188,7 @@ HWY_INLINE void add_outer_tile(T* const* to, std::int64_t x, const T* HWY_RESTRI
   }
 }
 
-/// Adds wᵀ · rows to `sums`: row m of the product goes to row keys[m] of `sums`, for m < n.
+/// Adds wᵀ · rows to `sums`: row m of the product is added to row keys[m] of `sums`, for m < n.
 /// w has kListedStride weights for each row of `rows`.
 template <typename T>
 HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, std::int64_t n, const T* w,

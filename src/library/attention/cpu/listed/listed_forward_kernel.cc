@@ -112,7 +112,7 @@ struct ListedForwardScratch {
   View<T, 1> largest;      ///< largest score of each head, without the sink, in units of log2(e)
   View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
   View<T, 2> factors;      ///< scales of a block's keys, scales of its values, and dropout factors
-  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one of key bias
+  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
 
   ListedSoftmax<T> softmax(std::int64_t n) const { return {maxima.at(n), sums.at(n), out.sub(n)}; }
 };

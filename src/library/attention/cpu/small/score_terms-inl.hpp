@@ -23,7 +23,7 @@ namespace headgate::HWY_NAMESPACE {
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` is true if each panel holds consecutive queries: no gate threshold selects rows.
+  /// `keeps_rows` is true if each panel holds consecutive queries. This is not so if a gate threshold selects queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
@@ -69,8 +69,9 @@ struct ScoreTermsScratch {
   View<T, 2> rows;
 };
 
-/// Computes the terms of a query head's scores in units of log2(e), one panel of queries at a time.
-/// They are transposed, as the kernels for small heads keep scores: (keys, queries of the panel).
+/// Computes the terms of a query head's scores in units of log2(e), one panel of queries at a time. Terms are what
+/// biases and masks add to scores. They are stored transposed, (keys, queries of the panel), as the kernels for small
+/// heads store scores.
 template <typename T>
 class ScoreTerms {
  public:

@@ -108,8 +108,8 @@ struct SmallBackwardScratch {
   View<T, 2> probabilities, ds;  ///< P, and ds multiplied by scale, (keys, queries of a tile)
   View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
   View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;  ///< for each query of a tile: lse in units of log2(e), and what rounding dropped from it
-  View<T, 1> delta;          ///< −(Δ − dlse) for each query of a tile
+  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse in units of log2(e), and its rounding error
+  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile
   View<T, 1> dy, y, attn, gate, dgate;  ///< copies of the rows of one query
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
@@ -260,7 +260,8 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Computes do, lse, what rounding drops from it, and −(Δ − dlse) of queries i … i + n. Writes their dz to dgate.
+  /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz of these queries to
+  /// dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT rest = scratch_.lse_rest.data;
@@ -504,7 +505,8 @@ class SmallBackwardWorker {
   T* dbias_ = nullptr;      // plane in which it sums dbias of the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
-  mutable PrefetchQueue ahead_;           // spreads the prefetches of coming_ over products
+  // spreads the prefetches of the next head's rows (coming_) over the current head's products
+  mutable PrefetchQueue ahead_;
 };
 
 /// Runs the backward pass over small heads.

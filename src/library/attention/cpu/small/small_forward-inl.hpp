@@ -109,7 +109,7 @@ class SmallForwardWorker {
   /// Lists the queries to compute, for each query head of a key/value head. Returns the number of panels that they
   /// fill.
   /// Under a gate threshold, lists only open queries.
-  /// The first piece of the head writes the outputs of the closed ones.
+  /// If the head is cut into pieces, only the task of the first piece writes the outputs of the closed queries.
   std::int64_t select_rows(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -299,7 +299,7 @@ class SmallForwardWorker {
   Sequence sequence_;
   OperandRows<T> values_;
   std::array<RowPrefetch, 4> coming_{};  // prefetches of the next head's rows
-  PrefetchQueue ahead_;                  // spreads the prefetches of coming_ over products
+  PrefetchQueue ahead_;  // spreads the prefetches of the next head's rows (coming_) over the current head's products
 };
 
 }  // namespace headgate::HWY_NAMESPACE

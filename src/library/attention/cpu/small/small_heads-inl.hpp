@@ -104,8 +104,8 @@ HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>&
   if (terms != nullptr) add_terms(x, terms + j * kNR<T>);
 }
 
-/// Computes c = ab or c += ab, as kWrite selects, for `rows` rows, at most kRows. Reads kRows rows of a in any case.
-/// Layout, a and b are as in multiply_add. Meanwhile prefetches the lines of `ahead`.
+/// Computes c = ab or c += ab, as kWrite selects, for `rows` rows, at most kRows. Always reads kRows rows of the
+/// operand a. Layout, a and b are as in multiply_add. Meanwhile prefetches the lines of `ahead`.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {

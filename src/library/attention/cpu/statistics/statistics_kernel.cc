@@ -104,7 +104,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h. Turns number the tiles from the end of the sequence: turn 0 is the last
+  /// Computes one query tile of query head h. `turn` counts the tiles from the end of the sequence: turn 0 is the last
   /// tile.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
@@ -286,7 +286,7 @@ class StatisticsWorker {
 
   /// Returns −lse in units of log2(e). Returns −∞ if lse is infinite, so that all weights of the row are 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns what rounding −lse to T dropped.
+  /// Returns the rounding error of −lse in T.
   T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
   /// Returns x = score − lse, limited to at most 0, since weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }

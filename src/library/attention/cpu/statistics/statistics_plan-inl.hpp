@@ -132,11 +132,11 @@ struct StatisticsScratch {
   }
 
   View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;             ///< scores minus lse, of a band against one key block
+  View<T, 2> scores;             ///< score − lse of the queries of a band and the keys of one block
   View<double, 1> lse;           ///< log-sum-exp of the tile's queries
   View<T, 1> start;              ///< −lse of each query in units of log2(e); −∞ makes all its weights 0
-  View<T, 1> rest;               ///< what rounding −lse dropped
-  View<T, 2> maxima;             ///< largest score minus lse of each query, one per lane
+  View<T, 1> rest;               ///< rounding error of −lse
+  View<T, 2> maxima;             ///< largest score − lse of each query, one per lane
   View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
   View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;         ///< weight of each query on key 0
@@ -144,10 +144,10 @@ struct StatisticsScratch {
   View<double, 1> figure_sums;   ///< figures summed over the tile's queries
   View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
   View<T, 1> mass;               ///< weight of each key, summed over the tile's queries
-  View<T, 2> top_scores;         ///< scores minus lse of each query's top keys, largest first
+  View<T, 2> top_scores;         ///< score − lse of each query's top keys, largest first
   View<Index, 2> top_keys;       ///< keys of top_scores; −1 where there is none
-  View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one of key bias
-  View<T, 1> gate, ones, gated;  ///< scratch for one query: gate logits, ones, and gate values
+  View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one row of key bias
+  View<T, 1> gate, ones, gated;  ///< scratch rows for one query: gate logits, ones, and gate values
 };
 
 /// Buffers shared by all threads, for one batch of heads.
