@@ -256,7 +256,7 @@ void Case::place_statistics() {
     }
     return view;
   };
-  // Draws every second key index below the mean length of the packed sequences, because many of them have no keys
+  // Draws every second key index below the mean length of the packed sequences, because many sequences have no keys
   // beyond it.
   const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),

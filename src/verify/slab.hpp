@@ -25,7 +25,7 @@ inline constexpr std::size_t kAligned_bytes = 64;  // size of a cache line and o
 enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
 /// Memory for views of one dtype. All bytes outside the views are 0xFF, which is NaN in every floating-point dtype. If
-/// a kernel reads them, its result is NaN; if it writes them, spilled() returns true.
+/// a kernel reads such bytes, its result is NaN. If a kernel writes such bytes, spilled() returns true.
 class Slab {
  public:
   explicit Slab(Placement placement) : placement_(placement) {}

@@ -66,7 +66,7 @@ struct StatisticsSpec {
 };
 
 /// Describes a problem for tests, `headgate verify` and benchmarks; Case creates its tensors. The defaults are the
-/// simplest problem, towards which a failing random problem shrinks. Case derives gate_threshold from `closed_share`,
+/// simplest problem: a failing random problem is shrunk towards them. Case derives gate_threshold from `closed_share`,
 /// and `context` from `threads`.
 struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
@@ -84,7 +84,7 @@ struct CaseSpec : AttentionOptions {
   DType key_bias = DType::none;     // dtype of key_bias, or none
   bool key_bias_by_batch = false;   // true: each sequence has its own row of key_bias
   DType key_indices = DType::none;  // dtype of the lists of keys, or none
-  bool lists_by_batch = false, lists_by_head = false;  // true: each sequence, each key/value head has its own lists
+  bool lists_by_batch = false, lists_by_head = false;  // true: each sequence (or each key/value head) has its own lists
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
@@ -95,15 +95,16 @@ struct CaseSpec : AttentionOptions {
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
   bool sinks_by_query = false;        // true: each query has its own sink; false: each head
   bool sinks_by_batch = false;        // with sinks_by_query: batches have sinks of their own
-  bool huge_hidden_keys = false;      // k and v are huge but finite for keys that no query sees
+  bool huge_hidden_keys = false;      // true: k and v are huge but finite for keys that no query sees
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
   DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
   bool attn = false;
   bool weights = false;
-  DType max_logit = DType::none;   // dtype of max_logit: none, f32 or f64
-  bool max_logit_by_head = false;  // max_logit has a figure for each head of a sequence, not for each row
-  unsigned absent_gradients = 0;   // GradientBit
+  DType max_logit = DType::none;  // dtype of max_logit: none, f32 or f64
+  // true: max_logit has one number for each head of a sequence; false: one for each row
+  bool max_logit_by_head = false;
+  unsigned absent_gradients = 0;  // GradientBit
   int threads = 1;
   std::uint64_t seed = 1;
   DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T queries, B = 1

@@ -33,8 +33,8 @@ class Cancellation {
     return seen();
   }
 
-  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. Suits
-  /// tasks so short that the callback would take a considerable part of their time.
+  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. Meant
+  /// for short tasks, where a callback before every task would take a considerable part of the time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
   /// Returns whether requested() has returned true in any thread. Does not run the callback.

@@ -6,7 +6,7 @@
 
 #include "headgate/tensor.hpp"
 
-// Scalar conversions between f32 and the 16-bit storage types. They round to nearest even; NaN stays NaN.
+// Scalar conversions between f32 and the 16-bit storage types. The conversions round to nearest even; NaN stays NaN.
 
 namespace headgate {
 

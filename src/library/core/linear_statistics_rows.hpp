@@ -11,7 +11,7 @@
 #include "headgate/linear_attention_statistics.hpp"
 
 // Tables of the outputs of linear_attention_weights and linear_attention_statistics, one row each. Argument checks, the
-// C API, the Python package and the reading and writing of files iterate over them.
+// C API, the Python package and the reading and writing of files iterate over these tables.
 
 namespace headgate {
 
@@ -126,12 +126,12 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// Number of figures per query, which are the first rows of kLinearStatistics. The next rows are their means, in the
-/// same order: row kQueryFigures + n is the mean of row n.
+/// Number of statistics per query ("figures"), which are the first rows of kLinearStatistics. The next rows are the
+/// means of the figures over queries, in the same order: row kQueryFigures + n is the mean of row n.
 inline constexpr std::size_t kQueryFigures = 5;
 static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 
-/// Indices of the figures per query in kLinearStatistics.
+/// Indices of the statistics per query ("figures") in kLinearStatistics.
 enum QueryFigure : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
 
 inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
@@ -140,7 +140,7 @@ inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, 
 inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kLinearStatistics[kQueryFigures + figure].member;
 }
-/// Returns whether the call requests the figure for each query, or its mean.
+/// Returns whether the call requests the statistic `figure` for each query, or the mean of the statistic.
 inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
 }

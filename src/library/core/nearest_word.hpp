@@ -36,11 +36,12 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Returns the word of `known` with the fewest edits from `text`. If several have as few, returns the first of them.
-/// Ignores words that need more edits than a third of the longer word's characters. If no word is left, returns the
-/// first word that begins with `text`, or "".
+/// Returns the word of `known` with the fewest edits from `text`. If several words need equally few edits, returns the
+/// first of these. Ignores words that need more edits than a third of the longer word's characters. If no word is left,
+/// returns the first word that begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  constexpr std::size_t kLeastBeginning = 3;   // shorter texts are not completed to words that begin with them
+  // least length of a text for which a word that begins with the text is a suggestion
+  constexpr std::size_t kLeastBeginning = 3;
   constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search takes quadratic time
   std::string_view nearest;
   if (text.size() > kMostCharacters) return nearest;

@@ -49,7 +49,7 @@ struct OptionText {
 template <class COptions>
 struct OptionInC {
   /// The member of COptions that is 1 if the option is given, and 0 for the default. Null: the option has no such
-  /// member, and its value 0 means the default.
+  /// member, and 0 as the option's value means the default.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
   /// True if the C struct of an older version ends just before this option.

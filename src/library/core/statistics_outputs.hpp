@@ -10,7 +10,7 @@
 #include "headgate/statistics.hpp"
 
 // Table of the outputs of attention_statistics, one row per output. Argument checks, bindings and the reading and
-// writing of files iterate over it.
+// writing of files iterate over this table.
 
 namespace headgate {
 
@@ -57,13 +57,13 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// Number of figures per query, which are the first rows of kStatisticsOutputs. The row of the mean of figure n is
-/// kRowFigures + 1 + n.
+/// Number of statistics per query ("figures", such as the entropy), which are the first rows of kStatisticsOutputs. The
+/// row of the mean of figure n is kRowFigures + 1 + n.
 inline constexpr std::size_t kRowFigures = 5;
 static_assert(kStatisticsOutputs[kRowFigures].member == &AttentionStatistics::key_weights &&
               kStatisticsOutputs[2 * kRowFigures + 1].member == &AttentionStatistics::mean_key_weights);
 
-/// Indices of the figures per query in kStatisticsOutputs.
+/// Indices of the statistics per query ("figures") in kStatisticsOutputs.
 enum RowFigure : std::size_t { kRowMax, kEntropy, kFirst, kFirstGated, kWindowShare };
 
 inline const TensorView& row_figure(const AttentionStatistics& outputs, std::size_t figure) {
@@ -72,7 +72,7 @@ inline const TensorView& row_figure(const AttentionStatistics& outputs, std::siz
 inline const TensorView& mean_of_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kStatisticsOutputs[kRowFigures + 1 + figure].member;
 }
-/// Returns whether the call requests a figure: its value for each query, or its mean over the queries.
+/// Returns whether the call requests the statistic `figure`: its value for each query, or its mean over the queries.
 inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure) {
   return row_figure(outputs, figure).present() || mean_of_figure(outputs, figure).present();
 }

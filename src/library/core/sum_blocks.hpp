@@ -4,9 +4,10 @@
 #include <cstdint>
 
 // Block lengths of the sums in the attention kernels. A sum adds the terms of each block in order, and then the blocks'
-// sums. The block lengths thus determine the rounding of every result, and the tests' error bounds depend on them. They
-// are constants, so that results do not depend on the machine's cache sizes. The data of a tile, including its scores,
-// fit in an L2 cache of 1 MiB. docs/design/forward.md has measurements with half and double lengths.
+// sums. The block lengths thus determine the rounding of every result, and the tests' error bounds depend on them. The
+// block lengths are constants, so that results do not depend on the machine's cache sizes. The data of a tile,
+// including its scores, fit in an L2 cache of 1 MiB. docs/design/forward.md has measurements with half and double
+// lengths.
 
 namespace headgate {
 

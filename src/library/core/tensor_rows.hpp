@@ -75,7 +75,7 @@ constexpr std::string_view output_types_of(Elements elements) {
 struct TensorFile {
   std::string_view option = {};  ///< command-line option ("--q"); empty: none
   std::string_view name = {};    ///< name of the option's value in --help; for gradients, the name of the file
-  bool or_f32 = false;           ///< true if the tool reads a file as f32 when its dtype differs from that of q
+  bool or_f32 = false;           ///< true if a file whose dtype differs from that of q is read as f32
 };
 
 /// Properties that only some tensors have. `Inputs` is the operation's struct of inputs.

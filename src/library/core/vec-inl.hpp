@@ -155,9 +155,9 @@ struct SplitLse {
   T value, rest;
 };
 
-/// Splits lse · log2(e) into its value rounded to T and the remainder `rest`. rest is 0 if lse was stored in a dtype
-/// other than f64, which has lost the remainder. It is also 0 if it would change 2^value by less than 2⁻¹⁴, or if |lse|
-/// ≥ 2⁴⁰, where f64 cannot hold the remainder.
+/// Splits lse · log2(e) into `value`, rounded to T, and the remainder `rest`. rest is 0 if lse was stored in a dtype
+/// other than f64, because the stored lse has lost the remainder. rest is also 0 if it would change 2^value by less
+/// than 2⁻¹⁴, or if |lse| ≥ 2⁴⁰, where f64 cannot hold the remainder.
 template <typename T>
 inline SplitLse<T> split_lse(double lse, DType stored) {
   constexpr double kLeast = 0x1p-14, kMost = 0x1p40;
@@ -237,8 +237,8 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   return hn::MulAdd(q, hn::Mul(f, power), power);
 }
 
-/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. Avoids a division of f32 with
-/// AVX-512, where it occupies the multiplier for as long as eight multiply-adds.
+/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. With AVX-512, avoids the division of
+/// f32, which occupies the multiplier for as long as eight multiply-adds.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V inverse_of(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});

@@ -7,8 +7,8 @@
 
 #include "library/core/check.hpp"
 
-// Maps enumerators to their names in options, files and messages, which are called words. Each enum has one table of
-// words.
+// Maps enumerators to their names in options, files and messages. These names are called words. Each enum has one table
+// of words.
 
 namespace headgate {
 

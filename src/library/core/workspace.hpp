@@ -29,8 +29,8 @@ class Workspace {
   /// Creates a workspace that only counts bytes. The views that it returns have a shape and null data. Unless `items`
   /// is null, it receives the total size of the buffers of each name.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
-  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. Its size is what
-  /// bytes() returns after the same calls on a workspace that counts.
+  /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. The size of `memory`
+  /// must be what bytes() returns after the same calls on a workspace that counts.
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in
@@ -94,8 +94,8 @@ Buffers place_buffers(std::byte* memory, const Args&... args) {
   return Buffers(place, args...);
 }
 
-/// A struct of buffers and the memory that holds them, an object of type `Memory`. An Arena provides scratch memory for
-/// one call.
+/// A struct of buffers, and an object of type `Memory` that holds the memory of the buffers. An Arena provides scratch
+/// memory for one call.
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:

@@ -116,7 +116,7 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
 }
 
 /// Bound on the rounding error of one column of S or dS, in units of magnitude. `drift` and `walk` are Euclidean norms;
-/// the essay above explains them.
+/// the comment at the top of this file explains both.
 struct ColumnError {
   double drift = 0.0;
   double walk = 0.0;

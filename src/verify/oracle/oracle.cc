@@ -590,9 +590,9 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // Kernels compute o as y / g from the saved y; if g may be 0, they read a saved attn instead. They may also read
-    // attn for other gates. This changes the bound only where y or attn is so small that its rounding error is
-    // absolute.
+    // Kernels compute o as y / g from the saved y. If g may be 0, they read a saved attn instead, and may do so for
+    // other gates, too. Reading attn changes the bound only where y or attn is so small that the rounding error of the
+    // saved number is absolute.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

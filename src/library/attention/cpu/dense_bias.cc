@@ -22,7 +22,7 @@ Shape distinct_shape(const ConstTensorView& bias) {
 }
 
 /// Size of a block that is copied at a time.
-/// Its cache lines fit the first-level cache, whichever dimension of the bias is contiguous in memory.
+/// The block's cache lines fit the first-level cache, whichever dimension of the bias is contiguous in memory.
 constexpr std::int64_t kQueries = 8, kKeys = 16;
 
 /// Copies rows i … i + kQueries of all heads of batch element b, kKeys columns at a time.

@@ -10,8 +10,8 @@
 namespace headgate {
 
 /// Copy of a bias in which the keys of each row are adjacent in memory, as kernels read them.
-/// In other layouts they are not. For example, a linear layer on pairs of tokens produces (T,S,H), and in its view
-/// (H,T,S) heads are adjacent.
+/// The original bias may have other layouts. For example, a linear layer on pairs of tokens produces (T,S,H), and in
+/// the view (H,T,S) of this tensor, heads are adjacent.
 struct DenseBias {
   DenseBias(Workspace& ws, const Problem& problem);
 

@@ -14,7 +14,7 @@ namespace headgate {
 struct PrefixMask {
   PrefixMask(Workspace& ws, const Problem& problem) : keys(ws.take<std::int64_t>("key lengths", problem.B)) {}
 
-  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share one row of it.
+  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share one row of the mask.
   static bool may_suit(const Problem& problem);
 
   /// Writes the key lengths.

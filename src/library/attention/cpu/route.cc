@@ -116,7 +116,8 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// Says why few_queries, which does not pack K and V, should not compute a sequence; null if it should.
+/// Returns the reason why few_queries, which does not pack K and V, should not compute a sequence. Returns null if
+/// few_queries should compute it.
 /// Kernels that pack K and V are faster for:
 ///   many query rows per key (docs/design/decoding.md);
 ///   heads whose packed K and V fit in the cache (docs/design/forward.md);
@@ -165,8 +166,8 @@ const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
 }
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
-  // Beyond kBackwardKeys keys, the tiles kernel has several key blocks.
-  // It divides the key blocks among threads, which pays if heads are few.
+  // With more than kBackwardKeys keys, the tiles kernel has several key blocks and divides them among threads. This
+  // pays if heads are few.
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
@@ -360,7 +361,7 @@ void run_forward(const ForwardProblem& problem) {
 
 void run_backward(const BackwardProblem& problem) {
   report_routes(kBackwardRoutes, problem);
-  // tiles_backward must run even without sequences, because it sets dbias to 0.
+  // tiles_backward must run even without sequences, because in that case it sets dbias to 0.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
   const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
   const TensorView& dsinks = problem.gradients.dsinks;

@@ -42,8 +42,9 @@ struct UnitBuffers {
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
   }
 
-  View<T, 3> keys;         ///< (Gk,T,D) k, divided by its L2 norm if the problem normalises
-  View<T, 3> queries;      ///< (Gq,T,D) q times scale, divided by its L2 norm if the problem normalises
+  View<T, 3> keys;  ///< k of the Gk key heads, (Gk,T,D), divided by the L2 norm of each row if the problem normalises
+  /// q of the Gq query heads times scale, (Gq,T,D), divided by the L2 norm of each row if the problem normalises
+  View<T, 3> queries;
   View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1
   View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, or 1; excludes scale
   View<T, 3> dy;           ///< (G·R,T,Dv)
@@ -107,13 +108,14 @@ struct ChunkNumbers {
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;  ///< (R,kChunk) products of each token: q · k in scan 2, dy · u in scans 3 and 4
+  View<T, 2> dots;  ///< products of each output head and token, (R,kChunk): q · k in scan 2, dy · u in scans 3 and 4
   /// (2,kChunk) product of the vector that token t multiplies by the state, with each vector w of the outer products w
   /// xᵀ that token t − 1 adds to the state. A token adds at most two.
   View<T, 2> overlaps;
 };
 
-/// Scratch of one thread for the scans. In scans 3 and 4 the state is transposed: its rows are features of v.
+/// Scratch of one thread for the four scans (backward_kernel.cc). In scans 3 and 4 the state is transposed: the rows of
+/// the stored state are features of v.
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
@@ -139,7 +141,7 @@ struct ScanBuffers {
   View<T, 1> row;
   View<T, 2> key_reads;   ///< k · F of each token, (kChunk,D), as in DecayFactors::times_before()
   View<T, 2> key_adds;    ///< k / F of each token, (kChunk,D), as in DecayFactors::times_inverse()
-  View<T, 3> query_adds;  ///< q / F of each token, (R,kChunk,D), as in DecayFactors::times_inverse()
+  View<T, 3> query_adds;  ///< q / F of each output head and token, (R,kChunk,D), as in DecayFactors::times_inverse()
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };
@@ -159,8 +161,8 @@ struct LinearBackwardPlan {
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4. With two tasks per thread instead
-    // of one, the wait is half as long.
+    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4 (backward_kernel.cc). With two
+    // tasks per thread instead of one, the wait is half as long.
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);

@@ -148,8 +148,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Normalises the rows of a tile without copying them, four at a time. The CPU then computes the square root for one
-  /// row's scale while it sums the squares of the next row.
+  /// Normalises the rows of a tile, four at a time, without copying the rows. The CPU then computes the square root for
+  /// one row's scale while it sums the squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;

@@ -81,7 +81,7 @@ class KeyScans {
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
 
-  /// Runs scan 3 over all chunks, then scan 4 over all chunks.
+  /// Runs scan 3, forward in time, over all chunks. Then runs scan 4, in reverse, over all chunks.
   void run_by_scans() {
     load_states(p_.inputs.state);
     for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
@@ -118,7 +118,7 @@ class KeyScans {
     }
   }
 
-  /// Loads a block of Sᵀ at the start of chunk c. Scan 1 saved this state.
+  /// Loads a block of Sᵀ at the start of chunk c, which scan 1 (value_scans-inl.hpp) saved.
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(0), block.row(block.rows), T{0});
@@ -148,7 +148,8 @@ class KeyScans {
     }
   }
 
-  /// Return rows of a token that scans 1 and 2 computed: update() returns u, and dvalue() returns β du.
+  /// Return a row of a token that scans 1 and 2 (value_scans-inl.hpp) computed: update() returns u, and dvalue()
+  /// returns β du.
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
@@ -169,7 +170,7 @@ class KeyScans {
     return x;
   }
 
-  /// Runs scan 3 over a chunk of one block.
+  /// Runs scan 3, forward in time, over a chunk of one block.
   template <Copies kCopies, std::int64_t kVectors>
   void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     scan<Direction::forward, kCopies>(block, first, chunk,

@@ -66,8 +66,8 @@ struct WeightsScratch {
 template <typename T>
 class WeightsWorker {
  public:
-  /// The walk processes one token at a time. With two, the last bits of a query would depend on the other queries of
-  /// its block.
+  /// The walk processes one token at a time. If it processed two, the last bits of a query's weights would depend on
+  /// the other queries in the same block.
   static constexpr bool kPairs = false;
 
   WeightsWorker(const LinearWeightsProblem& p, std::int64_t queries, std::byte* memory)
@@ -182,9 +182,9 @@ struct TileScratch {
   View<double, 2> sums;  ///< (kWalkSums, columns)
 };
 
-/// Computes the figures that depend on every weight of a query, for tiles of queries, on one thread. QueryWalk computes
-/// the weights and passes them to this class, its Sink. Sums within a chunk have type T; sums of chunks have type
-/// double.
+/// Computes the statistics ("figures") that depend on every weight of a query, for tiles of queries, on one thread.
+/// QueryWalk computes the weights and passes them to this class, its Sink. Sums within a chunk have type T; sums of
+/// chunks have type double.
 template <typename T>
 class TileWorker {
  public:

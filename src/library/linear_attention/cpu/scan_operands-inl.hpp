@@ -20,12 +20,12 @@
 #include "library/linear_attention/cpu/state_block-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// Scans avoid multiplying the state S by e^g at each token, which would be one instruction in four. They store S̃
+// Scans avoid multiplying the state S by e^g at each token, which would be one instruction in four. Scans store S̃
 // instead, with S = F ∘ S̃. F is one factor for the whole state, or one per row. The decay of a token changes only F.
-// To compute Sᵀ x, a scan multiplies S̃ᵀ by F ∘ x. To add w xᵀ to S, it adds (w / F) xᵀ to S̃.
+// To compute Sᵀ x, a scan multiplies S̃ᵀ by F ∘ x. To add w xᵀ to S, a scan adds (w / F) xᵀ to S̃.
 //
-// If F would leave [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. It also
-// does so at the end of each chunk.
+// If F would leave [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. A scan
+// also rescales at the end of each chunk.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -102,7 +102,7 @@ class DecayFactors {
     if (shift == 1) multiply_running(decay, chunk.t0);
   }
 
-  /// Returns F at step n before the step rescales. A step that rescales multiplies S̃ by it.
+  /// Returns F at step n before the step rescales. A step that rescales multiplies S̃ by this F.
   const T* before(std::int64_t n) const { return before_.at(n); }
   /// Returns whether step n rescales, that is, multiplies S̃ by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
@@ -113,7 +113,7 @@ class DecayFactors {
 
   /// These functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`. The
   /// factor is before(s) in times_before(), inverse(s) in times_inverse(), and 1 / inverse(s) in times_behind().
-  /// Without decay it is 1.
+  /// Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
@@ -179,7 +179,7 @@ class DecayFactors {
 };
 
 /// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short because rows of a head
-/// often lie a power of two apart: they map to few sets of the L1 cache, which then holds only eight of them.
+/// often lie a power of two apart: such rows map to few sets of the L1 cache, which then holds only eight rows.
 template <typename Void>
 HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
   constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
@@ -257,8 +257,8 @@ void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& 
   for (std::int64_t n = 0; n < chunk.count; ++n) load_row(to.at(n), rows, chunk.token(n), 0, 1);
 }
 
-/// Loads the rows of a chunk's tokens in the order in which a scan visits them. Pads them with zeros to the columns of
-/// `to`.
+/// Loads the rows of a chunk's tokens in the order in which a scan visits them. Pads each row with zeros to the number
+/// of columns of `to`.
 template <typename T>
 void load_rows(const View<T, 2>& to, const HeadRows<const void>& from, const Chunk& chunk) {
   for (std::int64_t n = 0; n < chunk.count; ++n) {

@@ -103,7 +103,8 @@ class ConvolutionGradientWorker {
     });
   }
 
-  /// Writes dstate of a sequence without tokens: copies the incoming dstate, or writes zeros if it is absent.
+  /// Writes dstate of a sequence without tokens: a copy of the incoming dstate, or zeros if there is no incoming
+  /// dstate.
   void pass_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     if (sequence.T > 0) return;

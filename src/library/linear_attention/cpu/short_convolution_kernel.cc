@@ -23,13 +23,14 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Limits of tasks with vectors along channels. kWideTasks applies if the kernels read x and write y in place.
-/// kBufferedTasks applies if they use buffers, which then stay in the L2 cache.
+/// kBufferedTasks applies if the kernels use buffers. The buffers then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
-/// Number of tokens that are copied to a buffer at a time. If the kernels work in place, they copy at most kHeadTokens
-/// tokens at the start of a sequence, which need the state. Otherwise they copy kBufferedTokens tokens at a time.
+/// Number of tokens that are copied to a buffer at a time. If the kernels work in place, they copy only the first
+/// tokens of a sequence, at most kHeadTokens, because these need the state. Otherwise the kernels copy kBufferedTokens
+/// tokens at a time.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 

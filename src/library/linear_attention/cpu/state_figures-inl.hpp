@@ -28,7 +28,8 @@ inline double mean_of(double total, std::int64_t count) {
 /// Returns the number of queries over which means are taken: all queries but the first.
 inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
 
-/// Compensated sum (Neumaier). Also sums the rounding errors, because they accumulate if all addends are equal.
+/// Compensated sum (Neumaier). Also sums the rounding errors, because the errors of equal addends have the same sign
+/// and accumulate.
 class TokenSum {
  public:
   void add(double term) {
@@ -60,7 +61,8 @@ struct StateScratch {
   View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled to largest magnitude 1
 };
 
-/// Computes the figures of some states, on one thread. For this it updates two additional columns of a state.
+/// Computes the statistics ("figures") of some states, on one thread. For this it updates two additional columns of a
+/// state.
 /// The value v of the column `first` is 1 at the first token and 0 at the others. q · first is then the weight of the
 /// first token. The value of the column `all` is 1 at every token. q · all is then the sum of the weights.
 template <typename T>
@@ -104,7 +106,7 @@ class StateFigures {
     return sum;
   }
 
-  /// Loads decay and β of a token and adds them to the sums.
+  /// Loads decay and β of a token and adds both to the sums over tokens.
   T load_gates(const TokenRange& s, std::int64_t h, std::int64_t t, Gates& gates) const {
     const Tag<T> d;
     if (p_.has_decay()) {

@@ -92,14 +92,14 @@ void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
 }
 
 /// Supplies the factors with which a scan rescales the blocks of a state (D,Dv). If each feature has its own decay, the
-/// factors multiply rows. If one decay applies to the whole state, they multiply all columns.
+/// factors multiply rows. If one decay applies to the whole state, the factors multiply all columns.
 template <typename T>
 class BlockFactors {
  public:
   explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
 
-  /// Sets the factors of a pass over `tokens` tokens, the first at step n. Returns whether they multiply rows, columns
-  /// or nothing.
+  /// Sets the factors of a pass over `tokens` tokens, the first at step n. Returns whether the factors multiply rows,
+  /// columns or nothing.
   template <class PassT>
   HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
     bool any = false;

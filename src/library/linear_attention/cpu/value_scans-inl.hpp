@@ -20,7 +20,7 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  /// Prepares scans 1 and 2 of state g of the unit.
+  /// Prepares scan 1, forward over S, and scan 2, in reverse over dS, for state g of the unit.
   ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t g, std::byte* scratch,
              Cancellation& cancellation)
       : p_(p),
@@ -34,7 +34,7 @@ class ValueScans {
         g_(g),
         h_(unit.state(p, g)) {}
 
-  /// Runs scans 1 and 2 on the column blocks of a piece.
+  /// Runs scan 1, forward over S, and scan 2, in reverse over dS, on the column blocks of a piece.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     if (p_.has_delta || keeps_states()) {
@@ -72,7 +72,7 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
-  /// Fills the columns after Dv with zeros in those buffers that later scans read in whole vectors.
+  /// Fills the columns after Dv with zeros in buffers that later scans read in whole vectors.
   void clear_padding() {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
@@ -84,7 +84,8 @@ class ValueScans {
     }
   }
 
-  /// Copies v to `differences` and `updates`. Replaces scan 1 for problems that do not need it.
+  /// Copies v to `differences` and `updates`. Problems without a delta rule and without saved states need no scan 1;
+  /// this function replaces it.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
@@ -108,7 +109,7 @@ class ValueScans {
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
   }
 
-  /// Stores a row that scans 3 and 4 will read. Does nothing if these scans do not run.
+  /// Stores a row that scans 3 and 4 (key_scans-inl.hpp) will read. Does nothing if these scans do not run.
   template <std::int64_t kVectors>
   HWY_INLINE void keep(const View<T, 3>& rows, const BlockRow<T, kVectors>& row, std::int64_t token,
                        std::int64_t first) const {

@@ -166,7 +166,7 @@ class Native16BackwardWorker {
   }
 
   /// Packs q and do (the gradient of the ungated output) of a query tile, each as it is and transposed.
-  /// Also computes lse, Δ − dlse and dz, adds up the tile's contribution to dsinks, and clears dq.
+  /// Also computes lse, Δ − dlse (Δ = rowsum(do ∘ o)) and dz, adds up the tile's contribution to dsinks, and clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
@@ -174,7 +174,7 @@ class Native16BackwardWorker {
     float* lse = shared_.lse.at(batch);
     float* rest = shared_.lse_rest.at(batch);
     float* delta = shared_.delta.at(batch);
-    // Pads the tile to a multiple of kSquare queries with zero rows and lse = ∞, so that P = 0 in them.
+    // Pads the tile to a multiple of kSquare queries with zero rows and lse = ∞, so that P = 0 in the padding.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(rest + n, rest + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
@@ -391,7 +391,7 @@ class Native16BackwardWorker {
   const Native16BackwardBuffers& shared_;
   int thread_;
   const Native16BackwardScratch scratch_;
-  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration during its lifetime
+  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;

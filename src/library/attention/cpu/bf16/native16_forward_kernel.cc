@@ -29,7 +29,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Columns of the scores of a strip of query rows, and the address at which their softmax weights are stored.
+/// Columns of the scores of a strip of query rows, and the address at which the softmax weights of these columns are
+/// stored.
 struct StripScores {
   const float* scores;  ///< scores (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
@@ -86,7 +87,7 @@ class Native16ForwardWorker {
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
 
-  /// Packs keys and values of one block of key/value head h. packed_keys() returns their range.
+  /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
@@ -108,7 +109,7 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h. Keys and values of its group are packed already.
+  /// Computes query tile `tile` of query head h. Keys and values of the head's group are packed already.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -241,7 +242,7 @@ class Native16ForwardWorker {
   int thread_;
   const Native16ForwardScratch scratch_;
   const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
-  [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration during its lifetime
+  [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration while this object exists
   const PackedHeads* head_ = nullptr;
   Sequence sequence_;
   Visibility visibility_;

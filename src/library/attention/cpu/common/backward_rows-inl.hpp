@@ -53,7 +53,7 @@ struct QueryRows {
 ///   from.dgate     receives dz, the gradient of the gate logits, unless absent;
 ///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
 ///   rest           receives the rounding error of `lse`;
-///   delta          receives Δ − dlse;
+///   delta          receives Δ − dlse, where Δ = rowsum(do ∘ o);
 ///   sink_part      is increased by the query's contribution to dsinks;
 ///   from.dsinks    receives the same contribution, unless absent;
 ///   own            is scratch for one row of dy, y, attn, gate and dgate.
@@ -130,8 +130,8 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Returns true if |lse| (units of log2(e)) is so large that its rounding error matters: exp2(s − lse) may then be far
-/// above 1.
+/// Returns true if |lse| (units of log2(e)) is so large that the rounding error of lse matters: exp2(s − lse) may then
+/// be far above 1.
 template <typename T>
 bool has_coarse_lse(T lse) {
   constexpr T kLeast = 512;

@@ -52,7 +52,7 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
 
 /// Performs one thread's work on a batch of heads, in three stages: packs keys and prepares queries; computes each key
 /// block against the queries that see it; writes dq.
-/// `next_block` is the next key block that a thread takes. All threads share it, and it must be 0 at first.
+/// `next_block` is the next key block that a thread takes. All threads share this counter, which must be 0 at first.
 template <class Worker, class Plan, class Buffers>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadCounts& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {

@@ -65,8 +65,8 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
 }
 
 // The functions below loop over batches of packed heads, and over tasks in order.
-// Every thread of a team (team.hpp) must call them.
-// If the call is cancelled, they skip work that has not begun.
+// Every thread of a team (team.hpp) must call these functions.
+// If the call is cancelled, the loops skip work that has not begun.
 
 /// Calls compute() in every thread for each batch. Then one thread calls next(), which moves on to the following batch.
 /// compute() must end with a barrier.
@@ -82,7 +82,7 @@ void for_each_batch(const Team& team, Batch& batch, const Compute& compute, cons
 }
 
 /// Calls visit(n) once for each n < count, over all threads. Calls start in ascending order, as Turnstile requires.
-/// Ends without a barrier. `next` is the next n. All threads share it, and it must be 0 at first.
+/// Ends without a barrier. `next` is the next value of n. All threads share this counter, which must be 0 at first.
 template <class Visit>
 void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
                        const Visit& visit) {

@@ -46,7 +46,7 @@ struct LeftLayout {
 ///   accumulate            c += ab.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
-/// Default for the `besides` callback, which products call while they run: does nothing.
+/// Does nothing. This is the default for the `besides` callback, which products call while they run.
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };

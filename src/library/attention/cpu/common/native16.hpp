@@ -13,7 +13,8 @@ namespace headgate {
 enum class Native16Unit { none, dots, tiles };
 
 /// Returns the unit that multiplies bf16 numbers on a vector target; none on targets other than AVX-512.
-/// This is the unit set by set_native16_products, otherwise the CPU's best unit if it is faster than f32 products.
+/// This is the unit set by set_native16_products, otherwise the CPU's best unit if bf16 products are faster there than
+/// f32 products.
 /// The first call asks the operating system for permission to use AMX tiles, once per process.
 Native16Unit native16_unit(std::int64_t target);
 

@@ -29,7 +29,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Up to kRows query rows against one key block, and the state of their softmax within the block.
+/// Up to kRows query rows against one key block, and the state of the rows' softmax within the block.
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
   bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
@@ -69,7 +69,7 @@ class LargestExponent {
 /// Keeps each row's running maximum in units of log2(e), its sum of exponentials (one per lane), and its output, not
 /// yet divided by the sum.
 ///
-/// A running maximum is raised only when a score exceeds it by more than kSlack powers of two.
+/// A running maximum is raised only when a score, in units of log2(e), exceeds the maximum by more than kSlack.
 /// The common case thus needs no separate pass for the maximum.
 /// There is no overflow: exp2(kSlack) times the number of keys is far below the largest number.
 template <typename T>

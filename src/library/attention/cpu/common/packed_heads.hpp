@@ -82,8 +82,8 @@ struct PackedHeads {
   }
 };
 
-/// Task of one thread on key/value head h of a part: the whole head, one of several equal pieces of it, one key block,
-/// or one query tile of query head g of the group.
+/// Task of one thread on key/value head h of a part. It is the whole head, one of several equal pieces of the head, one
+/// key block, or one query tile of query head g of the group.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
@@ -110,8 +110,8 @@ struct HeadSurvey {
   std::int64_t tile_blocks = 0;  ///< number of tiles times number of blocks of one head, summed over all sequences
 };
 
-/// Largest total size, in bytes, of the packed operands of one batch, unless one head alone exceeds it.
-/// This is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
+/// Largest total size, in bytes, of the packed operands of one batch. A single larger head is a batch of its own. The
+/// limit is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
 /// Cuts the key/value heads of a work list, in order, into batches whose packed operands fit kPackedBudget_bytes.
@@ -219,7 +219,8 @@ inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t gro
   }
 }
 
-/// Current batch of a kernel, shared by its threads. Only one thread at a time may call the functions that change it.
+/// Current batch of a kernel, shared by the kernel's threads. Only one thread at a time may call the functions that
+/// move on to another batch.
 template <class Plan>
 class HeadBatch : public HeadCounts {
  public:

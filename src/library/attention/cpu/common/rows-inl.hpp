@@ -33,7 +33,7 @@ HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, 
   return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
 }
 
-/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,S), cut to the columns of its keys.
+/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,S), cut to the columns of the sequence's keys.
 template <typename Void>
 HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return query_rows(tensor, s, h).columns(s.k0, s.S);
@@ -53,10 +53,10 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// Rows of k or v of one sequence and head. They may lie in pages, and may be int8 with a scale per row.
+/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row.
 class KeyRows {
  public:
-  /// `tensor` is k or v of `p`; `scale` holds its int8 scales, or is absent.
+  /// `tensor` is k or v of `p`; `scale` holds the int8 scales of `tensor`, or is absent.
   KeyRows(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale, const Sequence& s,
           std::int64_t h)
       : cols(tensor.shape[3]),
@@ -195,7 +195,7 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 template <typename T>
 inline constexpr std::int64_t kQuad = 16 / sizeof(T);
 
-/// Loads a vector from several rows: its 16-byte block b consists of elements c … c + kQuad of row b · kQuad.
+/// Loads a vector from several rows: 16-byte block b of the vector consists of elements c … c + kQuad of row b · kQuad.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);

@@ -50,8 +50,8 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e if the rules allow
-  /// it.
+  /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e unless softcap or
+  /// ALiBi apply.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
   /// Applies the rules to n scores of query i of query head h, from key `first` on.

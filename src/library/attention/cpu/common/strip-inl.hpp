@@ -25,7 +25,7 @@ struct StripColumns {
   bool empty() const { return begin >= end; }
 };
 
-/// Query rows r … r + rows of a tile, against the key block that begins at key j0.
+/// Query rows r … r + rows of a tile, which are multiplied by the key block that begins at key j0.
 template <typename T>
 struct Strip {
   std::int64_t r = 0, rows = 0, j0 = 0;
@@ -70,7 +70,7 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
 }
 
 /// Computes the `count` rows of a tile, in bands of `band` rows, against the key blocks that contain the keys `seen`.
-/// All strips of a band process one panel before the next panel: the first strip brings it into L1.
+/// All strips of a band process one panel before the next panel, so that the panel stays in L1.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
   using Plan = typename Kernel::Plan;

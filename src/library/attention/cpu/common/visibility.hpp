@@ -25,7 +25,7 @@ class Visibility {
         keys_(sequence.keys),
         left_(clamped(problem.window_left)),
         right_(clamped(problem.window_right)) {
-    // A window whose right end lies before its left end shows no key.
+    // A window that ends before it begins shows no key.
     if (left_ != kNoWindow && right_ != kNoWindow && right_ < -left_) keys_ = 0;
   }
 

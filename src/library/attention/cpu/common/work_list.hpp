@@ -15,7 +15,7 @@ namespace headgate {
 
 /// One sequence of a work list.
 struct ListedSequence {
-  std::int64_t number = 0;        ///< number of the sequence in its problem
+  std::int64_t number = 0;        ///< number of the sequence in the problem
   std::int64_t tiles_before = 0;  ///< number of query tiles (kQueryTile queries) of one head in all earlier sequences
 };
 
@@ -54,8 +54,8 @@ inline Sequence longest_sequence(const Problem& p, const WorkList& list) {
   return longest;
 }
 
-/// A kernel's work on a list of sequences, planned but not yet run: its sizes are known, and its memory is not yet
-/// allocated.
+/// A kernel's work on a list of sequences, planned but not yet run: the sizes of the work are known, and the memory of
+/// run() is not yet allocated.
 class PlannedWork {
  public:
   virtual ~PlannedWork() = default;
@@ -76,7 +76,7 @@ class WorkSlot {
     if (work_ != nullptr) work_->~PlannedWork();
   }
 
-  /// Constructs Work(args…). Throws std::bad_alloc if the size of its memory exceeds 63 bits.
+  /// Constructs Work(args…). Throws std::bad_alloc if the number of bytes that its run() needs exceeds 63 bits.
   template <class Work, class... Args>
   void emplace(const Args&... args) {
     static_assert(sizeof(Work) <= kRoom_bytes);

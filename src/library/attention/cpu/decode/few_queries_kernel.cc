@@ -117,11 +117,11 @@ struct FewQueriesScratch {
 
   DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products (sequences with `dots`)
   WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T (other sequences)
-  View<T, 2> scores;            ///< scores of a split's keys; later their exponentials
+  View<T, 2> scores;            ///< scores of a split's keys; later the exponentials of the scores
   View<T, 2> widened;           ///< rows of k or v converted to T
   View<T, 1> out, gate, gated;  ///< scratch for the output, gate and gated output of one query
   View<const E*, 1> slots;  ///< addresses of the rows of a split's keys and values, and of the next split's first keys
-  View<T, 2> scale_rows;    ///< one row with the scales of a split's keys, one with those of its values
+  View<T, 2> scale_rows;    ///< one row with the scales of a split's keys, one row with the scales of its values
   View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one row of key bias
 };
 
@@ -169,7 +169,8 @@ struct PlacedKeys {
   SplitRows<T, E> rows;
 };
 
-/// Partial softmax of a split, with one entry per open row. FewQueriesBuffers explains the members.
+/// Partial softmax of a split, with one entry per open row (a row that the gate threshold does not close).
+/// FewQueriesBuffers explains the members.
 template <typename T>
 struct PartialSoftmax {
   T *maxima, *sums;
@@ -207,8 +208,9 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// Computes the partial softmax of one split. Reads no keys if no row is open.
-  /// `following` is the split that this thread will likely run next, or empty. Its first keys are prefetched.
+  /// Computes the partial softmax of one split. Reads no keys if the gate threshold closes all rows of the head.
+  /// `following` is the split that this thread will likely run next, or empty. The first keys of `following` are
+  /// prefetched.
   void run_split(const KeySplit& at, const KeySplit& following) {
     select(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
@@ -216,7 +218,7 @@ class FewQueriesWorker {
     if (keys_of(at).empty()) return;
     take_keys(at);
     values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
-    // Addresses are stored in the order of use: the split's keys, its values, the first keys of the next split.
+    // Addresses are stored in the order of use: keys of the split, values of the split, first keys of the next split.
     const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
     SplitRows<T, E>* const next = place_coming(following, end) ? &coming_.rows : nullptr;
     const std::int64_t ahead = keys_.rows.ahead();
@@ -230,8 +232,8 @@ class FewQueriesWorker {
     });
   }
 
-  /// Merges the splits of the r-th open row of key/value head h_kv of a sequence, applies the gate and writes the
-  /// outputs.
+  /// Merges the partial softmaxes of the r-th open row of key/value head h_kv of a sequence, applies the gate and
+  /// writes the outputs. Open rows are those that the gate threshold does not close.
   void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
     if (r >= rows_of(each, h_kv)) return;
     const auto [h, i] = query_of(each, h_kv, r);
@@ -287,8 +289,8 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Stores the addresses of a split's keys in `slots` and describes the split in coming_, so that its keys can be
-  /// prefetched before it runs.
+  /// Stores the addresses of a split's keys in `slots` and describes the split in coming_. The keys can then be
+  /// prefetched before the split runs.
   /// Returns false if `at` is empty, its head has no open row, or no query sees a key of the split.
   bool place_coming(const KeySplit& at, const E** slots) {
     if (at.each == nullptr) return false;
@@ -356,7 +358,7 @@ class FewQueriesWorker {
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
 
-  /// Returns the number of open rows of a head.
+  /// Returns the number of a head's open rows: rows that the gate threshold does not close.
   std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
     return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
   }
@@ -364,7 +366,7 @@ class FewQueriesWorker {
   struct Query {
     std::int64_t h, i;
   };
-  /// Returns the query head and the query of the r-th open row of key/value head h.
+  /// Returns the query head and the query of the r-th open row (not closed by the gate threshold) of key/value head h.
   Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
     const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
     return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
@@ -392,7 +394,7 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all streamed keys
+      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all streamed keys (OrderedKeys::streamed)
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }

@@ -41,8 +41,8 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which the keys `first` … `first` + `count` of a split are used.
-/// The first `streamed` of these keys are cut into kTileKeys contiguous, equally long stretches ("streams"). They are
-/// used in the order key 0 of each stream, key 1 of each stream, and so on. Hardware prefetchers follow each stream
+/// The first `streamed` of these keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of
+/// every stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
 /// (docs/design/decoding.md).
 /// The remaining keys follow in ascending order.
 struct OrderedKeys {

@@ -170,7 +170,7 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
 }
 
 /// Packs q and do (the gradient of the ungated output) of a query tile.
-/// Also computes lse, Δ − dlse and dz, adds up the tile's contribution to dsinks, and clears dq.
+/// Also computes lse, Δ − dlse (Δ = rowsum(do ∘ o)) and dz, adds up the tile's contribution to dsinks, and clears dq.
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;

@@ -89,7 +89,7 @@ struct BackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< queries per tile, keys per block, in whole strips and panels
+  std::int64_t tile_rows, block_rows;  ///< queries per tile, in whole strips, and keys per block, in whole panels
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
@@ -183,7 +183,7 @@ struct BackwardBuffers {
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
   View<T, 2> lse, lse_rest;             ///< lse in units of log2(e), and its rounding error, (packed tiles, kTile)
-  View<T, 2> delta;                     ///< Δ − dlse, (packed tiles, kTile)
+  View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them

@@ -96,7 +96,7 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs keys and values of one block of key/value head h. packed_keys() returns their range.
+  /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
@@ -124,8 +124,8 @@ class ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h. Keys and values of its group are packed already.
-  /// Under a gate threshold, tiles consist of the head's open rows.
+  /// Computes query tile `tile` of query head h. Keys and values of the head's group are packed already. Under a gate
+  /// threshold, tiles consist of the rows that it leaves open.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -155,7 +155,7 @@ class ForwardWorker {
   void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
 
   /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
-  /// They stay while no score exceeds its row's maximum by more than kSlack.
+  /// The maxima stay while no score exceeds its row's maximum by more than kSlack.
   /// The product's sums begin at −maximum. If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
@@ -249,7 +249,8 @@ class ForwardWorker {
     bool empty() const { return begin >= end; }
   };
 
-  /// Returns the smallest range that contains all open rows of the query heads that share key/value head h.
+  /// Returns the smallest range that contains all rows that the gate threshold leaves open in the query heads of
+  /// key/value head h.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
@@ -332,7 +333,7 @@ class ForwardWorker {
     }
   }
 
-  /// Replaces the exponents in columns [c0, c1) by their exp2. Updates the block's sums and largest exponents.
+  /// Replaces each exponent x in columns [c0, c1) by exp2(x). Updates the block's sums and largest exponents.
   void exponentials(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;

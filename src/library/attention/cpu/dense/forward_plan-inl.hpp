@@ -113,15 +113,15 @@ struct ForwardScratch {
 
   View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
   View<T, 3> queries;          ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;           ///< scores of a band against one key block; later their exponentials
-  View<T, 2> out;              ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
-  View<T, 1> maxima;           ///< running maxima of the tile's queries, in units of log2(e)
-  View<T, 2> sums;             ///< sums of exponentials, one per lane, (tile_rows, lanes)
-  View<T, 1> largest;          ///< largest score of each query, in units of log2(e), if max_logit is asked for
-  View<T, 2> packing;          ///< scratch: strided rows are copied here before packing
-  View<T, 1> gate, gated;      ///< scratch for the gate logits and the gated output of one query
-  View<T, 1> rule_row;         ///< scratch for one row of bias or mask and one row of key bias
-  View<T, 1> dropout_row;      ///< a row of dropout factors
+  View<T, 2> scores;       ///< scores of a band of queries against one key block; later the exponentials of the scores
+  View<T, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
+  View<T, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
+  View<T, 2> sums;         ///< sums of exponentials, one per lane, (tile_rows, lanes)
+  View<T, 1> largest;      ///< largest score of each query, in units of log2(e), if max_logit is asked for
+  View<T, 2> packing;      ///< scratch: strided rows are copied here before packing
+  View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
+  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
+  View<T, 1> dropout_row;  ///< a row of dropout factors
 };
 
 /// Buffers shared by all threads: packed K and V of one batch of heads.

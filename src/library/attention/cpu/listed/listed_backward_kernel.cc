@@ -116,7 +116,7 @@ struct ListedBackwardScratch {
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
-  /// for each head of the group: log-sum-exp, its rounding error, and Δ − dlse, from prepare_row()
+  /// for each head of the group, from prepare_row(): log-sum-exp, its rounding error, and Δ − dlse
   View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded
@@ -154,7 +154,7 @@ struct ListedBackwardBuffers {
   View<std::int64_t, 2> keys;    ///< listed keys of each query, ascending
   View<std::int64_t, 2> starts;  ///< for each query and key range, how many of the query's keys lie before the range
   View<T, 4> weights, ds;        ///< P (times dropout factors M) and ds, (queries, blocks, group, kListedStride)
-  View<T, 4> unsloped;           ///< ds before it is multiplied by the softcap's derivative
+  View<T, 4> unsloped;           ///< ds, not yet multiplied by the softcap's derivative
   View<T, 3> q, d_o;
   View<double, 2> sink_terms;
   View<T, 2> dk, dv;

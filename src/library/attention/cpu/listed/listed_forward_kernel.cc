@@ -106,7 +106,7 @@ struct ListedForwardScratch {
   ListedRows<T, E> k, v;
   View<std::int64_t, 1> keys;   ///< listed keys of the row
   View<std::int64_t, 1> heads;  ///< query heads of the group that the gate leaves open for this query
-  View<T, 2> scores;            ///< scores of a block, later their exponentials, (group, kListedStride)
+  View<T, 2> scores;            ///< scores of a block, later the exponentials of the scores, (group, kListedStride)
   View<T, 2> maxima, sums;      ///< softmax(0): softmax of one block; softmax(1): softmax of all blocks so far
   View<T, 3> out;
   View<T, 1> largest;      ///< largest score of each head, without the sink, in units of log2(e)
@@ -169,7 +169,7 @@ class ListedForwardWorker {
     });
   }
 
-  // The next three functions are the steps of a row whose blocks are shared by threads. Their caller waits for all
+  // The next three functions are the steps of a row whose blocks are shared by threads. The caller waits for all
   // threads after each step.
 
   void collect(std::int64_t n) {
@@ -350,8 +350,8 @@ class ListedForwardWorker {
   ListedForwardScratch<T, E> scratch_;
   Sequence sequence_;
   std::int64_t row_ = -1, h_kv_ = 0, i_ = 0;
-  std::int64_t open_ = 0;  // open query heads of the row
-  View<T, 2> scores_;      // part of scratch_.scores: one row per open head
+  std::int64_t open_ = 0;  // query heads of the row that the gate threshold leaves open
+  View<T, 2> scores_;      // part of scratch_.scores: one row for each query head that the gate threshold leaves open
 };
 
 template <typename T, typename E>

@@ -17,8 +17,8 @@ inline std::int64_t key_blocks(const Problem& p, std::int64_t S) {
   return S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
 }
 
-/// Returns the room that a list of keys needs: its largest number of keys, plus one element.
-/// KeyCollector may write that element, although no key belongs there.
+/// Returns the room that a list of keys needs: the largest number of keys in a list, plus one element. KeyCollector
+/// writes each key before it knows whether the query sees the key, and so may write the additional element.
 inline std::int64_t room_for_listed_keys(const Problem& p) {
   const std::int64_t K = p.inputs.key_indices.shape[3];
   return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);

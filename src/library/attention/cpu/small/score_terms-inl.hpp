@@ -63,7 +63,7 @@ struct ScoreTermsScratch {
     rows = ws.take<T>("terms, as rows", kNR<T> + 1, S);
   }
 
-  View<T, 2> panel;  ///< terms of a panel of queries, (keys, queries)
+  View<T, 2> panel;  ///< what biases and masks add to the scores of a panel of queries, (keys, queries)
   View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries, one term per key
   /// terms of a panel of queries, (queries, keys); the last row is scratch for a row of a bias or mask
   View<T, 2> rows;
@@ -187,7 +187,7 @@ class ScoreTerms {
   bool has_keys_ = false;
 };
 
-/// Adds the terms of kRows keys to a register tile of scores.
+/// Adds biases and masks (`terms`) of kRows keys to a register tile of scores.
 /// A term of −∞ replaces the score: after an overflow the score may be ∞, and ∞ − ∞ is NaN.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {

@@ -102,14 +102,15 @@ struct SmallBackwardScratch {
     if (plan.has_dbias) dbias_rows = ws.take<T>("dbias rows", kNR<T>, plan.longest.S);
   }
 
-  View<T, 2> keys, values;       ///< dense rows of the head's k and v
-  View<T, 2> query_rows, d_o;    ///< dense rows of q and do for a tile of queries; q only if it is not read in place
+  View<T, 2> keys, values;  ///< dense rows of the head's k and v
+  /// dense rows of q and do for a tile of queries; q only if the kernel does not read it in place
+  View<T, 2> query_rows, d_o;
   View<T, 2> queries_t, d_o_t;   ///< q, multiplied by scale · log2 e, and do of a panel of queries, transposed
   View<T, 2> probabilities, ds;  ///< P, and ds multiplied by scale, (keys, queries of a tile)
   View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
   View<T, 2> dq;                 ///< dq of the rows of one register tile
   View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse in units of log2(e), and its rounding error
-  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile
+  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< copies of the rows of one query
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
@@ -502,7 +503,7 @@ class SmallBackwardWorker {
   Sequence sequence_;
   std::int64_t hkv_ = 0;
   std::int64_t place_ = 0;  // plane in which the task sums dbias of its first query head
-  T* dbias_ = nullptr;      // plane in which it sums dbias of the current query head
+  T* dbias_ = nullptr;      // plane in which the task sums dbias of the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
   // spreads the prefetches of the next head's rows (coming_) over the current head's products

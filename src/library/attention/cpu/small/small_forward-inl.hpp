@@ -48,11 +48,11 @@ struct SmallForwardScratch {
     terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
-  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v only if it is not read in place
-  View<T, 2> query_rows;              ///< dense queries of a panel, if they are not read in place
-  View<T, 2> queries;                 ///< queries of a panel, transposed and multiplied by scale · log2 e
-  View<T, 2> scores;                  ///< scores of a panel, (keys, queries); later their exponentials
-  View<T, 2> out;                     ///< outputs of one register tile of queries
+  View<T, 2> keys, values;  ///< dense rows of the head's k and v; v only if the kernel does not read it in place
+  View<T, 2> query_rows;    ///< dense queries of a panel, if the kernel does not read them in place
+  View<T, 2> queries;       ///< queries of a panel, transposed and multiplied by scale · log2 e
+  View<T, 2> scores;        ///< scores of a panel, (keys, queries); later the exponentials of the scores
+  View<T, 2> out;           ///< outputs of one register tile of queries
   View<T, 1> maxima, sums, inverses;  ///< for each query of a panel: maximum in units of log2(e), sum, 1 / sum
   View<T, 1> largest;                 ///< for each query of a panel: largest score, without the sink
   View<T, 1> gate, gated;             ///< scratch for the gate logits and the gated output of one query
@@ -220,7 +220,7 @@ class SmallForwardWorker {
   }
 
   /// Computes the panel's scores of keys j … j + kRows in units of log2(e).
-  /// `terms` holds what bias and mask add to the panel's scores; it is null if there are none.
+  /// `terms` holds what bias and mask add to the panel's scores; null if there is no bias or mask.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
     const Tag<T> d;
@@ -267,7 +267,8 @@ class SmallForwardWorker {
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
-      // With this operand order MAXPS drops a NaN score. Nothing is lost, because its exponential is NaN.
+      // With this operand order MAXPS drops a NaN score. Nothing is lost, because the exponential of the NaN score is
+      // NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {

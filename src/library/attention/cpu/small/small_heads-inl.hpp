@@ -34,7 +34,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Row stride of operands, in elements: longer than the longest row by one cache line (two for f64), so that rows map
 /// to different cache sets.
-/// It is the same for all D, because products need a stride known at compile time.
+/// The stride is the same for all D, because products need a stride known at compile time.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
 /// Unit of the height of register tiles, in rows. Tiles are 1 to 4 units high; kMR rows are 3 units.
@@ -91,7 +91,7 @@ HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const 
 /// Computes the scores k qᵀ + terms of keys j … j + kRows and a panel of queries, in units of log2(e).
 /// `keys` has one key per row, and `queries` (D, kVecs · lanes) one query per column.
 /// `terms` holds what bias and mask add, or is null.
-/// Both passes call this function, so that their scores are bitwise identical.
+/// Forward and backward pass both call this function, so that both compute bitwise identical scores.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>& keys, std::int64_t j,
                            const T* HWY_RESTRICT queries, std::int64_t D, const T* HWY_RESTRICT terms,
@@ -167,7 +167,7 @@ HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, s
 
 /// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors.
 /// Zeroes the rows from there up to `filled`. `to` has row stride kRowStride.
-/// `dense` is the same rows in place, or null if they are not dense.
+/// `dense` points to the rows in the tensor, or is null if the rows are not dense there.
 template <typename T, typename Stored, class Rows>
 void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,
                std::int64_t end, std::int64_t filled) {
@@ -258,7 +258,7 @@ struct SmallHeadsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Scratch>(plan));
   }
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  View<T, 4> terms;            ///< terms of scores that several heads share
+  View<T, 4> terms;            ///< biases and masks that several heads add to scores
   View<std::byte, 2> scratch;  ///< memory of each thread's Scratch
 };
 

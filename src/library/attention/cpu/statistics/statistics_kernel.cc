@@ -229,8 +229,8 @@ class StatisticsWorker {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
-  /// Returns true if means over queries include query i.
-  /// Under a causal mask they exclude the query at position 0, which sees only itself.
+  /// Returns true if query i counts in means over queries. Under a causal mask, the query at position 0 does not count,
+  /// because it sees only itself.
   bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
   /// Returns, for query head h, the weight of each key summed over queries, (panels, kNR).
@@ -454,7 +454,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the figures of each query of the tile, such as entropy. Sums the figures of queries that counts() includes.
+  /// Writes the statistics ("figures") of each query of the tile, such as entropy. Sums the figures of queries that
+  /// counts() includes.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
@@ -513,7 +514,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Adds the tile's sums to those of its head.
+  /// Adds the tile's sums to the sums of the tile's query head.
   /// Waits for tiles with earlier turns, so that the order of summation is fixed.
   void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
     const std::int64_t head = packed_query_head(part, h_);
@@ -596,7 +597,7 @@ class StatisticsWorker {
   Visibility visibility_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
   View<T, 3> head_keys_, head_chosen_;    // packed keys of the current head, (panels, D, kNR)
-  mutable bool begun_[kTile / kMR] = {};  // for each strip: true once it has visited a block
+  mutable bool begun_[kTile / kMR] = {};  // for each strip of queries: true once the strip has visited a key block
 };
 
 /// Performs one thread's work on a batch of heads: packs keys, then computes chosen queries, query tiles and sums over

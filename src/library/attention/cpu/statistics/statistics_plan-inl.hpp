@@ -76,8 +76,9 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  bool by_tile = false;  ///< true if query tiles must be computed: figures of queries, or sums of them, are requested
-  bool scan = false;     ///< true if every query needs the scores of all keys
+  /// true if query tiles must be computed: statistics of queries ("figures"), or their sums, are requested
+  bool by_tile = false;
+  bool scan = false;                ///< true if every query needs the scores of all keys
   bool exponentials = false;        ///< true if every query needs the exponentials of all keys
   bool window = false;              ///< true if weights within selection.window are summed
   bool first = false;               ///< true if the weight on key 0 is requested; key 0 is then the first chosen key
@@ -134,14 +135,14 @@ struct StatisticsScratch {
   View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
   View<T, 2> scores;             ///< score − lse of the queries of a band and the keys of one block
   View<double, 1> lse;           ///< log-sum-exp of the tile's queries
-  View<T, 1> start;              ///< −lse of each query in units of log2(e); −∞ makes all its weights 0
+  View<T, 1> start;              ///< −lse of each query in units of log2(e); −∞ makes all weights of the query 0
   View<T, 1> rest;               ///< rounding error of −lse
   View<T, 2> maxima;             ///< largest score − lse of each query, one per lane
   View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
   View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;         ///< weight of each query on key 0
   View<T, 2> packing;            ///< scratch: strided rows are copied here before packing
-  View<double, 1> figure_sums;   ///< figures summed over the tile's queries
+  View<double, 1> figure_sums;   ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
   View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
   View<T, 1> mass;               ///< weight of each key, summed over the tile's queries
   View<T, 2> top_scores;         ///< score − lse of each query's top keys, largest first
@@ -169,12 +170,13 @@ struct StatisticsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<PackedHeads, 1> parts;   ///< parts of the current batch; each part holds heads of one sequence
-  View<T, 3> keys;              ///< packed keys, transposed, (packed panels, D, kNR)
-  View<T, 4> chosen;            ///< chosen keys, transposed, (packed heads, panels, D, kNR)
-  View<double, 2> figure_sums;  ///< figures summed over queries, (packed query heads, kRowFigures)
-  View<double, 2> key_sums;     ///< weights of listed keys summed over queries, (packed query heads, listed keys)
-  View<double, 2> mass;         ///< weight of each key summed over queries, (packed panels · group, kNR)
+  View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
+  View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
+  View<T, 4> chosen;           ///< chosen keys, transposed, (packed heads, panels, D, kNR)
+  /// statistics of queries ("figures", such as entropy), summed over queries, (packed query heads, kRowFigures)
+  View<double, 2> figure_sums;
+  View<double, 2> key_sums;  ///< weights of listed keys summed over queries, (packed query heads, listed keys)
+  View<double, 2> mass;      ///< weight of each key summed over queries, (packed panels · group, kNR)
   /// for each packed query head, the turn (Turnstile) of the query tile that adds its sums next
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)

@@ -101,8 +101,8 @@ class TopKeys {
   }
 
  private:
-  /// Inserts those keys of a panel, which begins at key j, whose scores reach the bar.
-  /// Inserts them in ascending order, so that of keys with equal scores the first ranks first.
+  /// Inserts those keys of a panel whose scores reach the bar, in ascending order. Of keys with equal scores, the first
+  /// therefore ranks first. The panel begins at key j.
   HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
