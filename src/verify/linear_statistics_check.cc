@@ -21,8 +21,8 @@ LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of products that an output sums: those of one token's forward pass, and those over a chunk, over
-/// queries or over the elements of a state.
+/// Returns the number of terms of an output: the products of one token's forward pass, and the addends of sums over a
+/// chunk, over queries or over the elements of a state.
 std::int64_t terms_of(LinearFigureOf of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
   if (of == LinearFigureOf::sequence) return of_token + spec.T;

@@ -150,7 +150,7 @@ inline constexpr auto kAttentionGradients = [] {
 }();
 static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 
-/// Returns the row of the input of which `gradient` describes the gradient.
+/// Returns the row of an input, given the row of its gradient: for dq, the row of q.
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }

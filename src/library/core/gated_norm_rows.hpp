@@ -49,7 +49,7 @@ inline constexpr auto kNormGradients = [] {
 }();
 static_assert(NormGradient::are_all_members(kNormGradients));
 
-/// Returns the row of the input of which `gradient` describes the gradient.
+/// Returns the row of an input, given the row of its gradient: for dx, the row of x.
 constexpr const NormInput& input_of_gradient(const NormGradient& gradient) {
   return kNormInputs[row_number(kNormInputs, gradient.gradient_of)];
 }

@@ -101,7 +101,7 @@ inline constexpr auto kLinearGradients = [] {
 }();
 static_assert(LinearGradient::are_all_members(kLinearGradients));
 
-/// Returns the row of the input of which `gradient` describes the gradient.
+/// Returns the row of an input, given the row of its gradient: for dq, the row of q.
 constexpr const LinearInput& input_of_gradient(const LinearGradient& gradient) {
   return kLinearInputs[row_number(kLinearInputs, gradient.gradient_of)];
 }

@@ -89,7 +89,7 @@ inline constexpr auto kConvolutionGradients = [] {
 }();
 static_assert(ConvolutionGradient::are_all_members(kConvolutionGradients));
 
-/// Returns the row of the input of which `gradient` describes the gradient.
+/// Returns the row of an input, given the row of its gradient: for dx, the row of x.
 constexpr const ConvolutionInput& input_of_gradient(const ConvolutionGradient& gradient) {
   return kConvolutionInputs[row_number(kConvolutionInputs, gradient.gradient_of)];
 }

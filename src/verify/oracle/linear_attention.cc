@@ -61,7 +61,8 @@ struct Sizes {
         delta(options.rule == LinearRule::delta || options.rule == LinearRule::gated_delta),
         gated(in.decay.present()) {}
 
-  /// Returns the number of heads of y that read each state. Heads h · readers() and following read state h.
+  /// Returns the number of heads of y that read each state. State h is read by heads h · readers() … (h + 1) ·
+  /// readers() − 1.
   std::int64_t readers() const { return Ho / Hv; }
   std::int64_t query_of(std::int64_t y_head) const { return y_head / (Ho / Hq); }
   std::int64_t key_of(std::int64_t state) const { return state / (Hv / Hk); }
@@ -222,7 +223,7 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
   return out;
 }
 
-/// The decayed state a = diag(e^g) S, and `rest`, what the token writes: v, less what the delta rule reads from a.
+/// The decayed state a = diag(e^g) S, and `rest`: v minus aᵀk, the part that the delta rule reads from a.
 struct Read {
   Row a;           // (D,Dv) diag(e^g) S
   Row a_error;     // (Dv) bound on the rounding error of each column of a

@@ -192,7 +192,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       const double t = std::tanh(dot / options.softcap);
       s = options.softcap * t;
       row.cap_slope[j] = 1.0 - t * t;
-      bound += dot_abs / options.softcap;  // error of 1 − tanh², which equals that of dot / softcap
+      bound += dot_abs / options.softcap;  // error of 1 − tanh²: equal to the error of dot / softcap
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
@@ -483,7 +483,7 @@ class BackwardPass {
   double flushed() const { return n_.native16 ? kFlushed : 0.0; }
   /// Returns the error bound of rounding an element of do to bf16, in unit roundoffs; 0 without native16.
   double rounded_magnitude(double d_o) const { return n_.native16 ? std::abs(d_o) + kFlushed : 0.0; }
-  /// Returns the magnitude of weight j.
+  /// Returns the magnitude (error bound, see Forward) of weight j.
   double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
 
   /// Adds p · m · do to row j of dv: p is the weight of key j, and m its dropout factor.

@@ -44,7 +44,7 @@ struct RouteRow {
   void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
-// Conditions that several rows of the tables share.
+// Conditions that several rows of the route tables share.
 
 /// Returns the largest number of queries or keys at which the small-heads kernels are faster than the others.
 std::int64_t most_small_rows(const Problem& p) {
@@ -155,8 +155,9 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"tiles", tiles_decline<ForwardProblem>, tiles_forward},
 };
 
-// The following functions decline sequences for rows of the backward table.
-// Sequences without queries are computed, too: the gradients of their keys become 0.
+// The following functions are conditions of rows in the route table of the backward pass: they return null if the row's
+// kernel should compute the sequence.
+// Kernels also compute sequences without queries, because dk and dv of such sequences must become 0.
 
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
@@ -186,7 +187,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the index of the first row that does not decline the sequence.
+/// Returns the index of the first row of a route table whose kernel should compute the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;

@@ -45,8 +45,8 @@ struct UnitBuffers {
   View<T, 3> keys;  ///< k of the Gk key heads, (Gk,T,D), divided by the L2 norm of each row if the problem normalises
   /// q of the Gq query heads times scale, (Gq,T,D), divided by the L2 norm of each row if the problem normalises
   View<T, 3> queries;
-  View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1
-  View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, or 1; excludes scale
+  View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1 without normalisation
+  View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, without scale, or 1 without normalisation
   View<T, 3> dy;           ///< (G·R,T,Dv)
   View<T, 3> differences;  ///< (G,T,Dv) v_t − e^{g_t} S_{t−1}ᵀ k_t with a delta rule, otherwise v_t
   View<T, 3> du;           ///< (G,T,Dv)

@@ -71,8 +71,8 @@ class DecodeStep {
   }
 
  private:
-  /// The columns of the state that kTile vectors hold, beginning with column `at`. read() and update() process some
-  /// rows.
+  /// The columns of the state that kTile vectors hold, beginning with column `at`. read() and update() process some of
+  /// the state's rows.
   template <std::int64_t kTile>
   struct Tile {
     using Row = BlockRow<T, kTile>;

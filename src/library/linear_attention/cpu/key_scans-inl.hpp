@@ -179,13 +179,14 @@ class KeyScans {
                                       });
   }
 
-  /// Runs scan 4 over a chunk of one block.
+  /// Runs scan 4, in reverse, over a chunk of one block.
   template <Copies kCopies, std::int64_t kVectors>
   void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
   }
 
-  /// Runs scan 4 over a chunk of one block. Each token adds kAdds outer products to dS, the state's gradient.
+  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kAdds outer products to dS, the state's
+  /// gradient.
   template <Copies kCopies, int kAdds, std::int64_t kVectors>
   void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     scan<Direction::reverse, kCopies>(block, first, chunk,
@@ -312,9 +313,9 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of all query heads that share this state, except the first head. The first of these
-  /// heads also does the pending rescaling of the block. Returns the rescaling that is still pending: `rescaling` if
-  /// there is only one head, else none.
+  /// Adds the outer products dy qᵀ of query heads r = 1 … readers_ − 1 of this state. Head 1 also does the pending
+  /// rescaling of the block. Returns the rescaling that is still pending: `rescaling` if the state has only one head,
+  /// else none.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,

@@ -166,7 +166,7 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
   cancellation.throw_if_seen();
 }
 
-// --- figures of all weights ---
+// --- statistics that depend on all weights ---
 
 /// WalkSum lists the sums that a query accumulates over its weights. TileSum lists the sums over the queries of a tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };

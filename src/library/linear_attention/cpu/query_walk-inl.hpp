@@ -59,7 +59,8 @@ struct QueryWalkBuffers {
 
 /// Runs the walks of one thread. Passes the weights of each token and block of columns to a Sink, which has these
 /// members:
-///   kPairs whether the walk may process two tokens at a time where no query starts, which changes the last bits
+///   kPairs            whether the walk may process two tokens at a time where no query starts. This changes the last
+///                     bits of results.
 ///   Block<kVectors>   receives the weights of one block and chunk: enter(lane) when the query of a column starts,
 ///                     take(weights, step) for each token, and finish() after the last token
 ///   end_chunk(chunk)  called when all blocks have processed the chunk

@@ -178,7 +178,7 @@ class ConvolutionGradientWorker {
     convolve(rows);
   }
 
-  /// Computes the channels of a strip after the first `done`, through buffers.
+  /// Computes the channels of a strip from channel `done` on, through buffers.
   void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
@@ -196,7 +196,7 @@ class ConvolutionGradientWorker {
       store_gradient(range, strip.t - past + r, scratch_.out.at(r), first, cols);
   }
 
-  /// Returns a strip's operands for the channels after the first `done`. The caller sets n, and the rows of x, dy and
+  /// Returns a strip's operands for the channels from channel `done` on. The caller sets n, and the rows of x, dy and
   /// dx.
   template <typename Stored>
   GradientRows<T, Stored> gradient_rows(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {

@@ -71,7 +71,7 @@ class StateFigures {
   StateFigures(const LinearStatisticsProblem& p, const View<T, 4>& states, std::byte* memory)
       : p_(p), states_(states), D_(padded_dim<T>(p.D)), b_(place_buffers<StateScratch<T>>(memory, p)) {}
 
-  /// Computes the figures of state h of sequence n.
+  /// Computes the statistics of state h of sequence n.
   void run(std::int64_t n, std::int64_t h) const {
     if (p_.scans()) scan(p_.sequence(n), h);
     if (p_.needs_state()) look_at_state(n, h);
@@ -143,7 +143,7 @@ class StateFigures {
       hn::StoreU(hn::MulAdd(hn::LoadU(d, key + x), factor, hn::LoadU(d, column + x)), d, column + x);
   }
 
-  /// Computes and stores the figures of the queries at token t, for all query heads that read the state.
+  /// Computes and stores the statistics of the queries at token t, for all query heads that read the state.
   void read(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       const std::int64_t ho = h * p_.readers() + r;

@@ -28,8 +28,8 @@ struct StateTask {
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
-    // A task packs the tokens of a state, even if it computes only some of its columns. Packing is a seventh of the
-    // work of a whole state.
+    // A task packs the tokens of a state, even if it computes only some of the state's columns. Packing is a seventh of
+    // the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
     // A further thread is used only for each further kLeastPerThread updates of state elements. Waking a thread for

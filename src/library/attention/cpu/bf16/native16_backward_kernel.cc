@@ -326,8 +326,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds for one square of keys after another.
-  /// Reads only the queries that see a key of the square.
+  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, kSquare keys at a time. Reads only the queries that see one of these keys.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);

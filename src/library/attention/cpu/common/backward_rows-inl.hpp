@@ -138,7 +138,8 @@ bool has_coarse_lse(T lse) {
   return std::abs(lse) >= kLeast;
 }
 
-/// Corrects p = exp2(s − lse) for the rounding of lse: returns P = p · factor, where factor = 2^−rest. P is at most 1.
+/// Corrects p = exp2(s − lse) for the rounding error `rest` of lse: returns P = p · factor, where factor = 2^−rest. P
+/// is at most 1.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V corrected_weight(D d, V p, V factor) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});

@@ -36,7 +36,8 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
   }
   HeadTask* next = tasks.data;
   for (std::int64_t block = 0; block < most_blocks; ++block) {
-    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {  // parts with most blocks come first
+    // parts are sorted by descending number of blocks
+    for (std::int64_t n = 0; n < batch.parts && block < parts(n).blocks; ++n) {
       for (std::int64_t h = 0; h < parts(n).heads; ++h)
         *next++ = {.part = &parts(n), .h = parts(n).h0 + h, .piece = block};
     }

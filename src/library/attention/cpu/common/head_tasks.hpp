@@ -32,7 +32,8 @@ inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_by
          heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
 }
 
-/// Returns true if a head of `bytes` packed bytes leaves room in the second-level cache for the rows of the next head.
+/// Returns true if a head with `bytes` bytes of packed operands leaves room in the second-level cache for the rows of
+/// the next head.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 
 /// Returns how many consecutive heads a thread takes at a time if heads are tasks: 1 to 8, growing with the number of

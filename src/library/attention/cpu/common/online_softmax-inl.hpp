@@ -201,7 +201,7 @@ class OnlineSoftmax {
 
   /// Raises the running maxima of the strip's rows to the largest score in columns [c0, c1), and rescales sums and
   /// outputs.
-  /// The columns are whole pairs of vectors.
+  /// The number of columns is a multiple of two vectors.
   void raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
     for (std::int64_t m = 0; m < s.rows; ++m) raise_maximum(s.r + m, s.scores + m * score_stride + c0, c1 - c0);
   }

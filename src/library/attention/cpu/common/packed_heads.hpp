@@ -57,7 +57,7 @@ struct PackedHeads {
   Sequence sequence;
   std::int64_t n = 0;                  ///< number of the sequence within the call
   std::int64_t h0 = 0, heads = 0;      ///< key/value heads h0 … h0 + heads
-  std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head, of blocks of one key/value head
+  std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head; number of blocks of one key/value head
   std::int64_t panels = 0;             ///< number of panels of keys of one key/value head
   std::int64_t tiles_before = 0;       ///< number of query tiles of one query head in all earlier sequences of the call
   /// number of tiles times number of blocks of one head, summed over earlier sequences of the work list
@@ -202,8 +202,8 @@ class HeadBatches {
   const Problem& p_;
 };
 
-/// Sorts the parts of a batch in the order in which threads take them, longest keys first, so that the final wait is
-/// short.
+/// Sorts the parts of a batch in the order in which threads take them, parts with most keys first, so that the final
+/// wait is short.
 /// Then sets the first numbers of heads, tiles, blocks and panels of each part.
 inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {

@@ -207,7 +207,8 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
   }
 }
 
-/// Computes to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < lanes of D.
+/// Computes to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < the number of lanes of the vector
+/// type D.
 template <class D, typename T = hn::TFromD<D>>
 HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, std::int64_t from, T factor,
                                  std::int64_t stride) {
@@ -230,7 +231,7 @@ HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, 
   }
 }
 
-/// Interleaves rows r … n with interleave_rows(): in whole vectors of D, then with half the lanes, and so on.
+/// Interleaves rows r … n with interleave_rows(): in whole vectors of type D, then with half the lanes, and so on.
 /// Advances r past these rows.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,

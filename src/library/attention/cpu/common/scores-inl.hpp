@@ -171,7 +171,8 @@ class ScoreRules {
       hn::StoreU(hn::Mul(c, t), d, at);
       if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
       if (slope == nullptr) continue;
-      // The slope is 0 where t is NaN. This loses nothing: for a visible key, ds is NaN anyway because P is NaN.
+      // The slope is 0 where the tanh `t` is NaN. This loses nothing: for a visible key, ds is NaN anyway because P is
+      // NaN.
       hn::StoreU(hn::IfThenElseZero(hn::Eq(t, t), hn::NegMulAdd(t, t, one)), d, lane);
       std::copy(lane, lane + count, slope + j);
     }

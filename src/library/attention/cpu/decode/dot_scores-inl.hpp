@@ -128,7 +128,7 @@ HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
 /// The lower half of sums[r][v] holds partial sums of row r with key v, the upper half those with key kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
-  // Adds neighbouring lanes of two vectors of `sums`: numbers n and n + 1, counted row by row.
+  // Adds neighbouring lanes of vectors n and n + 1 of `sums`, where vectors are counted row by row.
   const auto halved = [&](std::int64_t n) HWY_ATTR {
     const __m512 even = sums[n / kVectors][n % kVectors], odd = sums[n / kVectors][n % kVectors + 1];
     return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd)));

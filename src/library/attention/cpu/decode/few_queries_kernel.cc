@@ -72,8 +72,8 @@ struct FewQueriesPlan {
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// Calls take(each) for every sequence of the list.
-  /// Returns an entry beyond the last, with the totals in first_split, first_partial and first_query.
+  /// Calls take(each) for every sequence of the list. Returns an additional entry in which first_split, first_partial
+  /// and first_query are the totals of the call.
   template <class Take>
   FewQueries visit(const Take& take) const {
     FewQueries each;
@@ -115,8 +115,8 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * kMostSplitKeys<E>);
   }
 
-  DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products (sequences with `dots`)
-  WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T (other sequences)
+  DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products; used if FewQueries::dots
+  WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T; used unless FewQueries::dots
   View<T, 2> scores;            ///< scores of a split's keys; later the exponentials of the scores
   View<T, 2> widened;           ///< rows of k or v converted to T
   View<T, 1> out, gate, gated;  ///< scratch for the output, gate and gated output of one query
@@ -269,7 +269,7 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
-  /// Returns the keys of the split that any query sees.
+  /// Returns the keys of the split that at least one query sees.
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);

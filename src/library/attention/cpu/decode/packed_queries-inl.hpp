@@ -25,7 +25,7 @@ struct QueryRow {
   std::int64_t i;
 };
 
-/// Computes scores as products of numbers of type T.
+/// Packs queries as numbers of type T, and computes scores as products in T.
 template <typename T>
 class WideQueries {
  public:
@@ -58,7 +58,7 @@ class WideQueries {
   View<T, 2> buffer_, packed_;  // packed queries, in the layout of pack_queries
 };
 
-/// Computes scores as bf16 dot products. Takes no memory where dot products are not used.
+/// Packs queries as bf16, and computes scores as bf16 dot products. Takes no memory where dot products are not used.
 class DotQueries {
  public:
   DotQueries(Workspace& ws, const DotScores& dots, std::int64_t most_rows, std::int64_t D) : dots_(dots), D_(D) {

@@ -160,7 +160,8 @@ class SplitRows {
   }
 
  private:
-  static constexpr std::int64_t kChunk_bytes = 8192;  ///< value rows added at a time; fits in L1
+  /// number of value rows that are added at a time; these rows fit in L1
+  static constexpr std::int64_t kChunk_bytes = 8192;
 
   const CpuTuning::Requests& requests() const {
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
@@ -201,7 +202,7 @@ class SplitRows {
   /// Writes addresses of rows at a constant stride to slots `begin` … `end`.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
-    const std::int64_t place = keys_.place() * run.step;  // elements from one stream to the next
+    const std::int64_t place = keys_.place() * run.step;  // distance between streams, in elements
     std::int64_t r = begin;
     // Computes each address from the first one.
     // Incrementing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.

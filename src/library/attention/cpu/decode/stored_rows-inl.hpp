@@ -27,7 +27,8 @@ template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
   std::int64_t ahead = 0;
-  bool into_first_level = false;  ///< true to prefetch into the first-level cache, false for the second
+  /// true: prefetches go into the first-level cache; false: into the second-level cache
+  bool into_first_level = false;
 
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
@@ -125,8 +126,8 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// Prefetches cache lines as fast as a register tile reads them: kKeys lines per step, one of each key. Every kTileKeys
-/// / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
+/// Prefetches cache lines at the rate at which a register tile reads lines: kKeys per step, one of each key. Every
+/// kTileKeys / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
@@ -218,7 +219,8 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
 }
 
 /// Cuts `rows` rows into register tiles.
-/// For each tile, calls visit(integral_constant of its number of rows, its first row).
+/// For each tile, calls visit(count, first): the number of rows of the tile, as an integral_constant, and the first of
+/// these rows.
 template <class Visit>
 HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   std::int64_t r = 0;
@@ -329,7 +331,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// Replaces PrefetchedRows where a register tile prefetches nothing.
+/// Takes the place of PrefetchedRows in a register tile that prefetches nothing.
 template <typename E>
 struct NoPrefetchedRows {
   NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,

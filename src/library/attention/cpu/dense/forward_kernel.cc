@@ -322,7 +322,7 @@ class ForwardWorker {
     }
   }
 
-  /// Raises s.seen, the largest exponent of each row by lane, to the exponents of the panel at column c.
+  /// Raises s.seen, one largest exponent per row and lane, to the exponents of the panel at column c.
   void see_exponents(BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;

@@ -51,8 +51,8 @@ struct ListedBackwardPlan {
         most_blocks(listed_blocks(key_room - 1)) {
     const Sequence longest = longest_sequence(p, list);
     most_keys = longest.S;
-    // Cuts the keys into at most max(kFewRanges, list length) ranges. Counting a query's keys in each range then costs
-    // no more than its list.
+    // Cuts the keys into at most max(kFewRanges, list length) ranges. Counting the keys of a long list in each range
+    // then costs no more than the list itself.
     constexpr std::int64_t kFewRanges = 64;
     range_keys = std::max(kLeastRange, divide_up(longest.S, std::max(kFewRanges, key_room - 1)));
     ranges = divide_up(longest.S, range_keys);
@@ -81,7 +81,7 @@ struct ListedBackwardPlan {
   std::int64_t key_room;            ///< number of elements of a buffer for one list of keys
   std::int64_t most_blocks;         ///< largest number of blocks (kListedBlock keys) of a list
   std::int64_t most_keys = 0;       ///< largest S of a sequence
-  std::int64_t range_keys = 0;      ///< keys per range
+  std::int64_t range_keys = 0;      ///< number of keys per range
   std::int64_t ranges = 0;          ///< number of ranges that cover most_keys keys
   std::int64_t chunk = 1;           ///< number of queries per chunk; see ListedBackwardBuffers
   bool dbias_over_queries = false;  ///< true if each element of dbias is a sum over queries

@@ -65,7 +65,7 @@ struct ScoreTermsScratch {
 
   View<T, 2> panel;  ///< what biases and masks add to the scores of a panel of queries, (keys, queries)
   View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries, one term per key
-  /// terms of a panel of queries, (queries, keys); the last row is scratch for a row of a bias or mask
+  /// biases and masks of a panel of queries, (queries, keys); the last row is scratch for a row of a bias or mask
   View<T, 2> rows;
 };
 

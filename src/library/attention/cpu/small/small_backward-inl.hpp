@@ -23,7 +23,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass. If dbias is asked for, it is summed over all sequences that share a bias.
 /// These sequences are cut into ranges. One task computes one key/value head in the sequences of one range.
-/// The ranges do not depend on the number of threads. The order of summation is therefore the same for any number.
+/// The ranges do not depend on the number of threads. The order of summation is therefore the same for any number of
+/// threads.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   static constexpr std::int64_t kFewTasks = 32;  ///< ranges are made smaller until there are this many tasks
   static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< largest memory for dbias sums of all ranges
@@ -201,11 +202,11 @@ class SmallBackwardWorker {
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
-  /// Largest head, in bytes, whose gradients are prefetched for the next task.
-  /// With larger heads this made the pass slower (docs/design/small-sequences.md).
+  /// Largest head, in bytes, whose gradients are prefetched for the next task. Prefetching larger heads made the pass
+  /// slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
-  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // scores with keys as rows
-  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // scores with queries as rows
+  using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of scores with keys as rows
+  using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of scores with queries as rows
 
   /// Rows in which dk or dv is summed over tiles of queries.
   struct Sums {
