@@ -17,8 +17,8 @@ namespace headgate {
 
 /// The shape of an output.
 enum class LinearFigureOf {
-  query_and_token,    ///< (B,Ho,R,T) for R selected queries
-  query_and_feature,  ///< (B,Ho,R,D) for R selected queries
+  query_and_token,    ///< (B,Ho,R,T): a number for each of R selected queries and each token
+  query_and_feature,  ///< (B,Ho,R,D): a number for each of R selected queries and each feature
   query,              ///< (B,Ho,T,1)
   sequence,           ///< (N,Ho,1,1)
   state               ///< (N,Hv,1,1)

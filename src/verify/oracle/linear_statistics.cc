@@ -220,7 +220,7 @@ class FiguresPass {
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
   double floor_;  // smallest error bound of e^g, in unit roundoffs; kernels may return 0 for a subnormal e^g
-  // smallest error of a weight, in magnitude: that of (8 + D) smallest subnormals, divided by 8 unit roundoffs
+  // smallest magnitude of a weight: (8 + D) smallest subnormals, divided by 8 unit roundoffs
   double underflow_;
   const LinearWeightRows& rows_;
   LinearForward last_;

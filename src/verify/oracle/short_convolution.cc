@@ -82,7 +82,7 @@ double silu_curvature(double z) {
   return s * c * (2.0 + z * (c - s));
 }
 
-/// Returns the largest |f| near s: at s, and at s plus and minus its rounding error.
+/// Returns the largest of |f(s)|, |f(s − e)| and |f(s + e)|, where e bounds the rounding error of s.
 template <class F>
 double largest_near(const Sum& s, DType dtype, const F& f) {
   const double moved = 16.0 * (dtype == DType::f64 ? 0x1p-53 : 0x1p-24) * s.magnitude;

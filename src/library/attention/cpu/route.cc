@@ -294,7 +294,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
 /// Workspace for contributions to dsinks, one per query tile, if the queries of a head share a sink.
 struct SinkParts {
   SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
-  View<double, 2> parts;  ///< (query tiles of all sequences, Hq)
+  View<double, 2> parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
 };
 
 /// Computes dsinks[h] as the sum over query tiles, in the order of sequences and tiles.

@@ -45,17 +45,18 @@ struct UnitBuffers {
   View<T, 3> keys;  ///< k of the Gk key heads, (Gk,T,D), divided by the L2 norm of each row if the problem normalises
   /// q of the Gq query heads times scale, (Gq,T,D), divided by the L2 norm of each row if the problem normalises
   View<T, 3> queries;
-  View<T, 2> key_norms;    ///< (Gk,T) inverse L2 norm of each k, or 1 without normalisation
-  View<T, 2> query_norms;  ///< (Gq,T) inverse L2 norm of each q, without scale, or 1 without normalisation
+  View<T, 2> key_norms;  ///< inverse L2 norm of each k of the Gk key heads, (Gk,T); 1 without normalisation
+  /// inverse L2 norm of each q of the Gq query heads, without scale, (Gq,T); 1 without normalisation
+  View<T, 2> query_norms;
   View<T, 3> dy;           ///< (G·R,T,Dv)
-  View<T, 3> differences;  ///< (G,T,Dv) v_t − e^{g_t} S_{t−1}ᵀ k_t with a delta rule, otherwise v_t
+  View<T, 3> differences;  ///< v_t − e^{g_t} S_{t−1}ᵀ k_t of each of the G states, (G,T,Dv); v_t without a delta rule
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< (G,T,Dv) u_t: `differences`, times β_t with a delta rule
-  View<T, 3> dvalues;      ///< (G,T,Dv) β_t du_t, or du_t without a delta rule
-  View<T, 3> dq;           ///< (Gq,T,D) gradient of `queries`
-  View<T, 3> dk;           ///< (Gk,T,D) gradient of `keys`
-  View<T, 3> ddecays;      ///< (G,T,D) gradient of the decay of each feature
-  View<T, 3> states;       ///< (G,chunks,D·Dv) state S at the start of each chunk, stored as column blocks
+  View<T, 3> updates;      ///< u_t of each of the G states, (G,T,Dv): `differences`, times β_t with a delta rule
+  View<T, 3> dvalues;      ///< β_t du_t of each of the G states, (G,T,Dv); du_t without a delta rule
+  View<T, 3> dq;           ///< gradient of `queries`, (Gq,T,D) for Gq query heads
+  View<T, 3> dk;           ///< gradient of `keys`, (Gk,T,D) for Gk key heads
+  View<T, 3> ddecays;      ///< gradient of each feature's decay in each of the G states, (G,T,D)
+  View<T, 3> states;       ///< the G states at the start of each chunk, (G,chunks,D·Dv), stored as column blocks
 };
 
 /// One group of states of one sequence, with its buffers. Its states have the indices g = 0 … G − 1.
@@ -136,8 +137,9 @@ struct ScanBuffers {
   }
 
   ChunkNumbers<T> forward, reverse;
-  View<T, 1> state;         ///< a state, as column blocks one after the other
-  View<T, 2> block_states;  ///< (kChunk+1,·) copies of a block of Sᵀ: at the start of a chunk, and after each token
+  View<T, 1> state;  ///< a state, as column blocks one after the other
+  /// copies of a block of Sᵀ, (kChunk + 1, elements of a block): at the start of a chunk, and after each token
+  View<T, 2> block_states;
   View<T, 1> row;
   View<T, 2> key_reads;   ///< k · F of each token, (kChunk,D), as in DecayFactors::times_before()
   View<T, 2> key_adds;    ///< k / F of each token, (kChunk,D), as in DecayFactors::times_inverse()

@@ -109,13 +109,13 @@ struct GradientRows {
   std::int64_t taps_stride;
   T* sums;  ///< K rows of dweight and one row of dbias, sums_stride apart, to which the kernel adds; or null
   std::int64_t sums_stride;
-  T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the K − 1 tokens before t + rows
+  T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the last K − 1 tokens before t + rows
   std::int64_t window_stride;
-  const Stored* x;  ///< rows from token t − (K − 1) on; not read if sums is null and silu is false
+  const Stored* x;  ///< rows of x from token t − (K − 1) on; not read if sums is null and silu is false
   std::int64_t x_stride;
-  const Stored* dy;  ///< rows from token t on
+  const Stored* dy;  ///< rows of dy from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows from token t − (K − 1) on: dx of token u is a sum over ds of tokens u … u + K − 1
+  Stored* dx;  ///< rows of dx from token t − (K − 1) on: dx of token u is a sum over ds of tokens u … u + K − 1
   std::int64_t dx_stride;
   std::int64_t rows;
   std::int64_t skipped;  ///< number of rows at the start of dx that are not written

@@ -57,7 +57,7 @@ struct WeightsScratch {
         row(ws.take<T>("row", std::max(kChunk, p.D))) {}
 
   QueryWalkBuffers<T> walk;
-  View<T, 2> weights;  ///< (kChunk, columns) weights of each query at the steps of a chunk
+  View<T, 2> weights;  ///< weights of each query at the steps of a chunk, (kChunk, columns): one column per query
   View<T, 1> row;      ///< scratch for one row of an output
 };
 

@@ -175,7 +175,8 @@ class DecayFactors {
   std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
-  View<T, 1> exps_, running_;  ///< (cols, rounded up to whole vectors)
+  /// logarithms g of one token's decays, and the product F so far; cols elements, rounded up to whole vectors
+  View<T, 1> exps_, running_;
 };
 
 /// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short because rows of a head

@@ -55,9 +55,10 @@ struct StateScratch {
   }
 
   View<T, 1> key, query;
-  View<T, 1> decay;        ///< (D) e^g of the current token
-  View<T, 1> first, all;   ///< (D) columns of the state, see StateFigures
-  View<double, 2> totals;  ///< (readers, 2) sums over queries of kQueryFirst and kQueryWeightSum
+  View<T, 1> decay;       ///< (D) e^g of the current token
+  View<T, 1> first, all;  ///< the two additional columns of the state that StateFigures describes, (D)
+  /// sums of kQueryFirst and kQueryWeightSum over queries, for each output head of the state, (readers, 2)
+  View<double, 2> totals;
   View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled to largest magnitude 1
 };
 
