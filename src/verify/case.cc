@@ -292,7 +292,7 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
-/// Draws the bounds of the packed sequences. If the seed is even, q and k use the same random numbers, so a sequence
+/// Draws the bounds of the packed sequences. If the seed is even, q and k use the same random numbers. A sequence then
 /// has the same share of all queries and of all keys.
 void Case::fill_sequences() {
   if (!cu_seqlens_q_.present()) return;

@@ -110,8 +110,8 @@ struct ChunkNumbers {
 
   DecayFactors<T> factors;
   View<T, 2> dots;  ///< products of each output head and token, (R,kChunk): q · k in scan 2, dy · u in scans 3 and 4
-  /// (2,kChunk) product of the vector that token t multiplies by the state, with each vector w of the outer products w
-  /// xᵀ that token t − 1 adds to the state. A token adds at most two.
+  /// dot products r · w, (2,kChunk). r is the vector of the product Sᵀ r that token t needs. w xᵀ is an outer product
+  /// that token t − 1 adds to S; there are at most two.
   View<T, 2> overlaps;
 };
 

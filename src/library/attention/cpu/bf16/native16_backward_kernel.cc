@@ -30,7 +30,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands from which P and ds are computed for a square of kSquare queries by kSquare keys, and the addresses at
+/// Operands from which P and ds of a square of kSquare queries by kSquare keys are computed. Also the addresses at
 /// which P and ds are stored.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)

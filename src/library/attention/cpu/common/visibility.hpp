@@ -51,7 +51,7 @@ class Visibility {
 
   /// Returns the queries [begin, end) of [0, T) that see any of keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // The query at position p sees a key below j1 iff p − left < j1, and a key from j0 on iff p + right ≥ j0.
+    // The query at position p sees a key below j1 iff p − left < j1. It sees a key from j0 on iff p + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =

@@ -112,7 +112,7 @@ struct SmallBackwardScratch {
   View<T, 2> dq;                 ///< dq of the rows of one register tile
   View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse in units of log2(e), and its rounding error
   View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
-  View<T, 1> dy, y, attn, gate, dgate;  ///< copies of the rows of one query
+  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch copies of one query's rows
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
   View<T, 2> dbias_rows;  ///< rows of dbias for the queries of a panel
