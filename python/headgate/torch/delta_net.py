@@ -29,19 +29,75 @@ if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
 L2_NORM_EPS = 1e-6
+_RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
+
+
+class _Pass(NamedTuple):
+    """What a forward pass over T tokens read. The states after fewer tokens are computed from it."""
+
+    T: int
+    columns: list[
+        Tensor
+    ]  # (B,K−1+T,channels) of each part that is convolved: its state before the pass, and its inputs
+    rule: tuple[Tensor, ...]  # the inputs of the delta rule
+    state: Tensor | None  # (B,Hv,D,Dv), before the pass
 
 
 class DeltaNetCache:
     """Cache of one layer for inference without gradients: the last K − 1 inputs of the convolution and the state of
-    each head. Its size does not depend on the number of tokens."""
+    each head. Its size does not depend on the number of tokens.
 
-    def __init__(self) -> None:
+    Args:
+        keep: how many of the last tokens truncate() can drop. Costs a state and the inputs of the delta rule for each
+            pass that holds some of them.
+    """
+
+    def __init__(self, keep: int = 0) -> None:
+        require_number("keep", keep, 0)
+        self.keep = keep
         self.convolution: list[Tensor | None] = []
         """The last K − 1 inputs of each convolution, (N,K−1,channels): one for q, k and v together, or one for each."""
         self.state: Tensor | None = None
         """State of each head, (N,Hv,D,Dv)."""
         self.length = 0
         """Number of tokens so far. For a packed batch, the total over its sequences."""
+        self._passes: list[_Pass] = []
+
+    def truncate(self, length: int) -> None:
+        """Drops all tokens except the first `length`. The states are then bitwise those of passes that held these
+        tokens alone. Raises ValueError without any effect unless `length` is 0 or drops at most the kept tokens."""
+        kept = sum(each.T for each in self._passes)
+        if length != 0 and not self.length - kept <= length <= self.length:
+            raise ValueError(
+                f"cache: cannot be cut to {length} tokens, it holds {self.length} and keeps the last {kept} for that: "
+                "give DeltaNetCache a larger keep"
+            )
+        if length == 0:
+            self._passes, self.state, self.convolution, self.length = [], None, [], 0
+        while self.length > length:
+            last = self._passes.pop()
+            before, stays = self.length - last.T, max(length - self.length + last.T, 0)
+            rows = last.columns[0].shape[1] - last.T
+            if stays > 0:
+                last = _Pass(
+                    stays,
+                    [x[:, : rows + stays] for x in last.columns],
+                    tuple(x[:, :stays] for x in last.rule),
+                    last.state,
+                )
+                _, state = linear_attention(*last.rule, state=last.state, return_state=True, **_RULE)
+                self._passes.append(last)
+            self.state = state if stays > 0 else last.state
+            self.convolution = [x[:, stays : stays + rows] for x in last.columns]
+            self.length = before + stays
+
+    def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
+        """Completes a pass. truncate() cannot go back past one without `read`."""
+        self._passes = [*self._passes, read] if read is not None else []
+        while sum(each.T for each in self._passes[1:]) >= max(self.keep, 1):
+            del self._passes[0]
+        self.state, self.convolution = state, convolution
+        self.length += T
 
 
 class Projected(NamedTuple):
@@ -355,8 +411,8 @@ class GatedDeltaNet(nn.Module):
         state also decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a packed batch
         (1,T,C). Each sequence has its own state.
         """
-        read, z, convolution = self._inputs(h, mask, cu_seqlens, cache)
-        given = {"l2_norm": L2_NORM_EPS, "cu_seqlens": cu_seqlens, "layout": "bthd"}
+        read, z, convolution, mixed = self._inputs(h, mask, cu_seqlens, cache)
+        given = {"cu_seqlens": cu_seqlens, **_RULE}
         if cache is None:
             y = linear_attention(*read, **given)
         else:
@@ -364,9 +420,20 @@ class GatedDeltaNet(nn.Module):
         y = getattr(self, self._layout.norm)(y, z)
         out = getattr(self, self._layout.output)(y.flatten(-2))
         if cache is not None:  # a failed call leaves the cache unchanged
-            cache.state, cache.convolution = state, convolution
-            cache.length += h.shape[1]
+            cache._add(h.shape[1], state, convolution, self._pass_of(cache, read, mixed, cu_seqlens))
         return out
+
+    def _pass_of(
+        self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None
+    ) -> _Pass | None:
+        """Returns what the cache keeps of a pass. That is nothing without cache.keep, and for packed batches."""
+        if cache.keep == 0 or cu_seqlens is not None:
+            return None
+        rows, columns = self.conv1d.weight.shape[-1] - 1, []
+        for x, before in zip(mixed, cache.convolution or [None] * len(mixed)):
+            before = x.new_zeros(x.shape[0], rows, x.shape[2]) if before is None else before
+            columns.append(torch.cat((before, x.to(before.dtype)), dim=1))
+        return _Pass(mixed[0].shape[1], columns, read, cache.state)
 
     @torch.no_grad()
     @in_words_of("GatedDeltaNet", {})
@@ -381,7 +448,7 @@ class GatedDeltaNet(nn.Module):
         """Returns statistics of the layer's implicit attention weights for the arguments of forward(). Does not store
         the T×T weights. `outputs` names fields of headgate.LinearAttentionStatistics, returned as tensors for each
         query (B,Hv,T) or each head (N,Hv). Has no gradients."""
-        read, _, _ = self._inputs(h, mask, cu_seqlens, None)
+        read, *_ = self._inputs(h, mask, cu_seqlens, None)
         given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
         return headgate.linear_attention_statistics(
             *read, l2_norm=L2_NORM_EPS, layout="bthd", outputs=list(outputs), **given
@@ -389,9 +456,9 @@ class GatedDeltaNet(nn.Module):
 
     def _inputs(
         self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
-    ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor]]:
+    ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor], list[Tensor]]:
         """Returns the inputs of the delta rule, q, k, v, the decay g and β, each (B,T,heads,…). Also returns the output
-        gate's logits, and the new convolution states."""
+        gate's logits, the new convolution states, and the convolution's inputs."""
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         self._refuse_transforms(h)
@@ -405,7 +472,7 @@ class GatedDeltaNet(nn.Module):
             h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would keep NaN, and turn inf into NaN
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
-        return (*convolved, *self._decay_and_beta(a, b)), z, states
+        return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
     def _refuse_transforms(self, h: Tensor) -> None:
         """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer, not the arguments of

@@ -278,3 +278,50 @@ def test_padding_of_any_values_changes_nothing(padding):
         for ours, expected in zip(other, found[0], strict=True):
             assert torch.equal(ours, expected)
     assert not found[0][1][0, :2].any()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_cache_truncated_is_that_of_the_remaining_tokens(name):
+    _, layer = pair(name)
+    h, other = torch.randn(B, 12, C), torch.randn(B, 12, C)
+    for pieces, length in (
+        ((5, 4), 6),
+        ((5, 4), 4),
+        ((7, 1, 1, 1, 1), 7),
+        ((7, 1, 1, 1), 9),
+        ((3, 2, 4), 2),
+        ((4,), 0),
+    ):
+        cache, expected = DeltaNetCache(keep=7), DeltaNetCache(keep=7)
+        for each, differs in ((cache, h), (expected, torch.cat((h[:, :length], other[:, length:]), dim=1))):
+            for T in pieces:
+                layer(differs[:, each.length : each.length + T], cache=each)
+            each.truncate(length)
+            assert each.length == length
+        for _ in range(2):
+            assert torch.equal(layer(h[:, 11:], cache=cache), layer(h[:, 11:], cache=expected))
+        cache.truncate(length)
+        rest = layer(h[:, length:], cache=cache)
+        torch.testing.assert_close(rest, layer(h)[:, length:], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_cache_truncated_too_far_is_as_before():
+    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 9, C)
+    for keep, least in ((0, 9), (2, 7), (3, 3)):  # a pass is kept whole
+        cache = DeltaNetCache(keep)
+        for piece in h.split((3, 4, 1, 1), dim=1):
+            layer(piece, cache=cache)
+        state = cache.state
+        for length in (least - 1, 10, -1):
+            with pytest.raises(ValueError, match=f"cannot be cut to {length} tokens, it holds 9 and keeps the last"):
+                cache.truncate(length)
+        assert cache.length == 9 and cache.state is state
+        cache.truncate(least)
+    packed = DeltaNetCache(keep=4)
+    layer(h[:1], cache=packed, cu_seqlens=torch.tensor([0, 4, 9]))
+    with pytest.raises(ValueError, match="keeps the last 0 for that"):
+        packed.truncate(8)
+    with pytest.raises(ValueError, match="keep: is -1 but must be finite and at least 0"):
+        DeltaNetCache(-1)
