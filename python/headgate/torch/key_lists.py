@@ -21,12 +21,26 @@ class KeyLists(NamedTuple):
     block: int
     keys: int  # number of keys S that the entries may name
 
-    def rules(self, keys: int) -> dict[str, Any]:
-        """Returns the lists as arguments of gated_attention, for the first `keys` keys."""
+    def rules(self, keys: int, kv_heads: int) -> dict[str, Any]:
+        """Returns the lists as arguments of gated_attention, for the first `keys` keys. G must divide `kv_heads`."""
         entries = self.entries
+        if entries.shape[1] not in (1, kv_heads):
+            entries = entries.repeat_interleave(kv_heads // entries.shape[1], dim=1)
         if keys < self.keys:
             entries = entries.masked_fill(entries >= -(-keys // self.block), -1)
         return {"key_indices": entries, "key_block_size": self.block}
+
+    def in_sequences(self, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> "KeyLists":
+        """Returns the lists of packed sequences in one row of B·T queries. Entries, which number the keys of a row,
+        become numbers in the sequence of their query. Needs `block` = 1. Entries of other sequences become -1."""
+        B, G, T, K = self.entries.shape
+        queries = torch.arange(B * T, device=self.entries.device)
+        sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
+        begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
+        key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
+        own = (self.entries >= 0) & (key >= begin) & (key < end)
+        entries = torch.where(own, key - begin, -1).to(self.entries.dtype)
+        return KeyLists(entries.transpose(0, 1).reshape(1, G, B * T, K), 1, B * self.keys)
 
     def mask(self, heads: int, keys: int) -> Tensor:
         """Returns the lists as a mask (B,1|heads,T,keys) of the first `keys` keys, true where visible."""

@@ -278,7 +278,7 @@ def attention_forward(
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
     if sequences is not None and cu_seq_lens_q is None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
-    _add_lists(rules, lists, query.shape[1], key)
+    _add_lists(rules, lists, query.shape[1], key, bool(output_attentions))
     names = ARGUMENTS if sinks is None else {**ARGUMENTS, "sinks": "sinks"}
     if not output_attentions:
         return _attend(what, names, query, key, value, rules)[0], None
@@ -286,19 +286,24 @@ def attention_forward(
     return y, _weights(query, key, lse, rules)
 
 
-def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor) -> None:
+def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor, weights: bool) -> None:
     """Adds lists of keys to the arguments `rules` of gated_attention, for `heads` query heads and key (B,Hkv,S,D).
 
-    gated_attention takes one KeyLists, for all heads or for each key/value head. In packed sequences it numbers the keys
-    of each sequence, but models number the keys of a row. All other lists are added as a mask (B,1|Hq,T,S).
+    gated_attention takes one KeyLists, with one list for all heads or one for each key/value head. In packed sequences
+    it numbers the keys of each sequence, but models number the keys of a row. A mask (B,1|Hq,T,S) replaces the lists if
+    query heads of one key/value head have different lists, a second KeyLists is given, or packed sequences have lists of
+    blocks or `weights` are asked for.
     """
     kv_heads, keys = key.shape[1:3]
     for each in lists:
-        if each.entries.shape[1] in (1, kv_heads) and not {"key_indices", "cu_seqlens_q"} & rules.keys():
-            rules.update(each.rules(keys))
-        else:
+        packed = "cu_seqlens_q" in rules
+        if "key_indices" in rules or kv_heads % each.entries.shape[1] != 0 or (packed and (each.block > 1 or weights)):
             mask = each.mask(heads, keys)
             rules["mask"] = mask & rules["mask"] if "mask" in rules else mask
+            continue
+        if packed:
+            each = each.in_sequences(rules["cu_seqlens_q"], rules["cu_seqlens_k"])
+        rules.update(each.rules(each.keys if packed else keys, kv_heads))
 
 
 def _sinks(what: str, s_aux: Tensor | None, sinks: Tensor | None, query: Tensor) -> Tensor:

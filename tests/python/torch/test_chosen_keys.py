@@ -161,6 +161,54 @@ def test_indices_of_packed_sequences_number_the_keys_of_the_row():
     assert_all_near(found, expected_of(q, k, v, visible), inputs)
 
 
+def calls_of(monkeypatch):
+    """Returns a list to which every later call of gated_attention appends its arguments."""
+    calls = []
+
+    def recorded(*args, **kwargs):
+        calls.append(kwargs)
+        return headgate.torch.gated_attention(*args, **kwargs)
+
+    monkeypatch.setattr(headgate.torch.transformers, "gated_attention", recorded)
+    return calls
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_indices_of_packed_rows_stay_lists(monkeypatch, rows):
+    T = S
+    q, k, v = inputs = [torch.randn(rows, HEADS, T, D, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    # Two sequences in each row.
+    begins = torch.cat([torch.tensor([0, 5]) + T * row for row in range(rows)] + [torch.tensor([rows * T])])
+    indices = torch.stack([torch.stack([torch.randperm(T)[:7] for _ in range(T)]) for _ in range(rows)])
+    indices[..., 0] = torch.arange(T)  # each query sees itself
+    indices[0, 3, 4:] = -1
+    number = (torch.arange(T) >= 5).long()
+    same = (number[:, None] == number) & (torch.arange(T) <= torch.arange(T)[:, None])
+    chosen = torch.zeros(rows, 1, T, T + 1, dtype=torch.bool)
+    chosen.scatter_(-1, torch.where(indices < 0, T, indices)[:, None], True)
+    calls = calls_of(monkeypatch)
+    mask = headgate.torch.transformers.KeyMask(None, None, begins)
+    found = forward(layer(), q, k, v, mask, indices=indices)[:1]
+    assert_all_near(found, expected_of(q, k, v, chosen[..., :T] & same)[:1], inputs)
+    assert [("key_indices" in call, "mask" in call) for call in calls] == [(True, False)]
+
+
+@pytest.mark.parametrize("groups, lists", [(1, True), (2, True), (4, True), (8, False)])
+def test_block_lists_that_key_heads_share_stay_lists(monkeypatch, groups, lists):
+    q = torch.randn(B, 8, T, D, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(B, 4, S, D, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    blocks, _ = blocks_of(1)
+    blocks = torch.cat([blocks] + [blocks_of(1)[0] for _ in range(groups - 1)], dim=1)
+    chosen = headgate.torch.transformers.KeyLists(blocks, 4, S).mask(8, S)
+    calls = calls_of(monkeypatch)
+    mask = headgate.torch.transformers.KeyMask(None, None)
+    found = forward(layer(index_block_size=4), q, k, v, mask, block_indices=blocks)[:1]
+    wide = [x.repeat_interleave(2, dim=1) for x in (k, v)]
+    scores = (q @ wide[0].transpose(-1, -2) / math.sqrt(D)).masked_fill(~(chosen & CAUSAL), -math.inf)
+    assert_all_near(found, [(scores.softmax(-1) @ wide[1]).transpose(1, 2)], [q, k, v])
+    assert [("key_indices" in call) for call in calls] == [lists]
+
+
 class LargestTensor(TorchDispatchMode):
     """Records the number of elements of the largest tensor that an operator returns."""
 
@@ -181,13 +229,7 @@ def test_lists_make_no_mask_of_all_keys(monkeypatch, name, groups):
     q, k, v = (torch.randn(1, heads, n, D, requires_grad=True) for heads, n in ((4, queries), (2, keys), (2, keys)))
     shape = (1, queries, 8) if groups is None else (1, groups, queries, 8)
     lists = torch.randint(0, keys // 4, shape, dtype=torch.int32)
-    calls = []
-
-    def recorded(*args, **kwargs):
-        calls.append(kwargs)
-        return headgate.torch.gated_attention(*args, **kwargs)
-
-    monkeypatch.setattr(headgate.torch.transformers, "gated_attention", recorded)
+    calls = calls_of(monkeypatch)
     mask = headgate.torch.transformers.KeyMask(None, None)
     with LargestTensor() as largest:
         y, _ = forward(layer(index_block_size=4), q, k, v, mask, **{name: lists})
