@@ -20,6 +20,7 @@ except ImportError as error:
 
 import headgate.torch
 import headgate.torch.transformers
+from headgate.torch.watch.figures import BY_KEY
 from turns import seconds_in_turns, timed
 
 SIDES = {
@@ -27,6 +28,7 @@ SIDES = {
     "off": (),
     "default": (None,),
     "entropy": (("first_token_attention", "sink_rate", "attention_entropy", "massive_activation"),),
+    "int8": ([key for key in BY_KEY if "int8" in key],),
     "all": ("all",),
 }
 

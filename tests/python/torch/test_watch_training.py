@@ -14,6 +14,7 @@ import models
 import tool_runs
 from headgate.torch import watch
 from headgate.torch.transformers import WatchCallback
+from headgate.torch.watch.figures import BY_KEY
 
 
 class Reporter(transformers.TrainerCallback):
@@ -123,7 +124,8 @@ def test_log_of_a_loop_is_read_by_compare_and_runs(tmp_path):
     (same,) = headgate.runs(tmp_path)
     names = {"hidden_first_token": "hidden_first_token_share"}
     read = {names.get(key, key): [row[key] for row in rows] for key in rows[0]}
-    ours = {"attention_entropy_of_keys", "mean_distance", "largest_logit"}
+    ours = {"attention_entropy_of_keys", "mean_distance", "largest_logit", "largest_key", "largest_value"}
+    ours |= {key for key in BY_KEY if "int8" in key}
     ours |= {f"first_token_{of}_norm_ratio" for of in ("query", "key", "value")}
     places = {"massive_activation_token", "massive_activation_channel"}
     assert read.keys() - ours == same.curves.keys() - places - {"first_token_value_norm_ratio"}

@@ -7,13 +7,14 @@ Letters: B sequences, H heads, T queries, t and j indices of a query and a key, 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .call import scores_of_first
-from .sample import AttentionSample
+from .sample import AttentionSample, TokenVectors
 
 SINK_THRESHOLD = 0.3
 """A head counts as a sink head if its mean attention to the first token exceeds this."""
@@ -21,8 +22,9 @@ SINK_THRESHOLD = 0.3
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. `read` returns the numbers of a sample: one for each query (B,H,T), or for maxima one for each head.
-    A figure `of` another has no numbers of its own; `finish` computes it from the pooled means of heads."""
+    """A figure. `read` returns the numbers of a sample: one for each query (B,H,T), or sums (H) and what they are divided
+    by. For maxima it returns one for each head, or these and their places (H,3). A figure `of` another has no numbers of
+    its own. `finish` computes a figure from the pooled means of heads."""
 
     key: str
     source: str  # attention, gate, output_gate, linear or block: what the sample is of
@@ -69,6 +71,34 @@ def _kurtosis(powers: Tensor) -> Tensor:
     variance = second - m * m
     moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
     return torch.where(variance > 1e-5 * second, moment / variance.square(), math.nan)
+
+
+def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[Any], Any]:
+    """Returns the `read` of a figure of the keys "k" or the values "v" of a call."""
+    return lambda s: None if (vectors := s.vectors(name)) is None else compute(vectors)
+
+
+def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..., Any]], Any]) -> list[Figure]:
+    """Returns the errors of vectors that are rounded to int8. `reader` makes the `read` of a figure of what computes it
+    from TokenVectors."""
+    key = f"{word}_int8_error"
+    one = f"‖x - x̂‖ / ‖x‖ of {of}, x̂ rounded to int8 with one scale, max abs(x) / 127 of the call"
+    rows: tuple[tuple[str, str, Callable[[TokenVectors], Any]], ...] = (
+        (key, one, lambda x: x.relative(x.errors, x.real)),
+        (f"{key}_of_others", f"{key} of the tokens but the first, with the scale of all tokens",
+         lambda x: x.relative(x.errors, x.but_first)),
+        (f"{key}_without_first", f"{key} of the tokens but the first, with the scale of these",
+         lambda x: x.relative(x.errors_without_first, x.but_first)),
+        (f"{key}_per_token", f"{key} with a scale for each token",
+         lambda x: x.relative(x.errors_per_token, x.real)),
+        (f"{key}_per_token_without_first", f"{key}_per_token of the tokens but the first",
+         lambda x: x.relative(x.errors_per_token, x.but_first)),
+    )  # fmt: skip
+    heads = source == "attention"
+    return [
+        Figure(key, source, formula, reader(compute), finish=torch.sqrt, of_heads=heads, by_default=False)
+        for key, formula, compute in rows
+    ]
 
 
 def _norm_ratio(name: str) -> Callable[[AttentionSample], tuple[Tensor, Tensor] | None]:
@@ -150,6 +180,21 @@ FIGURES = (
         )
         for word, letter in (("query", "q"), ("key", "k"), ("value", "v"))
     ),
+    *(
+        figure
+        for word, letter in (("key", "k"), ("value", "v"))
+        for figure in (
+            Figure(
+                f"largest_{word}",
+                "attention",
+                f"largest absolute value in the {word}s, as given to attention",
+                read=_of_vectors(letter, TokenVectors.largest),
+                is_maximum=True,
+                by_default=False,
+            ),
+            *_int8_figures(word, f"the {word}s x of a head", "attention", partial(_of_vectors, letter)),
+        )
+    ),
     Figure("gate_mean", "gate", "mean of the gate as applied, over tokens and features", read=lambda g: g),
     Figure("gate_below_0.1", "gate", "share of gates below 0.1", read=lambda g: g < 0.1),
     Figure("gate_below_0.01", "gate", "share of gates below 0.01", read=lambda g: g < 0.01),
@@ -196,6 +241,7 @@ FIGURES = (
         "massive_activation",
         "block",
         "largest absolute value in the residual stream after the block",
+        read=TokenVectors.largest,
         of_heads=False,
         is_maximum=True,
     ),
@@ -203,6 +249,7 @@ FIGURES = (
         "kurtosis",
         "block",
         "n Σ (x - m)⁴ / (Σ (x - m)²)² of the n entries of the residual stream, of all tokens and channels, with mean m",
+        read=lambda s: s.powers(s.real),
         finish=_kurtosis,
         of_heads=False,
         of_powers=True,
@@ -212,11 +259,13 @@ FIGURES = (
         "kurtosis_without_first",
         "block",
         "kurtosis without the first token of each sequence",
+        read=lambda s: s.powers(s.but_first),
         finish=_kurtosis,
         of_heads=False,
         of_powers=True,
         by_default=False,
     ),
+    *_int8_figures("activation", "the residual stream x after the block", "block", lambda compute: compute),
 )
 BY_KEY = {figure.key: figure for figure in FIGURES}
 

@@ -21,7 +21,7 @@ from .call import Call, Geometry, geometry_of, scores
 from .figures import FIGURES, Figure, chosen
 from .log import RunLog, evaluation_of
 from .masks import MaskCache
-from .sample import AttentionSample, BlockSample
+from .sample import AttentionSample, TokenVectors
 from .statistics import statistics_of
 from .sums import LayerSums
 from .wrapping import Wrapped
@@ -34,6 +34,8 @@ BINS = 20
 """Number of bins in a histogram of gates."""
 MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
 """Errors that reading an unexpected call may raise. The handle then records why it does not measure the call."""
+PLACE = ("sequence", "token", "channel")
+"""Keys that say where a maximum is."""
 
 
 @dataclass
@@ -310,10 +312,10 @@ class Watch:
             found = figure.read(sample)
             if found is None:
                 continue
-            if isinstance(found, tuple):
+            if figure.is_maximum:
+                sums.add_maximum(figure.key, *(found if isinstance(found, tuple) else (found,)))
+            elif isinstance(found, tuple):
                 sums.add(figure.key, *found)
-            elif figure.is_maximum:
-                sums.add_maximum(figure.key, found)
             else:
                 sums.add_queries(figure.key, found, geometry.counted)
         sums.add_hidden((geometry.counted & ~geometry.sees_first).sum())
@@ -400,7 +402,7 @@ class Watch:
         if not self.counts():
             return
         x = out[0] if isinstance(out, (tuple, list)) and out else getattr(out, "last_hidden_state", out)
-        wanted = [figure.key for figure in self.figures if figure.source == "block"]
+        wanted = [figure for figure in self.figures if figure.source == "block"]
         if not wanted or not isinstance(x, Tensor) or x.dim() != 3 or x.numel() == 0:
             return
         try:
@@ -409,7 +411,7 @@ class Watch:
         except MISSES as error:
             self.miss(Layer(name, self._blocks[name]), error)
 
-    def _add_block(self, name: str, x: Tensor, wanted: list[str]) -> None:
+    def _add_block(self, name: str, x: Tensor, wanted: list[Figure]) -> None:
         real = first = None
         if x.is_nested:  # nn.TransformerEncoder converts padded sequences to a nested tensor
             lengths = torch.tensor([len(part) for part in x.unbind()], device=x.device)
@@ -421,18 +423,13 @@ class Watch:
         elif real is None and (padding := self._padding_for(*x.shape[:2])) is not None:
             real = padding
             first = real & (real.cumsum(-1) == 1)
-        sample = BlockSample(x, real)
+        if real is None:
+            real = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
+        but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
+        sample = TokenVectors(x[:, None], real, but_first)
         sums = self._sums.setdefault(name, LayerSums("block"))
-        if "massive_activation" in wanted:
-            value, place = sample.largest()
-            sums.add_maximum("massive_activation", value[None], place)
-        if len(wanted) > ("massive_activation" in wanted):
-            every = torch.ones(1, x.shape[1], dtype=torch.bool, device=x.device)
-            real = every if real is None else real
-            but_first = real & ~(torch.arange(x.shape[1], device=x.device) == 0 if first is None else first)
-            for key, counted in (("kurtosis", real), ("kurtosis_without_first", but_first)):
-                if key in wanted:
-                    sums.add(key, *sample.powers(counted))
+        for figure in wanted:
+            (sums.add_maximum if figure.is_maximum else sums.add)(figure.key, *figure.read(sample))
 
     # -- results
 
@@ -515,8 +512,10 @@ class Watch:
             return
         row[figure.key] = self._values(name, figure)[1]
         if figure.key in sums.places:
-            of = dict(zip(("sequence", "token", "channel"), sums.places[figure.key].tolist()))
-            row |= {f"{figure.key}_{what}": at for what, at in of.items()}
+            head = int(sums.maxima[figure.key].argmax())
+            if figure.of_heads:
+                row[f"{figure.key}_head"] = head
+            row |= {f"{figure.key}_{what}": at for what, at in zip(PLACE, sums.places[figure.key][head].tolist())}
 
     def scalars(self, *, by_layer: bool = True) -> dict[str, float]:
         """Returns {key: value} of the model, and with by_layer {"key/module": value}. The model's value is the mean of
@@ -553,6 +552,10 @@ class Watch:
                 heads = self._values(name, figure)[0] if figure.of_heads else None
                 if heads is not None:
                     columns[figure.key] = _figures_of(heads)
+                if figure.of_heads and figure.key in self._sums[name].places:
+                    columns |= zip(
+                        [f"{figure.key}_{what}" for what in PLACE], self._sums[name].places[figure.key].T.tolist()
+                    )
             most = max(map(len, columns.values()), default=0)
             for h in range(most):
                 row = {key: of[h * len(of) // most] for key, of in columns.items()}

@@ -4,12 +4,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .call import Call, Geometry
+
+BLOCK_ELEMENTS = 1 << 20
+"""Entries of token vectors that are rounded at once. 8 MiB in float64."""
 
 
 @dataclass
@@ -33,10 +37,22 @@ class AttentionSample:
         lse = self.statistics["lse"]
         return self.once("lse", lambda: lse.masked_fill(lse.isinf(), 0.0))
 
+    def _at_queries(self, x: Tensor | None) -> Tensor | None:
+        """Returns x (B,H,T,D), or None if its vectors do not stand at the queries."""
+        return None if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2] else x
+
+    def vectors(self, name: str) -> "TokenVectors | None":
+        """Returns the keys "k" or values "v" of the call. None if they do not stand at the queries."""
+        x = self._at_queries(getattr(self.call, name))
+        if x is None:
+            return None
+        return self.once(name, lambda: TokenVectors(x, self.geometry.real, self.geometry.counted))
+
     def norm_ratio(self, x: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """Returns, for each head of x (B,H,T,D), the sum over sequences of ‖x₀‖ / mean ‖x_j‖, and the number of
-        sequences. None if the rows of x do not stand at the queries."""
-        if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2]:
+        sequences. None if the vectors of x do not stand at the queries."""
+        x = self._at_queries(x)
+        if x is None:
             return None
         norms = x.double().norm(dim=-1)
         counted = self.geometry.counted.expand(len(x), -1)[:, None].expand_as(norms)
@@ -60,25 +76,76 @@ class LinearSample:
 
 
 @dataclass
-class BlockSample:
-    """Output x (B,T,C) of a block. `real` (b,T) is false at padding, `first` (b,T) true at first tokens."""
+class TokenVectors:
+    """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block, with H = 1. `real` (b,T) is false at
+    padding, `but_first` (b,T) also at the first token of each sequence."""
 
     x: Tensor
-    real: Tensor | None = None
-    first: Tensor | None = None
+    real: Tensor
+    but_first: Tensor
 
     def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (4) of x, x², x³ and x⁴ over channels and counted (b,T) tokens, and the number of entries."""
-        x = self.x.double() * counted[..., None]
+        """Returns the sums (4) of x, x², x³ and x⁴ over counted (b,T) tokens, and the number of entries."""
+        B, H, T, D = self.x.shape
+        x = self.x.double() * counted[:, None, :, None]
         square = x.square()
         sums = torch.stack([x.sum(), square.sum(), (square * x).sum(), square.square().sum()])
-        return sums, counted.expand(self.x.shape[:2]).sum() * self.x.shape[-1]
+        return sums, counted.expand(B, T).sum() * (H * D)
+
+    @cached_property
+    def _largest(self) -> Tensor:
+        """The largest absolute value (B,H,T) of each vector."""
+        return self.x.abs().amax(-1).double()
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Returns the largest absolute value, and (sequence, token, channel) as a tensor of 3 integers."""
-        size = self.x.abs()
-        if self.real is not None:
-            size = size.masked_fill(~self.real[..., None].expand_as(size), -math.inf)
-        at = size.flatten().argmax()
-        T, C = self.x.shape[-2:]
-        return size.take(at).double(), torch.stack((at // (T * C), at // C % T, at % C))
+        """Returns the largest absolute value (H) of each head, and its (sequence, token, channel) as integers (H,3)."""
+        H, T = self.x.shape[1:3]
+        found = self._largest.masked_fill(~self.real[:, None], -math.inf).transpose(0, 1)
+        at = found.flatten(1).argmax(-1)
+        head, sequence, token = torch.arange(H, device=at.device), at // T, at % T
+        channel = self.x[sequence, head, token].abs().argmax(-1)
+        return found[head, sequence, token], torch.stack((sequence, token, channel), -1)
+
+    def _squared_distances(self, scale: Tensor | None = None) -> Tensor:
+        """Returns ‖x - x̂‖² (B,H,T) in f64. x̂ is s · round(x / s) with the scales s (b,H,t), and 0 without scales."""
+        B, H, T, D = self.x.shape
+        scales = None if scale is None else torch.where(scale == 0, 1.0, scale).expand(B, H, T)[..., None]
+        size = max(1, BLOCK_ELEMENTS // (B * H * D))
+        found = torch.empty(B, H, T, dtype=torch.float64, device=self.x.device)
+        for begin in range(0, T, size):
+            tokens = slice(begin, begin + size)
+            part = self.x[:, :, tokens].to(torch.float64, copy=True)
+            if scales is not None:
+                s = scales[:, :, tokens]
+                part -= (part / s).round_().mul_(s)
+            found[:, :, tokens] = part.square_().sum(-1)
+        return found
+
+    def _errors(self, scaled: Tensor) -> Tensor:
+        """Returns the squared errors (B,H,T) of int8 with the scale of each head's `scaled` (b,T) tokens."""
+        largest = torch.where(scaled[:, None], self._largest, 0.0).amax((0, 2), keepdim=True)
+        return self._squared_distances(largest / 127)
+
+    @cached_property
+    def errors(self) -> Tensor:
+        """The squared errors (B,H,T) of int8 with one scale for each head, of all tokens."""
+        return self._errors(self.real)
+
+    @cached_property
+    def errors_without_first(self) -> Tensor:
+        """The squared errors (B,H,T) of int8 with one scale for each head, of the tokens but the first."""
+        return self._errors(self.but_first)
+
+    @cached_property
+    def errors_per_token(self) -> Tensor:
+        """The squared errors (B,H,T) of int8 with a scale for each vector."""
+        return self._squared_distances(self._largest / 127)
+
+    @cached_property
+    def _squares(self) -> Tensor:
+        return self._squared_distances()
+
+    def relative(self, errors: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the sums (H) of squared errors (B,H,T) and of ‖x‖² over counted (b,T) tokens."""
+        error, square = (torch.where(counted[:, None], x, 0.0).sum((0, 2)) for x in (errors, self._squares))
+        return error, square

@@ -15,7 +15,7 @@ class LayerSums:
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, Tensor] = field(default_factory=dict)
     maxima: dict[str, Tensor] = field(default_factory=dict)
-    places: dict[str, Tensor] = field(default_factory=dict)  # position of each maximum: (sequence, token, channel)
+    places: dict[str, Tensor] = field(default_factory=dict)  # (H,3) of maxima: sequence, token, channel
     histogram: Tensor | None = None  # (H,20)
     hidden: Tensor | None = None  # counted queries that a window keeps from seeing the first token
 
@@ -32,12 +32,13 @@ class LayerSums:
         self.add(key, torch.where(kept, values.double(), 0.0).sum((0, 2)), kept.sum())
 
     def add_maximum(self, key: str, values: Tensor, place: Tensor | None = None) -> None:
-        """Keeps the larger of the values (H)."""
+        """Keeps the larger of the values (H), with their places (H,3)."""
         values = values.double()
         if key in self.maxima:
             old = self.maxima[key]
             if place is not None:  # NaN exceeds all numbers; of equal maxima, the first is kept
-                place = torch.where(~old.isnan() & ~(values <= old), place, self.places[key])
+                larger = ~old.isnan() & ~(values <= old)
+                place = torch.where(larger[:, None], place, self.places[key])
             values = torch.maximum(values, old)
         self.maxima[key] = values
         if place is not None:
