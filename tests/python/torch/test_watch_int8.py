@@ -240,7 +240,7 @@ def test_place_of_a_later_call_replaces_that_of_a_smaller_maximum():
     seen.start()
     for size, token in ((9.0, 2), (20.0, 5), (15.0, 7)):
         q, k = torch.rand(1, 2, 9, 8), torch.rand(1, 2, 9, 8)
-        k[0, token % 2, token, 1] = size
+        k[0, token % 2, token, 1], k[0, 1 - token % 2, 8, 0] = size, 2.0
         seen.model(q, k, k)
     seen.stop()
     assert [seen.layers[0][f"largest_key{what}"] for what in ("", "_head", "_token")] == [20.0, 1, 5]
