@@ -57,8 +57,11 @@ struct KeyRangeVectors {
 /// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them where they must
 /// not be applied again.
 ///
-/// Throws Error for packed batches and key_indices, unless 0 ≤ begin ≤ end ≤ S, and for invalid key_lengths or
-/// query_offsets (attention.hpp).
+/// Throws Error in these cases:
+///
+/// - The batch is packed, or block_table or key_indices is given.
+/// - The range violates 0 ≤ begin ≤ end ≤ S.
+/// - q, k or v is absent, sizes differ, or key_lengths or query_offsets are invalid (attention.hpp).
 HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, std::int64_t end,
                                          KeyRangeVectors& vectors);
 

@@ -77,9 +77,9 @@ struct ShortConvolutionGradients {
   TensorView dstate{};   ///< gradient of the old state (N,1,K−1,C)
 };
 
-/// Computes the gradients of Σ dy∘y + Σ dstate∘(new state). Recomputes the sums before the activation. inputs.state
-/// must be the state before the forward pass, even if that updated it in place. Sums are f32 or better. Results are
-/// bitwise identical for any number of threads. Throws like short_convolution_forward().
+/// Computes the gradients of Σ dy∘y + Σ dstate∘(new state). Computes the input of the activation again.
+/// inputs.state must be the state before the forward pass, even if the forward pass updated it in place. Accumulates in
+/// f32 or better. Results are bitwise identical for any number of threads. Throws like short_convolution_forward().
 HEADGATE_API void short_convolution_backward(const ShortConvolutionGradients& gradients,
                                              const ShortConvolutionInputs& inputs,
                                              const ShortConvolutionIncoming& incoming,

@@ -52,13 +52,13 @@ std::size_t rank_with_batch(ArrayKind kind);
 /// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
 const char* letters_of(ArrayKind kind, Layout layout);
 
-/// An array that a call reads, and its view. Keeps the array's memory alive.
+/// An array that a call reads, and the view that kernels get. Keeps the array's memory alive.
 struct Input {
   ArrayMemory array;
   ConstTensorView view;  ///< absent if the argument is None
 };
 
-/// An array that a call writes, and its view. Keeps the array's memory alive.
+/// An array that a call writes, and the view that kernels get. Keeps the array's memory alive.
 struct Output {
   nb::object object;
   ArrayMemory array;
@@ -77,7 +77,7 @@ Output output_of(const Keywords& keywords, const char* name, nb::handle object, 
 /// Returns a view of an array that `function` itself created, like output_of(). Records nothing for autograd.
 Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns `array` as an output. If `array` is None, first sets it to the result of make().
+/// Returns the Output that writes to `array`. If `array` is None, first sets it to the new array that make() returns.
 template <class Make>
 Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
                     const Make& make) {

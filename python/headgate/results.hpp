@@ -42,8 +42,8 @@ const Class* take_out(const Keywords& keywords, const char* class_name) {
   return out;
 }
 
-/// Returns which arrays of a result a call computes: those that the argument `name` lists and those present in `out`.
-/// Returns `defaults` if the call has neither argument.
+/// Returns a flag for each array of a result, true if the call computes the array. It computes the arrays that the
+/// argument `name` lists, and those present in `out`. Returns `defaults` if the call has neither argument.
 template <class Struct, class Rows, class NameOf>
 std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {

@@ -53,8 +53,8 @@ DEFAULTS = {
     "mlp_activation": "silu",  # allowed: silu or gelu_tanh
     "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
     "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
-    "sliding_partial_rotary_factor": 1.0,  # fraction of rotated features, with sliding_rope_theta
-    "sliding_rope_scaled": False,  # used with sliding_rope_theta; true scales frequencies as in other layers
+    "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta > 0: fraction of features that RoPE rotates
+    "sliding_rope_scaled": False,  # with sliding_rope_theta > 0: whether to scale RoPE as in other layers
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,

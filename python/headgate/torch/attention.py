@@ -88,7 +88,7 @@ def _empty_max_logit(named: Named, max_logit: str, layout: str) -> Tensor:
 
 
 def _placed(logits: Tensor, max_logit: str) -> headgate.AttentionOutputs:
-    """Returns the `out` of headgate.attention_forward that writes max_logit to `logits`."""
+    """Returns the argument `out` that makes headgate.attention_forward write max_logit to `logits`."""
     without_batch = max_logit == _ROWS and logits.dim() == 2
     return headgate.AttentionOutputs(max_logit=logits.unsqueeze(0) if without_batch else logits)
 

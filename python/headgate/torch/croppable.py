@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache of transformers whose linear attention goes back to an earlier token, for draft tokens and edited chats.
 
-A recurrent state cannot forget tokens. This cache keeps what a pass read, the state before it and the inputs of the rule,
-and computes the state again for the tokens that stay.
+A recurrent state cannot forget tokens. For each of the last passes, this cache keeps the state before the pass and the
+inputs of the delta rule. It then computes the state again for the tokens that stay.
 
 Letters: B batch, T tokens of a pass, C channels and K columns of a convolution's state, Hv heads, D and Dv features.
 """
@@ -144,18 +144,19 @@ class _Layer(cache_utils.LinearAttentionLayer):
 
 
 class CroppableCache(transformers.DynamicCache):
-    """A DynamicCache whose `crop(-n)` removes the last n tokens of linear attention, too, with Headgate's functions.
+    """A DynamicCache whose `crop(-n)` also removes the last n tokens from the states of linear attention.
 
-    The states after it are bitwise those of passes that held the remaining tokens alone. Needs
-    `headgate.torch.transformers.register()`, and works with Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear.
+    After `crop`, the states are bitwise identical to those of the same passes without the removed tokens. Requires
+    `headgate.torch.transformers.register()`. Works with Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear.
 
     Args:
         config: the model's config.
-        keep: how many of the last tokens can be removed. The tokens of the last pass always can.
+        keep: the number of tokens that `crop` must be able to remove. It can always remove the whole last pass.
 
-    Memory beside the states: for each linear-attention layer, a state (B,Hv,D,Dv) and the inputs of the rule for each
-    pass that holds some of these tokens. Raises ValueError without any effect if crop() cannot remove so many tokens,
-    or if another function than Headgate's computed them: compiled models and packed rows call such functions.
+    The cache stores, for each pass that `crop` may have to shorten or remove, and for each layer of linear attention:
+    the state (B,Hv,D,Dv) before the pass, and the inputs of the delta rule. `crop` raises ValueError, and changes
+    nothing, if it cannot remove n tokens. It can remove only tokens whose states Headgate's functions computed.
+    Compiled models and packed rows use other functions.
     """
 
     def __init__(self, config: transformers.PreTrainedConfig, *, keep: int = 0):

@@ -15,7 +15,8 @@ import torch
 
 from .arguments import unexpected
 
-# Names of the inner functions. An error message of an inner function begins with its name.
+# Names of the inner functions, which the public functions of headgate.torch call. Their error messages begin with their
+# own names.
 _INNER = (
     "attention_forward",
     "attention_backward",

@@ -8,8 +8,9 @@
 
 namespace headgate {
 
-/// Calls fmt::vformat. HEADGATE_OWN_FMT is defined in libraries that contain a copy of fmt, so that users need none.
-/// There only call/format.cc compiles fmt; every other file compiles three seconds faster.
+/// Calls fmt::vformat. A library compiled with HEADGATE_OWN_FMT contains a copy of fmt, so that programs that use the
+/// library do not need fmt. In such a library, only call/format.cc includes the implementation of fmt, because each
+/// file that includes it takes three seconds longer to compile.
 #ifdef HEADGATE_OWN_FMT
 std::string format_arguments(fmt::string_view text, fmt::format_args arguments);
 #else

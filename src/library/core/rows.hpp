@@ -23,7 +23,7 @@ namespace headgate {
 /// Names and descriptions of a field, for users.
 struct FieldText {
   std::string_view name;         ///< name of the member
-  std::string_view key = {};     ///< key in files; empty: the name
+  std::string_view key = {};     ///< key in files; if empty, `name` is the key
   std::string_view option = {};  ///< command-line option ("--dim"); empty: none
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};

@@ -43,8 +43,9 @@ class SequenceMemory {
 
   /// Copies the delta rule's inputs of the part that begins at token `first`.
   void keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const;
-  /// Returns the delta rule's inputs of all tokens as arguments of linear_attention_statistics. Reads only the shape of
-  /// `v`, (P,Hv,Dv) for a part of P tokens.
+  /// Returns the delta rule's inputs q, k, decay and beta of all tokens, as arguments of linear_attention_statistics.
+  /// Values are not kept. The returned v repeats the first token of `v`(P,Hv,Dv), the values of a part of P tokens, so
+  /// the result is valid only for statistics that do not depend on values.
   LinearAttentionInputs kept_rule(View<const T, 3> v) const;
 
  private:

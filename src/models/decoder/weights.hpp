@@ -27,7 +27,7 @@ enum class ParameterKind : std::int32_t {
   matrix,
   gate_matrix,
   norm,
-  plain_norm,  ///< norm of linear attention's output, never zero-centred
+  plain_norm,  ///< norm of linear attention's output; NormKind::plain in every model
   gate_bias,
   gate_parameter,
   sinks,

@@ -13,8 +13,8 @@ struct AttentionCall {
   AttentionOptions options;
 };
 
-/// Builds the arguments of attention_statistics from a layer view with Tap::scores. `context` must come from
-/// resolved().
+/// Builds the arguments of attention_statistics for a layer. `view` must have the members that Tap::scores requests.
+/// `context` must be a result of resolved() (runtime.hpp).
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context);
 

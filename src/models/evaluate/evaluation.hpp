@@ -19,7 +19,7 @@ namespace headgate::train {
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
-    double seconds = 0.0;            ///< seconds of forward passes without metrics
+    double seconds = 0.0;            ///< duration of the forward passes, which compute the loss but no metrics
     double attention_seconds = 0.0;  ///< part of `seconds` spent in attention_forward
   };
   double threshold = 0.0;

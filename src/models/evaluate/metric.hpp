@@ -46,7 +46,7 @@ struct RuleStatistics {
   View<const double, 2> first_shares, reaches;
 };
 
-/// Provides metrics with the data of one layer, for a batch or a part of it.
+/// The data of one layer, from which metrics compute figures, for a batch or a part of it.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
@@ -68,7 +68,7 @@ struct LayerSample {
   bool is_trigger(std::int64_t n) const { return triggers(n) != 0; }
 };
 
-/// Provides metrics with the losses of one batch of N tokens.
+/// The losses of one batch of N tokens, from which metrics compute figures.
 template <typename T>
 struct LossSample {
   View<const T, 1> token_losses;         ///< (N)

@@ -50,8 +50,8 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   }
   if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
   if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
-  // Released checkpoints name the norms below differently from transformers' modules. transformers also saves models
-  // with the released names.
+  // Looks for these norms under their names in released checkpoints, which transformers also uses when it saves a
+  // model. If the file has no such tensor, the caller looks for the names of transformers' modules.
   const bool attention = layer.type != LayerType::linear_attention;
   struct Norm {
     std::string_view ours, theirs;

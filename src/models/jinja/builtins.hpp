@@ -30,9 +30,10 @@ bool has_method(const Value& object, std::string_view name);
 /// Returns whether a template may call this function. Throws Refusal if only Jinja supports it.
 bool has_function(std::string_view name);
 
-/// Returns object.name, or an undefined value. Throws Refusal for an undefined object and for methods.
+/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws Refusal if `object` is Undefined, if
+/// `name` is one of its methods, or if attributes of its type are not supported.
 Value attribute_of(const Value& object, std::string_view name);
-/// Returns object[index], or an undefined value.
+/// Returns object[index], or Undefined if there is no such item. Throws Refusal if `object` is Undefined.
 Value item_of(const Value& object, const Value& index);
 /// Returns object[begin:end:step]. An omitted bound or step is None.
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget);

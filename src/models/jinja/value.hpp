@@ -42,8 +42,8 @@ struct Namespace {
   Dict attributes;
 };
 
-/// A value of a template. Lists and dictionaries are immutable and shared. They nest at most kMostNested deep, which
-/// bounds recursion over them.
+/// A value that a Jinja expression can have. Lists and dictionaries are immutable and shared. They nest at most
+/// kMostNested deep, which bounds recursion over them.
 class Value {
  public:
   static constexpr int kMostNested = 64;

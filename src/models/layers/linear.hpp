@@ -11,7 +11,8 @@ namespace headgate::layers {
 // throws Cancelled, so that a model's pass can end between two products. Products throw std::bad_alloc under the
 // conditions of multiply() (gemm.hpp).
 
-/// y(N,O) = or += x(N,C) wᵀ, w(O,C). Products of at most kSkinnyRows rows read w in place (skinny_gemm.hpp).
+/// Computes y(N,O) = x(N,C) wᵀ with w(O,C), or y += x wᵀ, as `update` says. Below, "y = or += x wᵀ" means the same.
+/// Products of at most kSkinnyRows rows read w in place (skinny_gemm.hpp).
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);
 /// y = or += x wᵀ with w in bf16, widened as it is read. Sums are f32.
@@ -24,7 +25,7 @@ void linear_forward(View<float, 2> y, ConstView<BFloat16, 2> x, View<const BFloa
 /// is never allocated.
 void linear_forward(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                     const ExecutionContext& context);
-/// y = or += x wᵀ with x in bf16 and w rounded to bf16 as it is read. Y: f32 or bf16.
+/// y = or += x wᵀ with x in bf16 and w rounded to bf16 as it is read. The elements of y, of type Y, are f32 or bf16.
 template <typename Y>
 void linear_forward(View<Y, 2> y, ConstView<BFloat16, 2> x, View<const float, 2> w, Update update,
                     const ExecutionContext& context);

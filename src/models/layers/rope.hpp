@@ -31,11 +31,11 @@ struct RopeScaling {
 /// Returns the R/2 frequencies in radians per token: f = base^(−2i/R) for i = 0 … R/2 − 1, scaled. base is above 1.
 /// - linear: f / factor.
 /// - llama3 and yarn: w·f + (1 − w)·f / factor, with w clamped to [0, 1].
-/// - llama3: w = (s − low_freq_factor) / (high_freq_factor − low_freq_factor). s = original_seq_len · f / 2π is the
-///   number of rotations in original_seq_len tokens.
-/// - yarn: w = 1 − (i − first) / (last − first), where first = index(high_freq_factor) and last =
-///   index(low_freq_factor). index(s) = R · ln(original_seq_len / (2π·s)) / (2 · ln(base)) is the index of the
-///   frequency that makes s rotations. `truncate` rounds first down and last up.
+/// - llama3: w = (s − low_freq_factor) / (high_freq_factor − low_freq_factor), where s = original_seq_len · f / 2π is
+///   the number of rotations in original_seq_len tokens.
+/// - yarn: w = 1 − (i − first) / (last − first). The frequencies with indices first and last make high_freq_factor and
+///   low_freq_factor rotations. A frequency that makes s rotations has the index
+///   R · ln(original_seq_len / (2π·s)) / (2 · ln(base)). With `truncate`, first is rounded down and last is rounded up.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
 /// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.

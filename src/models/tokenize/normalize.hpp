@@ -103,7 +103,7 @@ class NormalizedParts {
   bool normalized_ = false;
   bool begins_ = false;  ///< true until the prefix has been added
   HeldText held_;
-  Normalized last_{{}, {}};                 ///< normal form of the last part
+  Normalized last_{{}, {}};                 ///< normal form that the latest next() returned, with its changes
   std::size_t size_ = 0;                    ///< total size of the normal form so far, in bytes
   std::deque<Normalized::Change> changes_;  ///< sorted by position
 };

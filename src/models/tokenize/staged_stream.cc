@@ -216,8 +216,8 @@ bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, c
   return step.prefix_once ? begin == 0 : !follows_bytes(begin);
 }
 
-/// Splits text with pre-tokenizer step number `step` and passes each piece to the next step. If the text begins a new
-/// piece, `origin` is its position.
+/// Splits text with pre-tokenizer step number `step` and passes each piece to the next step. `origin` is read
+/// only if `text` begins a piece; it is then the position of that piece.
 void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
   if (step == levels_.size()) return take_word(text, origin, tail);
   Level& level = levels_[step];

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kBlock = "\u2581";  ///< spelling of a space in SentencePiece vocabularies
 
-/// Makes `form` replace spaces by `by`, also in its prefix.
+/// Makes `form` replace each space with the text `by`. Also replaces the spaces in form.prefix.
 void replace_spaces(NormalForm& form, const std::string& by) {
   form.prefix = Normalized(form.prefix, {.form_c = false, .space = by, .prefix = {}}).text();
   form.space = by;

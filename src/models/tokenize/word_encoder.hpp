@@ -27,8 +27,8 @@ class WordEncoder {
 
   const WordModel& model_;
   StringTable words_;
-  std::vector<Range> ranges_;      ///< range in tokens_ of each cached word
-  std::vector<WordToken> tokens_;  ///< tokens of all cached words
+  std::vector<Range> ranges_;      ///< for each cached word, the range of its tokens in tokens_
+  std::vector<WordToken> tokens_;  ///< the tokens of one cached word after the other
   std::vector<WordToken> word_;
 };
 

@@ -38,7 +38,7 @@ struct TrainSettings {
   double clip = 1.0;             ///< largest gradient norm; 0: no limit
   std::uint64_t seed = 1;        ///< seed of the initial parameters and of the data's order
   std::int64_t eval_every = 0;   ///< number of steps between evaluations; 0: never
-  std::int64_t eval_tokens = 0;  ///< maximum number of held-out tokens in an evaluation, at least one sequence
+  std::int64_t eval_tokens = 0;  ///< limit of held-out tokens in an evaluation, not below seq_len; 0: no evaluation
   std::int64_t save_every = 0;   ///< number of steps between saves; 0: only at the end
   models::ModelPrecision precision = models::ModelPrecision::f32;
   TrainedPart trained = TrainedPart::all;

@@ -132,7 +132,8 @@ void Trainer::plan() {
   }
 }
 
-/// Merges adjacent trained parameters into ranges, and those with the same weight decay into segments.
+/// Merges adjacent trained parameters into ranges_. Splits each range into segments_, so that all parameters of a
+/// segment have weight decay or none has.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
   auto next = trained_.entries().begin();  // parameters have the same order in trained_

@@ -35,11 +35,11 @@ struct BenchGroup {
   std::vector<BenchRatio> ratios;
 };
 
-/// Returns all cases: those with a guaranteed speed, and others that help to explain them.
-/// Leaves out comparisons of two threads with one if `threads` is 1.
+/// Returns the groups of all cases. Some cases have a guaranteed rate; the others help to explain these rates.
+/// If `threads` is 1, leaves out the groups that compare the rates of a case with one thread and with two.
 std::vector<BenchGroup> bench_groups(int threads);
 
-/// Returns the cases whose names `wanted` accepts. Keeps a ratio if both its cases are kept.
+/// Returns `groups` without the cases whose names `wanted` rejects. Keeps a BenchRatio if both of its cases stay.
 std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
                                      const std::function<bool(const std::string& name)>& wanted);
 

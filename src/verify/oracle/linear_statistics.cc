@@ -219,7 +219,9 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  double floor_;  // smallest error bound of e^g, in unit roundoffs; kernels may return 0 for a subnormal e^g
+  // addition to the magnitude of each e^g, because kernels may return 0 for a subnormal e^g: the smallest normal
+  // number, divided by the unit roundoff
+  double floor_;
   // smallest magnitude of a weight: (8 + D) smallest subnormals, divided by 8 unit roundoffs
   double underflow_;
   const LinearWeightRows& rows_;

@@ -249,8 +249,11 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted`, given the gradients dy of y and dlse of lse. attn is the output before the gate.
-    It is required if the gate is added or its function has a zero."""
+    """Returns the gradients `wanted`, given the gradients dy of y and dlse of lse.
+
+    attn is the output before the gate. It is required if gate_op is "add", or if the gate function g is 0 for some z,
+    because attn = y / g(z) is then undefined.
+    """
     q, layout, gate = inputs.q, options.layout, inputs.gate
     dlse = None if dlse is None else dlse.contiguous()
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}

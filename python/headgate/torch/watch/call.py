@@ -23,7 +23,7 @@ class Call:
     softcap: float = 0.0
     causal: bool = False  # query i stands at key i + S - T
     window: int | None = None  # with `causal`: keys that a query sees, up to its own
-    slides: bool = False  # the layer has a window, which may hide no key in this call
+    slides: bool = False  # the layer has a window, even if the window hides no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
     listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an index chose; says nothing about sequences
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores

@@ -619,7 +619,8 @@ def _padding_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def _blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Returns the members of the outermost lists of modules with attention in them."""
+    """Returns a model's blocks by name: the children of each ModuleList or Sequential that contains attention. Lists
+    inside a block are not searched."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if not isinstance(module, (nn.ModuleList, nn.Sequential)) or any(_is_within(name, block) for block in found):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts masks of attention calls to rules: causality, a window, a mask of keys, a bias. Kernels skip hidden keys of
-rules, which halves the cost of causal attention."""
+"""Converts masks of attention calls to rules: causality, a window, a mask of keys, a bias. Kernels skip the keys
+that causality or a window hides, which halves the cost of causal attention."""
 
 from typing import Any, NamedTuple
 

@@ -133,7 +133,8 @@ def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) ->
 
 
 def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
-    """Returns the outputs y (B,T,Hq,Dv) after a change. gate: a retrofitted module's gate and operation."""
+    """Returns y (B,T,Hq,Dv) with new outputs for the heads that `change` selects. `gate` is the gate of a retrofitted
+    module, with "mul" or "add", or None."""
     if change.word == "closed":
         new = torch.zeros_like(y)
     else:

@@ -38,11 +38,11 @@ class AttentionSample:
         return self.once("lse", lambda: lse.masked_fill(lse.isinf(), 0.0))
 
     def _at_queries(self, x: Tensor | None) -> Tensor | None:
-        """Returns x (B,H,T,D), or None if its vectors do not stand at the queries."""
+        """Returns x (B,H,T,D), or None in cross-attention and if x does not have one vector for each query."""
         return None if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2] else x
 
     def vectors(self, name: str) -> "TokenVectors | None":
-        """Returns the keys "k" or values "v" of the call. None if they do not stand at the queries."""
+        """Returns the keys "k" or values "v" of the call, or None where _at_queries() does."""
         x = self._at_queries(getattr(self.call, name))
         if x is None:
             return None
@@ -50,7 +50,8 @@ class AttentionSample:
 
     def norm_ratio(self, x: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """Returns, for each head of x (B,H,T,D), the sum over sequences of ‖x₀‖ / mean ‖x_j‖, and the number of
-        sequences. None if the vectors of x do not stand at the queries."""
+        sequences. x₀ belongs to the first token of a sequence, x_j to the others. Returns None without x, in
+        cross-attention, and if x does not have one vector for each query."""
         x = self._at_queries(x)
         if x is None:
             return None

@@ -57,8 +57,8 @@ class _Mode(TorchFunctionMode):
 
 
 def paused(watch: "Watch") -> contextlib.AbstractContextManager[Any]:
-    """Returns a context without this watch's mode, if the mode is the innermost. Nested calls are then not seen, and
-    Headgate's operations are faster."""
+    """Returns a context in which this watch does not see calls of scaled_dot_product_attention. Headgate's operations
+    are faster in it. The context has no effect unless the watch's mode is the innermost of PyTorch's function modes."""
     mode = _get_current_function_mode()
     innermost = isinstance(mode, _Mode) and mode.watch is watch
     return _pop_mode_temporarily() if innermost else contextlib.nullcontext()

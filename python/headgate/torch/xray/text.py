@@ -14,7 +14,11 @@ LONGEST_TOKEN = 64
 
 
 def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
-    """Returns the first ids of a text, at most tokens + 1, and the name of the text. Raises TypeError and ValueError."""
+    """Returns the first tokens + 1 ids of a text, or all ids of a shorter text, and the name of the text.
+
+    Raises TypeError if `text` is neither text nor the ids of one sequence, or if a text has no suitable tokenizer.
+    Raises ValueError if a text is not UTF-8.
+    """
     if tokenizer is not None and not (callable(tokenizer) and hasattr(tokenizer, "decode")):
         raise TypeError(f"xray: tokenizer is a {type(tokenizer).__name__} but must be one of transformers, or None")
     if isinstance(text, (str, os.PathLike)):

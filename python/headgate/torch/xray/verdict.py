@@ -45,8 +45,9 @@ def _sinks(model: dict[str, Any]) -> str:
 
 
 def verdict(model: dict[str, Any], has_stream: bool) -> str:
-    """Returns the verdict on a model of a report, which has its figures, layer_types, largest_activation and not_shown.
-    has_stream: the residual stream was seen."""
+    """Returns sentences about a model: its attention sinks, its largest activation, and what the report does not show.
+    `model` is the report's dict with the keys figures, layer_types, largest_activation and not_shown. `has_stream` says
+    whether the residual stream was seen."""
     text, largest = _sinks(model), model["largest_activation"]
     sink = model["figures"].get("sink_attention")
     if sink is not None:

@@ -53,7 +53,7 @@ T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_
   return hn::GetLane(hn::SumOfLanes(tag, sum));
 }
 
-/// Merges the rows that one thread takes.
+/// Merges the parts of one query row at a time, and computes their gradients. Each thread has its own MergeWorker.
 template <typename T>
 class MergeWorker {
  public:

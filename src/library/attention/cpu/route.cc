@@ -238,7 +238,7 @@ class WorkLists {
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans the work of each row that has sequences, and of row `always` in any case.
+/// Plans the work of each row of the route table that has sequences. Also plans row `always` if it has none.
 /// Allocates the memory of all rows as one block, then runs the rows in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {

@@ -124,9 +124,12 @@ struct GradientRows {
 };
 
 /// Computes a strip of the backward pass, one vector of channels at a time. Keeps K rows of x and of ds in registers.
-/// For each token t in order, with u = t − (K − 1), the first token that reaches the sum of t:
-///   ds[t] = dy[t] · act′(bias + Σ_j taps[j] · x[u + j]),  dx[u] = Σ_j taps[K − 1 − j] · ds[u + j],
-///   sums[j] += ds[t] · x[u + j],  sums[K] += ds[t].
+/// The forward pass computes y[t] = act(s[t]) with s[t] = bias + Σ_j taps[j] · x[u + j], where u = t − (K − 1) and
+/// j = 0 … K − 1. The backward pass computes, for each token t in order:
+///   ds[t] = dy[t] · act′(s[t])                the gradient of s[t]
+///   dx[u] = Σ_j taps[K − 1 − j] · ds[u + j]   complete at token t, the last token whose sum reads x[u]
+///   sums[j] += ds[t] · x[u + j]               for dweight
+///   sums[K] += ds[t]                          for dbias
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   constexpr std::int64_t kPast = K - 1;

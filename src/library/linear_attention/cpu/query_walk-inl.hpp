@@ -132,7 +132,8 @@ class QueryWalk {
   template <int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // Queries of columns from `entered` on have started in later chunks, which the walk visits first.
+    // The scan visits chunks from the last to the first. Columns from `entered` on hold queries of later chunks, which
+    // have started already.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;

@@ -138,7 +138,8 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Computes the channels of a strip from channel `done` on, through buffers.
+  /// Computes the channels of a strip from channel `done` on. Copies rows of x to scratch memory before, and rows of y
+  /// to the output afterwards.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);

@@ -149,7 +149,7 @@ struct Pass {
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
   const T* reads[kTokens];      ///< for each token, the vector `read` in out = Sᵀ read
-  const T* next[slots(kNext)];  ///< vectors x of the products Sᵀ x after the last token
+  const T* next[slots(kNext)];  ///< vectors x for the products Sᵀ x, where S is the state after the last token
   const T* factors[kTokens];    ///< factors of rows or columns; not read if the pass does not rescale
   T* copies[kTokens];           ///< for each token, a buffer of the size of S
   Row outs[kTokens];            ///< for each token, the result `out`

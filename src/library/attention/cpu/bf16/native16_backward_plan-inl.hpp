@@ -105,7 +105,7 @@ struct Native16BackwardScratch {
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
   }
 
-  View<float, 2> squares;          ///< scores and do vᵀ (queries by keys) for two squares, (4, kSquare · kSquare)
+  View<float, 2> squares;          ///< (4, kSquare · kSquare): the scores of two squares, then d_o · vᵀ of both
   View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, one query per row
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)

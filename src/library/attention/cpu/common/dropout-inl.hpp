@@ -65,8 +65,9 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
 template <typename T>
 class Dropout {
  public:
-  /// Number of keys whose random numbers are drawn together.
-  /// For key 32 · chunk + 8 w + l, the random number is word w of counter 8 · chunk + l.
+  /// Number of keys in a chunk. The random numbers of a chunk are drawn together.
+  /// A chunk takes kCounters Philox counters, each with four output words.
+  /// Key 8 w + l of a chunk (0 ≤ w < 4, 0 ≤ l < 8) gets output word w of counter 8 · chunk + l.
   static constexpr std::int64_t kChunk = 32;
   static constexpr std::int64_t kCounters = kChunk / 4;
 

@@ -270,7 +270,8 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
 
 /// Computes s[r · s_stride + k] = query r · key k for kRows queries and for the kKeys keys from `first` on.
 /// Rows have `columns` elements. `q` is packed by pack_queries().
-/// With kPrefetch, also prefetches the rows keys.ahead entries later, as fast as it reads rows.
+/// With kPrefetch, also prefetches the rows that come `keys.ahead` entries later in `keys.rows`.
+/// Prefetches one cache line for each line that it reads.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {

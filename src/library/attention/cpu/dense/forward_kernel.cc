@@ -156,7 +156,8 @@ class ForwardWorker {
 
   /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
   /// The maxima stay while no score exceeds its row's maximum by more than kSlack.
-  /// The product's sums begin at −maximum. If every row sees the whole panel, scores stay in registers.
+  /// The sum of each product q · k starts at −maximum, so that it gives the exponent without a subtraction.
+  /// If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
     if (!s.near_maxima || c < s.done || c >= s.at.c1) return;

@@ -80,7 +80,7 @@ struct ListedBackwardPlan {
   std::int64_t D_padded, Dv_padded;
   std::int64_t key_room;            ///< number of elements of a buffer for one list of keys
   std::int64_t most_blocks;         ///< largest number of blocks (kListedBlock keys) of a list
-  std::int64_t most_keys = 0;       ///< largest S of a sequence
+  std::int64_t most_keys = 0;       ///< largest number of keys of any sequence
   std::int64_t range_keys = 0;      ///< number of keys per range
   std::int64_t ranges = 0;          ///< number of ranges that cover most_keys keys
   std::int64_t chunk = 1;           ///< number of queries per chunk; see ListedBackwardBuffers

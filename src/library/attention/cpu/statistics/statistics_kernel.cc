@@ -51,7 +51,7 @@ class StatisticsWorker {
   static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
 
-  /// Strip of query rows against one key block, with sums over the block.
+  /// Holds a strip of query rows while it visits one key block, with the rows' entropy sums over the block.
   struct BlockStrip : Strip<T> {
     const T* queries = nullptr;  // (D, kMR)
     bool is_first = false;       // true if top keys are requested, and this is the first block that the rows see
@@ -284,9 +284,10 @@ class StatisticsWorker {
     top_.reset();
   }
 
-  /// Returns −lse in units of log2(e). Returns −∞ if lse is infinite, so that all weights of the row are 0.
+  /// Returns −lse · log2(e), rounded to T. Returns −∞ if lse is infinite, so that all weights of the row are 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns the rounding error of −lse in T.
+  /// Returns what rounding to T removed in start_of(): −lse · log2(e) ≈ start_of(lse) + rest_of(lse).
+  /// Returns 0 where the difference does not matter (split_lse()).
   T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
   /// Returns x = score − lse, limited to at most 0, since weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
