@@ -101,7 +101,7 @@ constexpr OperationOption<COptions, Owner, Member, C> option_row(OptionOf part, 
   return {text, part, member, c_member, in_c, forward_only};
 }
 
-/// Returns the rows of ExecutionContext, with which the option table of every operation ends.
+/// Returns the rows of ExecutionContext, which are the last rows of every operation's option table.
 template <class COptions>
 constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   using X = ExecutionContext;

@@ -28,7 +28,7 @@ struct FieldText {
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
   const char* default_text =
-      nullptr;                   ///< the default in --help; null: print the value; "": `help` describes the default
+      nullptr;  ///< default to show in --help; null: the field's value; "": none, because `help` describes it
   std::string_view remark = {};  ///< text after the default in --help, for example "0: never"
 };
 

@@ -81,7 +81,7 @@ inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure)
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
   std::int64_t sequences = 0;    ///< number of sequences: B, or N in a packed batch
-  std::int64_t key_batches = 0;  ///< first dimension of key_mass: `sequences`, or 1 if all sequences share S columns
+  std::int64_t key_batches = 0;  ///< first dimension of key_mass: `sequences`, or 1 if keys are packed along S
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 
   std::int64_t of(StatisticsDim dim) const {

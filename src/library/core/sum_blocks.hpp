@@ -23,7 +23,7 @@ inline constexpr std::int64_t kBackwardKeys = 192;
 /// sum over keys, in such a pass.
 inline constexpr std::int64_t kSplitKeys = 1024;
 inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
-/// 16-bit keys use splits of kLongSplitKeys only in sequences that fill at least so many of them
+/// Smallest number of splits of kLongSplitKeys 16-bit keys. Shorter sequences of such keys have splits of kSplitKeys.
 inline constexpr std::int64_t kLongSplits = 8;
 inline constexpr std::int64_t kSplitSumKeys = 256;  ///< block length of the softmax denominator within a split
 

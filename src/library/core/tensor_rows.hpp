@@ -97,7 +97,7 @@ struct OperationTensor {
   using Member = View Struct::*;
   using CMember = CTensor CStruct::*;
 
-  const char* name;  ///< name of both members and of the Python argument
+  const char* name;  ///< name of the members in the C++ and C structs, and of the Python argument
   Member member;
   CMember c_member;
   TensorKind kind;

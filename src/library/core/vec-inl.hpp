@@ -167,8 +167,7 @@ inline SplitLse<T> split_lse(double lse, DType stored) {
   return {value, matters ? static_cast<T>(rest) : T{0}};
 }
 
-/// True if exp2_fast() returns ∞ where 2^x overflows. Otherwise x must stay below the bound that the comment of
-/// exp2_fast() states.
+/// True if exp2_fast() accepts any x and returns ∞ where 2^x overflows. If false, x must be below 127.5 (f64: 1023.5).
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 

@@ -152,7 +152,7 @@ bool has_layer(const DecoderConfig& config, LayerType type);
 /// full_attention.
 DecoderConfig in_short(DecoderConfig config);
 
-/// The name of a field in messages: its name in code, its key in config.json, or its command-line option.
+/// Selects how messages name a field: by its name in code, its key in config.json, or its command-line option.
 enum class NamesIn { code, file, command_line };
 
 /// Throws Error, with one line that names the field and the wrong value, if a config is not valid. Bounds every size,

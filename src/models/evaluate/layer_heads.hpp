@@ -26,8 +26,8 @@ bool is_about(const Metric& metric, const models::DecoderConfig& config, std::in
 /// Returns whether a metric covers at least one layer of the model.
 bool is_about(const Metric& metric, const models::DecoderConfig& config, std::int64_t seq_len);
 
-/// Returns whether a window hides the first token from some query in every softmax attention layer. Returns false for
-/// models without such layers.
+/// Returns whether every softmax attention layer has a window that hides the first token from some queries. Returns
+/// false for models without softmax attention layers.
 bool hides_first_token(const models::DecoderConfig& config, std::int64_t seq_len);
 
 }  // namespace headgate::metrics

@@ -102,7 +102,7 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers says
+  layers_and_mean,  ///< each layer, and the whole model, computed as Figure::over_layers selects
   triggers,         ///< the whole model, for tasks with triggers; the key "backcopy" in JSON
 };
 

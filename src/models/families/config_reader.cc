@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // Here rope_scaling applies to layers with full attention only. transformers does not read its older key "type"
-      // in this layout.
+      // With RoPE parameters by layer type, rope_scaling applies only to layers with full attention, and transformers
+      // does not read the key "type", an older name of rope_type.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }

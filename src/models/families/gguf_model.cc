@@ -141,8 +141,8 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores not these parameters, but the divisors
-/// of angles that follow from them.
+/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores, instead of these parameters, the
+/// divisors of RoPE's frequencies that result from them.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;

@@ -68,9 +68,9 @@ class CachedDecoder {
   /// attention. Layers with a sliding window need the keys that the next token sees. Recurrent layers go back to the
   /// length before the last pass, and to marked lengths. A length of 0 can always be reached.
   std::int64_t reachable(std::int64_t length) const;
-  /// Keeps what is needed to go back to the current length. Recurrent layers keep it until `most` ≥ 1 later marks, each
-  /// at the cost of one state. Layers with a sliding window keep it until the next mark, at the cost of the keys and
-  /// values since the mark. If std::bad_alloc is thrown, some layers have the mark; decoding can go on.
+  /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep a state for each of the last
+  /// `most` ≥ 1 marks. Layers with a sliding window keep only the last mark, and the keys and values appended since.
+  /// After std::bad_alloc only some layers have the mark, and decoding can continue.
   void mark(std::int64_t most);
 
   const DecoderConfig& config() const;

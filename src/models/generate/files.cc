@@ -133,7 +133,7 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
     if (id < 0 || static_cast<std::size_t>(id) >= tokens.size())
-      continue;  // the reader of the tokenizer throws for such an id
+      continue;  // the tokenizer's reader throws for an id out of range
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }

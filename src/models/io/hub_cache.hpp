@@ -25,8 +25,8 @@ std::optional<HubName> parse_hub_name(std::string_view text);
 /// huggingface_hub; an empty variable counts as unset.
 std::string hub_cache();
 
-/// Returns the directory of a snapshot of `model`, a directory models--OWNER--NAME. Returns the first of these that
-/// exists:
+/// Returns the directory of a snapshot in the cached model `model`, the path of a directory models--OWNER--NAME.
+/// Chooses the first of these that exists:
 /// - the snapshot that refs/REVISION names
 /// - the snapshot named REVISION, a commit
 /// - for the revision "main", the only snapshot

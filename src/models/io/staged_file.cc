@@ -28,7 +28,7 @@ std::string directory_of(const std::string& target) {
 std::string random_name(const std::string& directory, const std::string& target) {
   std::random_device random;
   const std::string name = std::filesystem::path(target).filename().string();
-  // NAME_MAX is 255 on every common file system; the other characters of the name take 14 bytes.
+  // A file name has at most 255 bytes (NAME_MAX) on every common file system. The additions to `name` take 14 bytes.
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 

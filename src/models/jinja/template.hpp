@@ -31,7 +31,8 @@ class Template {
   Template& operator=(Template&&) noexcept;
 
   /// Returns the text that the template outputs. Throws Error if the template raises an exception, if Python would
-  /// raise one, or if an operation is not supported. The message has the form of the constructor's.
+  /// raise one, or if an operation is not supported. The message is one line
+  /// with "chat template, line N".
   std::string render(const Dict& variables, const RenderOptions& options) const;
 
  private:

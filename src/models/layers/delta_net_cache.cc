@@ -16,7 +16,7 @@ std::size_t bytes_of(const Shape& shape, DType dtype) {
   return bytes;
 }
 
-/// Returns the offset in bytes of the convolution's inputs, which follow the states at an aligned address.
+/// Returns the offset of the convolution's inputs in bytes: the size of the states, rounded up to the alignment.
 std::size_t convolution_offset(const Shape& state, DType dtype) {
   constexpr std::size_t kAlign = Block::kAlign_bytes;
   return (bytes_of(state, dtype) + kAlign - 1) / kAlign * kAlign;

@@ -9,13 +9,13 @@
 
 namespace headgate::layers {
 
-/// y(N,C) = rows tokens(N) of table(V,C). Each token is in [0, V).
+/// Sets row n of y(N,C) to row tokens[n] of table(V,C). Each token is in [0, V).
 template <typename T>
 void embedding_forward(View<T, 2> y, ConstView<T, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
-/// y(N,C) = rows tokens(N) of a table that is stored in the blocks of a GGUF file.
+/// Sets row n of y(N,C) to row tokens[n] of a table that is stored in the blocks of a GGUF file.
 void embedding_forward(View<float, 2> y, const StoredMatrix& table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 

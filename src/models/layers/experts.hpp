@@ -39,9 +39,9 @@ struct ExpertsShape {
   ExpertRouter router = ExpertRouter::softmax;
   bool renormalise = true;
   ExpertActivation activation =
-      ExpertActivation::swiglu;  ///< activation of the chosen experts; the shared expert has swiglu
-  double scale = 1.0;            ///< multiplies the weights of the chosen experts
-  double limit = 0.0;            ///< limit of the chosen experts' activations; 0: no limit
+      ExpertActivation::swiglu;  ///< activation of the routed experts; the shared expert always has swiglu
+  double scale = 1.0;            ///< multiplies the weights of the routed experts
+  double limit = 0.0;            ///< limit of the routed experts' activations; 0: no limit
   double shared_limit = 0.0;     ///< limit of the shared expert's activations; 0: no limit
 };
 

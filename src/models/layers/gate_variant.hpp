@@ -76,9 +76,9 @@ inline bool shares_gate(const GateVariant& variant) {
   return has_gate(variant) && variant.grain == GateGrain::head_shared;
 }
 
-/// Throws Error, with a message of one line, if the combination has no meaning: a gate without a function, head_shared
-/// at g5, a control together with a gate, or a bias without Wz. Does not check numbers. Messages begin with the
-/// config.json key of the invalid part.
+/// Throws Error, with a message of one line, if parts contradict each other: a gate without a function, head_shared at
+/// g5, an output_control together with a gate, or a bias without a matrix Wz. Does not check numbers. Messages begin
+/// with the config.json key of the invalid part.
 void validate(const GateVariant& variant);
 
 /// Returns the name of a gate variant: the parts that differ from a plain layer, joined by '-'. Examples: "none",

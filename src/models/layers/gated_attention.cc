@@ -71,8 +71,8 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the logits to pass to the gate. If all heads share one gate, returns the gate's values, which rule() does
-/// not change.
+/// Returns the logits of the gate function of rule(). If all heads share one gate, that function is the identity, and
+/// the result holds the values of the shared gate.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {

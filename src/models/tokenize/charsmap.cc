@@ -13,8 +13,8 @@ namespace {
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 // Bit fields of a unit, the 32-bit node of the trie (see charsmap.hpp).
-constexpr std::uint32_t kIsValue = std::uint32_t{1}
-                                   << 31;  ///< the unit holds a value; never set in a unit reached by a byte
+constexpr std::uint32_t kIsValue =
+    std::uint32_t{1} << 31;  ///< set in units that hold a value; clear in units to which a byte of the text leads
 constexpr std::uint32_t kLabel = kIsValue | 0xFF;
 constexpr std::uint32_t kHasValue = std::uint32_t{1} << 8;
 constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< the distance counts in steps of 256 units

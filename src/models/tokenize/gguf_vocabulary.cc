@@ -85,7 +85,8 @@ void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Appends `id` to `side` if `wanted`. Throws TokenizerError, naming `key`, if the id is then missing or out of range.
+/// Appends `id` to `side` if `wanted`. If a wanted id is missing or out of range, throws TokenizerError that
+/// names `key`.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
   if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);

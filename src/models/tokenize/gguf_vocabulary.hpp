@@ -20,7 +20,7 @@ struct GgufVocabulary {
   std::vector<float> scores;        ///< for llama: score of each id; merges that make tokens of higher score come first
   std::vector<std::int64_t> token_type;  ///< type of each id; if empty, all are normal
   std::optional<std::int64_t> bos_token_id, eos_token_id, unknown_token_id;
-  std::optional<bool> add_bos_token;  ///< if absent, true for llama-bpe and for the model llama, as in llama.cpp
+  std::optional<bool> add_bos_token;  ///< if absent, true if `pre` is llama-bpe or `model` is llama, as in llama.cpp
   std::optional<bool> add_eos_token;
   std::optional<bool> add_space_prefix;  ///< if absent, true only for the model llama
 };

@@ -64,8 +64,8 @@ class Normalized {
   /// Normalizes the character at `at` together with the following characters that may compose with it. Returns the
   /// offset after these characters.
   std::size_t take_composed(std::size_t& same, std::size_t at, const std::string& space);
-  /// Replaces the grapheme cluster at `at` by its entry in the table, or else each of its characters. Returns the
-  /// offset after the cluster.
+  /// Replaces the grapheme cluster at `at` by its entry in the table. If the cluster is long or has no entry, looks up
+  /// its characters one by one. Returns the offset after the cluster.
   std::size_t take_mapped(std::size_t& same, std::size_t at, const NormalForm& form);
   /// Replaces source[begin, end) by its entry in the table, if any, and replaces the spaces in the result.
   void map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form);

@@ -18,7 +18,7 @@ class StringTable {
  public:
   static constexpr std::int32_t kAbsent = -1;
 
-  /// Returns the number of `key`, or kAbsent.
+  /// Returns the number of `key` in the order of insertion, or kAbsent.
   std::int32_t find(std::string_view key) const;
   /// Inserts `key` if it is absent. Returns its number.
   std::int32_t insert(std::string_view key);

@@ -38,7 +38,7 @@ class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
-  /// Takes the next part of the text. Returns the next tokens that further text cannot change.
+  /// Takes the next part of the text. Returns all new tokens that later text cannot change.
   Encoding next(std::string_view part) { return take(part, Tail::open); }
   /// Takes the last part and returns the remaining tokens. Must be called once.
   Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }

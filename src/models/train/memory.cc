@@ -66,7 +66,8 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Returns how many bytes the process's control groups and their ancestors leave: the smallest number of any of them.
+/// Returns how many more bytes the process's control groups allow: the smallest number that is left in any of these
+/// groups or their ancestors.
 std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

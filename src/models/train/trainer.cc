@@ -136,7 +136,7 @@ void Trainer::plan() {
 /// segment have weight decay or none has.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
-  auto next = trained_.entries().begin();  // parameters have the same order in trained_
+  auto next = trained_.entries().begin();  // trained_ has the order of the decoder's table
   for (const models::Parameter& parameter : decoder_->table().entries()) {
     if (next == trained_.entries().end() || next->name != parameter.name) continue;
     const bool joins = !ranges_.empty() && ends_at(ranges_.back()) == parameter.offset;

@@ -21,7 +21,8 @@ class Reader {
 
   io::Array q();
 
-  /// Reads the array that a tensor table describes in `row`. Returns an absent array if the path is empty.
+  /// Reads the file `path` as the tensor that `row` of a tensor table describes. Returns an absent array if `path` is
+  /// empty.
   template <class Row>
   io::Array read(const Row& row, const std::string& path) const {
     return read(row.elements, row.file.or_f32, path);

@@ -46,7 +46,7 @@ struct CaseResult {
   double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }
-  /// Returns the larger of two shares: that of FMA peak and that of the memory read rate.
+  /// Returns the larger of fraction_of_peak() and fraction_of_read.
   double fraction_of_limit() const { return std::max(fraction_of_peak(), fraction_of_read); }
   double best_fraction_of_peak() const { return gflops_best / fma_peak_gflops; }
 };

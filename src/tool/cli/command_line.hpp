@@ -127,7 +127,7 @@ class CommandLine {
   /// `description`: its first paragraph is the summary that --help shows in the list of verbs.
   /// `quiet`: names of the option that suppresses notes and progress.
   /// Pass only "--quiet" if the verb has an option --q, because users confuse -q with --q.
-  /// CLI11 2.4 and later refuses to declare both.
+  /// CLI11 2.4 and later refuses to declare -q and --q together.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -7,7 +7,7 @@
 
 namespace headgate::console {
 
-inline constexpr std::size_t kTextColumns = 100;  ///< width in columns of the longest line of a paragraph
+inline constexpr std::size_t kTextColumns = 100;  ///< maximum width of a line of a paragraph, in columns
 inline constexpr std::size_t kTextIndent = 5;     ///< number of spaces before each line of a table or paragraph
 
 using TableLines = std::vector<std::vector<std::string>>;

@@ -14,7 +14,7 @@ void check_worked_problems(const std::string& directory);
 
 /// Solves the four worked problems in `directory` and prints them.
 /// Compares the published outputs with two results: the oracle's, step by step, and that of the f32 kernels.
-/// Returns false if one differs. Throws io::FileError or Error if a problem cannot be read or solved.
+/// Returns false if a result differs. Throws io::FileError or Error if a problem cannot be read or solved.
 bool show_worked_problems(const std::string& directory);
 
 }  // namespace headgate::demo
