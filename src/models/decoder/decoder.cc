@@ -267,7 +267,12 @@ LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, con
   } else {
     show_attention(view, taps, c, part, places.layer(layer, parameters).attention, *s.attention);
   }
-  if (taps.has(Tap::output)) view.output = parts.output(layer, part);
+  if (taps.has(Tap::output)) {
+    view.output = parts.output(layer, part);
+    if (view.ends_sequence()) {
+      view.sequence_output = parts.sequence() != nullptr ? parts.sequence()->stream() : view.output;
+    }
+  }
   if (taps.has(Tap::exit_loss)) {
     last_norm(part, parts.output(layer, part), parameters);
     view.exit_loss = head(nullptr, part, parameters, targets, 0.0, nullptr);

@@ -89,6 +89,8 @@ struct LayerView {
   View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o, after a gate or control of the attention output
   // Tap::output
   View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
+  /// (B·seq_len,dim) the residual stream of whole sequences; set in the view that ends them
+  View<const W, 2> sequence_output;
   // Tap::exit_loss: costs an extra pass through the last norm and the vocabulary head
   std::optional<double> exit_loss;  ///< mean −log p(target) if the logits were computed right after this layer
 

@@ -116,6 +116,7 @@ models::Taps Evaluator<T>::taps() const {
   if (inputs_.has(Input::exit_loss)) out |= {Tap::exit_loss};
   if (inputs_.has(Input::output)) out |= {Tap::output};
   if (inputs_.has(Input::values)) out |= {Tap::values};
+  if (inputs_.has(Input::cached)) out |= {Tap::scores, Tap::values};
   for (const Input input :
        {Input::first_token_weights, Input::entropies, Input::sink_weights, Input::rule_means, Input::state_ranks}) {
     if (inputs_.has(input)) out |= {Tap::scores};

@@ -24,8 +24,9 @@ namespace headgate::metrics {
 enum class Input {
   token_losses,         ///< LossSample::token_losses
   exit_loss,            ///< LayerView::exit_loss; costs one pass through the vocabulary head per layer
-  output,               ///< LayerView::output
+  output,               ///< LayerView::output and sequence_output
   values,               ///< LayerView::v
+  cached,               ///< LayerView::k, v and cache
   first_token_weights,  ///< LayerSample::first_token_weights
   gates,                ///< LayerSample::gates
   entropies,            ///< LayerSample::entropies; costs half a forward pass of attention

@@ -23,6 +23,9 @@
 #include "models/evaluate/gate_by_trigger.hpp"
 #include "models/evaluate/gate_mean.hpp"
 #include "models/evaluate/hidden_first_token.hpp"
+#include "models/evaluate/int8_hidden.hpp"
+#include "models/evaluate/int8_keys.hpp"
+#include "models/evaluate/int8_values.hpp"
 #include "models/evaluate/kurtosis.hpp"
 #include "models/evaluate/layer_loss.hpp"
 #include "models/evaluate/loss.hpp"
@@ -49,6 +52,9 @@ constexpr std::array kAll{
     &kAttentionEntropyMetric,
     &kMassiveActivationMetric,
     &kKurtosisMetric,
+    &kInt8HiddenMetric,
+    &kInt8KeysMetric,
+    &kInt8ValuesMetric,
     &kGateMeanMetric,
     &kGateBelow,
     &kDecay,

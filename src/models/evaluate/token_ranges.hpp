@@ -10,26 +10,32 @@
 
 namespace headgate::metrics {
 
-/// Computes a Figure, such as a sum, over the residual stream after a layer. Splits the tokens into ranges and computes
-/// a Figure for each in parallel: calls add(figure, entry, position of the token, channel) for each entry. Then joins
-/// the ranges' figures in order with Figure::join. The result is bitwise identical at any number of threads, because
-/// the ranges do not depend on it.
-template <class Figure, typename T, class Add>
-Figure over_stream(const LayerSample<T>& sample, const Add& add) {
+/// Computes a Figure, such as a sum, over `tokens` tokens. Splits the tokens into ranges and computes a Figure for each
+/// in parallel: calls add(figure, n) for each token n. Then joins the ranges' figures in order with Figure::join. The
+/// result is bitwise identical at any number of threads, because the ranges do not depend on it.
+template <class Figure, class Add>
+Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const Add& add) {
   constexpr std::int64_t kRanges = 64;
-  const auto& x = sample.view.output;
   std::array<Figure, kRanges> figures;
-#pragma omp parallel for schedule(static) num_threads(layers::team_size(sample.context))
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
   for (std::int64_t r = 0; r < kRanges; ++r) {
-    for (std::int64_t n = x.shape[0] * r / kRanges; n < x.shape[0] * (r + 1) / kRanges; ++n) {
-      for (std::int64_t c = 0; c < x.shape[1]; ++c) {
-        add(figures[static_cast<std::size_t>(r)], static_cast<double>(x(n, c)), sample.position(n), c);
-      }
+    for (std::int64_t n = tokens * r / kRanges; n < tokens * (r + 1) / kRanges; ++n) {
+      add(figures[static_cast<std::size_t>(r)], n);
     }
   }
   Figure out;
   for (const Figure& figure : figures) out.join(figure);
   return out;
+}
+
+/// Computes a Figure over the residual stream after a layer as over_tokens() does. Calls add(figure, entry, position of
+/// the token, channel) for each entry.
+template <class Figure, typename T, class Add>
+Figure over_stream(const LayerSample<T>& sample, const Add& add) {
+  const auto& x = sample.view.output;
+  return over_tokens<Figure>(x.shape[0], sample.context, [&](Figure& figure, std::int64_t n) {
+    for (std::int64_t c = 0; c < x.shape[1]; ++c) add(figure, static_cast<double>(x(n, c)), sample.position(n), c);
+  });
 }
 
 }  // namespace headgate::metrics

@@ -321,6 +321,9 @@ class Plain {
       k.push_back(qk_normed(project("self_attn.k_proj", c_.kv_heads, GateSite::g3), "self_attn.k_norm.weight"));
       v.push_back(project("self_attn.v_proj", c_.kv_heads, GateSite::g2));
       keep(kept.gates, g.back());
+      for (std::int64_t kv = 0; kv < c_.kv_heads; ++kv) {
+        keep(kept.keys, turned(head_of(k.back(), kv), (std::ssize(k) - 1) % shape_.seq));
+      }
       keep(kept.values, v.back());
     }
     kept.weights.assign(static_cast<std::size_t>(shape_.batch * l_.heads * shape_.seq * shape_.seq), 0.0);

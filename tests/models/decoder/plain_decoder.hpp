@@ -15,6 +15,7 @@ namespace headgate::models {
 struct PlainLayer {
   std::vector<double> weights;      ///< (B,Hq,T,T) attention; with a sink the rows sum to less than 1
   std::vector<double> gates;        ///< (N,heads,features) g(z); (N,features) if heads share it
+  std::vector<double> keys;         ///< (N,Hkv,D) after gate, norm and RoPE
   std::vector<double> values;       ///< (N,Hkv,D) after the gate
   std::vector<double> output;       ///< (N,C) residual stream
   std::vector<double> exit_losses;  ///< (N) loss of the model if it ended here

@@ -223,6 +223,29 @@ TEST(Evaluator, HiddenWeights_DecoderThatDoesNotKeepThem_AreRefused) {
   EXPECT_THROW(evaluator.add(values.data(), batch.tokens.data(), batch.targets.data()), Error);
 }
 
+TEST(Evaluator, Int8Rounding_KeysAndValuesInBf16_AreReadAsSuch) {
+  const DecoderConfig config = models::tiny_config();
+  const models::BatchShape shape{1, kTinyBatch.seq};
+  const MetricList metrics = parse_metrics({"int8_keys,int8_values"});
+  const TinyBatch batch(config, shape, 1);
+  const auto figures = [&](models::ModelPrecision precision, std::int64_t part) {
+    const auto decoder = models::make_decoder(config, shape, Purpose::evaluate, precision, {}, {.tokens = part});
+    std::vector<float> values(static_cast<std::size_t>(decoder->table().total()));
+    models::initialise(values.data(), decoder->table(), config, 1);
+    Evaluator<float> evaluator(*decoder, metrics);
+    evaluator.add(values.data(), batch.tokens.data(), batch.targets.data());
+    return evaluator.report().overall;
+  };
+  const FigureRow wanted = figures(models::ModelPrecision::f32, 0);
+  for (const std::int64_t part : {0, 3}) {
+    const FigureRow row = figures(models::ModelPrecision::bf16, part);
+    for (const FigureRow::Entry& entry : row.entries()) {
+      const double near = wanted.at(*entry.figure);
+      EXPECT_NEAR(entry.value.value(), near, 0.25 * near) << entry.figure->key << ", parts of " << part;
+    }
+  }
+}
+
 /// Whichever inputs a metric reads, it gets those of its layers.
 TEST(Evaluator, MetricAlone_LayersThatDiffer_IsTheSame) {
   const DecoderConfig config = models::mixed_families().front();

@@ -250,6 +250,52 @@ Values kurtosis(const PlainBatches& e, std::size_t layer) {
   return {plain_kurtosis(all), plain_kurtosis(others)};
 }
 
+/// Rounds numbers (N,heads,features) of a layer to int8, by the formula. Returns the relative errors with a scale for
+/// each sequence and head, and for each token and head; both of all tokens, and of all but token 0.
+Values int8_errors(const PlainBatches& e, std::size_t layer, std::vector<double> models::PlainLayer::*numbers,
+                   std::int64_t heads) {
+  double squares[2] = {}, errors[2][2] = {};  // by whether token 0 is left out, by whether the scale is a token's
+  for (const models::PlainRun& run : e.runs) {
+    const std::vector<double>& x = run.layers[layer].*numbers;
+    const std::int64_t D = std::ssize(x) / (B * T * heads);
+    const auto at = [&](std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) {
+      return x[static_cast<std::size_t>(((b * T + t) * heads + h) * D + d)];
+    };
+    for (std::int64_t i = 0; i < B * heads * T * D; ++i) {
+      const std::int64_t b = i / (heads * T * D), h = i / (T * D) % heads, t = i / D % T;
+      const double value = at(b, t, h, i % D);
+      for (const std::int64_t first : {0, 1}) {
+        if (t < first) continue;
+        double largest[2] = {};
+        for (std::int64_t j = 0; j < T * D; ++j) {
+          const double size = std::abs(at(b, j / D, h, j % D));
+          if (j / D >= first) largest[0] = std::max(largest[0], size);
+          if (j / D == t) largest[1] = std::max(largest[1], size);
+        }
+        squares[first] += value * value;
+        for (const std::size_t of_token : {0U, 1U}) {
+          const double scale = largest[of_token] / 127.0;
+          errors[first][of_token] += std::pow(value - scale * std::rint(value / scale), 2);
+        }
+      }
+    }
+  }
+  const auto relative = [&](std::size_t first, std::size_t of_token) {
+    return std::sqrt(errors[first][of_token] / squares[first]);
+  };
+  return {relative(0, 0), relative(1, 0), relative(0, 1), relative(1, 1)};
+}
+
+Values int8_hidden(const PlainBatches& e, std::size_t layer) {
+  return int8_errors(e, layer, &models::PlainLayer::output, 1);
+}
+Values int8_keys(const PlainBatches& e, std::size_t layer) {
+  return int8_errors(e, layer, &models::PlainLayer::keys, e.config.kv_heads);
+}
+Values int8_values(const PlainBatches& e, std::size_t layer) {
+  return int8_errors(e, layer, &models::PlainLayer::values, e.config.kv_heads);
+}
+
 Values gate_mean(const PlainBatches& e, std::size_t layer) {
   Average mean;
   for (const models::PlainRun& run : e.runs) {
@@ -451,6 +497,9 @@ constexpr PlainMetric kPlain[] = {
     {"attention_entropy", attention_entropy, nullptr, attention_entropy_of_head},
     {"massive_activation", massive_activation},
     {"kurtosis", kurtosis},
+    {"int8_hidden", int8_hidden},
+    {"int8_keys", int8_keys},
+    {"int8_values", int8_values},
     {"gate_mean", gate_mean, nullptr, gate_mean_of_head},
     {"gate_below", gate_below, nullptr, gate_below_of_head},
     {"decay", decay, nullptr, decay_of_head},

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "models/evaluate/int8_hidden.hpp"
 #include "models/evaluate/kurtosis.hpp"
 #include "models/evaluate/massive_activation.hpp"
 
@@ -18,13 +19,15 @@ constexpr std::int64_t kSequences = 3, kTokens = 50, kChannels = 2;
 
 /// Gives `stream`, (kSequences · kTokens, kChannels), as a layer's output to the sums of a metric, and returns them.
 template <template <typename> class SumsOf>
-Values values_of(const std::vector<double>& stream) {
+Values values_of(const std::vector<double>& stream, int threads = 3) {
   models::DecoderConfig config;
   config.layers = 1;
   models::LayerView<double> view;
   view.shape = {kSequences, kTokens};
+  view.seq_len = kTokens;
   view.output = {stream.data(), {kSequences * kTokens, kChannels}};
-  const ExecutionContext context = resolved({.threads = 3});
+  view.sequence_output = view.output;
+  const ExecutionContext context = resolved({.threads = threads});
   SumsOf<double> sums(config);
   sums.add_layer(LayerSample<double>{view, context, {}, {}, {}, {}, {}});
   return sums.of_layer(0);
@@ -71,6 +74,32 @@ TEST(ResidualStream, Kurtosis_OfEqualNumbers_IsEmpty) {
   for (const double value : {0.0, 0.7, static_cast<double>(0.1F), 1e30}) {
     const Values found = values_of<KurtosisSums>(std::vector<double>(kSequences * kTokens * kChannels, value));
     EXPECT_FALSE(found[0].has_value()) << value;
+  }
+}
+
+/// The scale of a sequence is 10, so that only tens survive in it.
+TEST(ResidualStream, Int8Rounding_MassiveFirstToken_TakesTheScaleOfTheOthers) {
+  std::vector<double> stream(kSequences * kTokens * kChannels, 4.0);
+  stream[0] = stream[100] = stream[200] = 1270.0;
+  const Values found = values_of<Int8HiddenSums>(stream);
+  const double others = 2.0 * kTokens - 1.0;  // numbers of a sequence that are rounded to 0
+  EXPECT_NEAR(found[0].value(), std::sqrt(16.0 * others / (1270.0 * 1270.0 + 16.0 * others)), 1e-12);
+  EXPECT_NEAR(found[1].value(), 0.0, 1e-12) << "without the first token, 4 is the largest";
+  EXPECT_NEAR(found[2].value(), std::sqrt(16.0 / (1270.0 * 1270.0 + 16.0 * others)), 1e-12) << "4 of the first token";
+  EXPECT_NEAR(found[3].value(), 0.0, 1e-12);
+}
+
+TEST(ResidualStream, Int8Rounding_AnyNumberOfThreads_IsBitwiseIdentical) {
+  EXPECT_EQ(values_of<Int8HiddenSums>(numbers(), 1), values_of<Int8HiddenSums>(numbers(), 5));
+}
+
+TEST(ResidualStream, Int8Rounding_ZerosAndNotFinite_AreEmptyAndNaN) {
+  std::vector<double> stream(kSequences * kTokens * kChannels, 0.0);
+  for (const auto& value : values_of<Int8HiddenSums>(stream)) EXPECT_FALSE(value.has_value());
+  for (const double bad : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    stream.assign(stream.size(), 1.0);
+    stream[50] = bad;
+    for (const auto& value : values_of<Int8HiddenSums>(stream)) EXPECT_TRUE(std::isnan(value.value())) << bad;
   }
 }
 

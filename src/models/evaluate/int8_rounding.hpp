@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <type_traits>
+
+#include "headgate/cache.hpp"
+#include "library/core/convert.hpp"
+#include "library/core/element.hpp"
+#include "library/core/view.hpp"
+#include "models/evaluate/metric.hpp"
+#include "models/evaluate/per_layer.hpp"
+#include "models/evaluate/token_ranges.hpp"
+
+// Measures the error of symmetric int8 rounding: x̂ = s · round(x / s), to nearest even, with the scale s = max|x| /
+// 127.
+
+namespace headgate::metrics {
+
+/// Sums of squares of numbers, and of their errors with a scale for each tensor and for each token.
+struct RoundingErrors {
+  double squares = 0.0, per_tensor = 0.0, per_token = 0.0;
+
+  void join(const RoundingErrors& other) {
+    squares += other.squares;
+    per_tensor += other.per_tensor;
+    per_token += other.per_token;
+  }
+  /// Returns ‖x − x̂‖ / ‖x‖ for a sum of squared errors; nothing if all numbers are 0.
+  std::optional<double> relative(double errors) const {
+    return squares == 0.0 ? std::nullopt : std::optional(std::sqrt(errors / squares));
+  }
+};
+
+/// Rounding errors of all tokens, and without the first token of each sequence.
+struct Int8Rounding {
+  RoundingErrors all, without_first;
+
+  void join(const Int8Rounding& other) {
+    all.join(other.all);
+    without_first.join(other.without_first);
+  }
+  /// Returns values in the order of int8_figures().
+  Values values() const {
+    return {all.relative(all.per_tensor), without_first.relative(without_first.per_tensor), all.relative(all.per_token),
+            without_first.relative(without_first.per_token)};
+  }
+};
+
+template <typename E>
+double number_of(E x) {
+  if constexpr (std::is_same_v<E, BFloat16>) {
+    return to_f32(x);
+  } else {
+    return static_cast<double>(x);
+  }
+}
+
+/// Returns Σ (x − x̂)² of a row, rounded with the scale largest / 127. Infinities give NaN.
+template <typename E>
+double squared_error(const View<const E, 1>& row, double largest) {
+  const double scale = largest / 127.0;
+  if (scale == 0.0) return 0.0;
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < row.shape[0]; ++i) {
+    const double x = number_of(row(i)), error = x - scale * std::nearbyint(x / scale);
+    sum += error * error;
+  }
+  return sum;
+}
+
+/// Rounds a tensor, one row(t) for each of a sequence's tokens. Without the first token, its scale does without it too.
+template <class Row>
+Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
+  const auto largest_of = [](const auto& numbers) {
+    double largest = 0.0;
+    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) largest = std::max(largest, std::abs(number_of(numbers(i))));
+    return largest;
+  };
+  struct Largest {
+    double first = 0.0, others = 0.0;
+
+    void join(const Largest& other) {
+      first = std::max(first, other.first);
+      others = std::max(others, other.others);
+    }
+  };
+  const auto largest = over_tokens<Largest>(tokens, context, [&](Largest& found, std::int64_t t) {
+    double& kept = t == 0 ? found.first : found.others;
+    kept = std::max(kept, largest_of(row(t)));
+  });
+  return over_tokens<Int8Rounding>(tokens, context, [&](Int8Rounding& sums, std::int64_t t) {
+    const auto numbers = row(t);
+    RoundingErrors errors;
+    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) errors.squares += std::pow(number_of(numbers(i)), 2);
+    errors.per_token = squared_error(numbers, largest_of(numbers));
+    errors.per_tensor = squared_error(numbers, std::max(largest.first, largest.others));
+    sums.all.join(errors);
+    if (t == 0) return;
+    errors.per_tensor = squared_error(numbers, largest.others);
+    sums.without_first.join(errors);
+  });
+}
+
+/// Rounds each key/value head of each sequence as a tensor of elements E. `x` has shape (B,Hkv,T,D), or that of the
+/// cache's pages.
+template <typename E, typename T>
+Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTensorView& x) {
+  const CacheBatch* const cache = sample.view.cache;
+  Int8Rounding out;
+  for (std::int64_t b = 0; b < sample.view.shape.batch; ++b) {
+    for (std::int64_t h = 0; h < x.shape[1]; ++h) {
+      const auto row = [&](std::int64_t t) {
+        const auto page = static_cast<std::size_t>(t / x.shape[2]);
+        const std::int64_t block = cache != nullptr ? cache->block_table[page] : b;
+        const E* const data = static_cast<const E*>(x.data) + offset_of(x, block, h, t % x.shape[2], 0);
+        return View<const E, 1>(data, {x.shape[3]}, {x.strides[3]});
+      };
+      out.join(int8_rounding(sample.view.seq_len, sample.context, row));
+    }
+  }
+  return out;
+}
+
+/// Rounds the keys or values `own` (B,Hkv,T,D) of whole sequences. If sequences are cut into parts, rounds those of the
+/// view's cache, which has all tokens.
+template <typename T>
+Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
+                              TensorView CacheTensors::*cached) {
+  const ConstTensorView x = sample.view.cache != nullptr ? sample.view.cache->tensors.*cached : own;
+  return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
+}
+
+/// Accumulates Int8Rounding for each layer. `kRounding` computes it for the sequences that end with a sample.
+template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
+class Int8RoundingSums : public Sums<T> {
+ public:
+  explicit Int8RoundingSums(const models::DecoderConfig& config) : layers_(config) {}
+
+  void add_layer(const LayerSample<T>& sample) override {
+    if (sample.view.ends_sequence()) layers_.at(sample.view.layer).join(kRounding(sample));
+  }
+  Values of_layer(std::int64_t layer) const override { return layers_.at(layer).values(); }
+
+ private:
+  PerLayer<Int8Rounding> layers_;
+};
+
+}  // namespace headgate::metrics
