@@ -514,14 +514,27 @@ double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const Wide<T>* pa
 
 template <typename T>
 void Decoder<T>::log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) {
+  run(parameters, tokens);
+  state_->parts.each(
+      [&](const Part<T>& part) { part_log_probabilities(out + part.first * state_->sizes.V, parameters, part.first); });
+}
+
+template <typename T>
+void Decoder<T>::run(const Wide<T>* parameters, const std::int32_t* tokens) {
   State& s = *state_;
   const Tokens in(tokens, {s.tokens()});
   check_tokens("tokens", in, s.config.vocab, 0);
   s.weights.round(parameters, s.context);
   s.forward(parameters, in, {}, nullptr, nullptr);
+}
+
+template <typename T>
+void Decoder<T>::part_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first) {
+  State& s = *state_;
   s.parts.each([&](const Part<T>& part) {
+    if (part.first != first) return;
     s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
-    s.log_softmax(out + part.first * s.sizes.V, part, parameters);
+    s.log_softmax(out, part, parameters);
   });
 }
 

@@ -40,6 +40,9 @@ struct PartOptions {
   /// Keeps the inputs of the current layer's delta rule for the whole sequence. Tap::kept_rule requires it if the model
   /// has linear attention.
   bool keeps_rule = false;
+  /// Type of the keys and values that attention reads: i8, with a scale for each token and head (KvCache), or none for
+  /// that of activations. With i8, a sequence is in parts even if it has no more than `tokens` tokens.
+  DType cache = DType::none;
 };
 
 /// Returns the shape of the tokens that pass through a layer at a time: a part, or the batch if sequences are not cut.
@@ -146,6 +149,11 @@ class SequenceDecoder {
 
   /// Computes out(N,vocab) = log-probabilities of the token after each of tokens(N), in nats.
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
+  /// Runs tokens(N) through the layers, for part_log_probabilities().
+  virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
+  /// Computes out(P,vocab) after run(): the log-probabilities of log_probabilities() for the P tokens of the part that
+  /// begins at token `first`.
+  virtual void part_log_probabilities(W* out, const W* parameters, std::int64_t first) = 0;
 
   /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). Throws Error
   /// if the decoder's purpose is evaluate. With Purpose::train_gates, gradients of matrices other than the gates' do
@@ -178,7 +186,8 @@ template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
   /// Throws Error if config is not valid or if shape.seq exceeds config.seq_len. `parts` can cut only a single
-  /// sequence, and only with Purpose::evaluate; otherwise throws Error. Throws std::bad_alloc if memory runs out.
+  /// sequence, and only with Purpose::evaluate; otherwise throws Error. So does a cache in i8 without a length of
+  /// parts, or one of another type. Throws std::bad_alloc if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;
@@ -199,6 +208,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
                    const std::int32_t* targets);
 
   void log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) override;
+  void run(const Wide<T>* parameters, const std::int32_t* tokens) override;
+  void part_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first) override;
   double loss_and_gradients(Wide<T>* gradients, const Wide<T>* parameters, const std::int32_t* tokens,
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;

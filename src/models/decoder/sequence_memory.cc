@@ -16,6 +16,12 @@ const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   return sizes.sliding ? &*sizes.sliding : nullptr;
 }
 
+/// Returns the type of the keys and values in the cache.
+template <typename T>
+DType cache_dtype(const PartOptions& parts) {
+  return parts.cache == DType::none ? dtype_of<T>() : parts.cache;
+}
+
 }  // namespace
 
 template <typename T>
@@ -34,7 +40,7 @@ template <typename T>
 SequenceMemory<T>::SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts)
     : buffers_(part, tokens, parts) {
   if (const layers::GatedAttentionShape* shape = attention_of(part)) {
-    attention_.attention.emplace(*shape, dtype_of<T>(), tokens);
+    attention_.attention.emplace(*shape, cache_dtype<T>(parts), tokens);
     attention_.attention->reserve(tokens);
   }
   if (part.linear) linear_.delta.emplace(*part.linear, dtype_of<Wide<T>>());
@@ -47,7 +53,7 @@ void SequenceMemory<T>::plan(std::vector<MemoryItem>& items, const DecoderSizes&
   const SequenceBuffers<T> counted(count, part, tokens, parts);
   if (const layers::GatedAttentionShape* shape = attention_of(part)) {
     items.push_back(
-        {"keys and values, one layer", layers::AttentionCache::planned_bytes(*shape, dtype_of<T>(), tokens)});
+        {"keys and values, one layer", layers::AttentionCache::planned_bytes(*shape, cache_dtype<T>(parts), tokens)});
   }
   if (part.linear) {
     items.push_back({"states, one layer", layers::DeltaNetCache::planned_bytes(*part.linear, dtype_of<Wide<T>>())});

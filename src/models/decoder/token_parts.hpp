@@ -20,11 +20,14 @@ namespace headgate::models {
 using Tokens = View<const std::int32_t, 1>;
 
 inline bool is_cut(BatchShape shape, const PartOptions& options) {
-  return options.tokens > 0 && options.tokens < shape.seq;
+  return options.tokens > 0 && (options.tokens < shape.seq || options.cache != DType::none);
 }
 
 inline const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
   require(options.tokens >= 0, "decoder: parts of {} tokens", options.tokens);
+  require(options.cache == DType::none || (options.cache == DType::i8 && options.tokens > 0),
+          "decoder: a cache of {} for parts of {} tokens: must be i8, and parts at least 1", dtype_name(options.cache),
+          options.tokens);
   require(!is_cut(shape, options) || (shape.batch == 1 && purpose == Purpose::evaluate),
           "decoder: a batch of {} x {} tokens in parts of {}: only one sequence, to evaluate, can be in parts",
           shape.batch, shape.seq, options.tokens);

@@ -12,6 +12,7 @@
 #include "library/core/check.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/layers/cross_entropy.hpp"
+#include "models/layers/parallel.hpp"
 
 namespace headgate::train {
 
@@ -32,6 +33,31 @@ ordered_json row_json(const metrics::FigureRow& row) {
 ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
   ordered_json out = ordered_json::array();
   for (const metrics::FigureRow& row : rows) out.push_back(row_json(row));
+  return out;
+}
+
+/// Returns the part options of compare_cache() for keys and values of type `cache`.
+models::PartOptions cache_parts(const EvaluationPlan& plan, std::int64_t seq_len, DType cache) {
+  constexpr std::int64_t kMost = 256;  // bounds the memory for log-probabilities
+  return {.tokens = std::min({kMost, seq_len, plan.part > 0 ? plan.part : kMost}), .cache = cache};
+}
+
+/// Holds the figures of CacheComparison for one target.
+struct CacheErrors {
+  double loss = 0.0, unrounded_loss = 0.0, kl = 0.0, same_top_1 = 0.0;
+};
+
+/// Compares the log-probabilities p(V) of a model with q(V) of its cache.
+CacheErrors cache_errors(View<const float, 1> p, View<const float, 1> q, std::int32_t target) {
+  CacheErrors out{-q(target), -p(target)};
+  std::int64_t top = 0, cached_top = 0;
+  for (std::int64_t v = 0; v < p.shape[0]; ++v) {
+    const double log_p = p(v), log_q = q(v);
+    if (const double weight = std::exp(log_p); weight > 0.0) out.kl += weight * (log_p - log_q);
+    if (log_p > p(top)) top = v;
+    if (log_q > q(cached_top)) cached_top = v;
+  }
+  out.same_top_1 = top == cached_top ? 1.0 : 0.0;
   return out;
 }
 
@@ -56,6 +82,15 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
   const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying, parts)});
   items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
+  if (plan.cache == DType::none) return items;
+  for (const DType cache : {DType::none, plan.cache}) {
+    const models::PartOptions compared = cache_parts(plan, shape.seq, cache);
+    for (auto& item :
+         models::planned_memory(config, {1, shape.seq}, models::Purpose::evaluate, plan.precision, compared)) {
+      items.push_back(std::move(item));
+    }
+    items.push_back({"log-probabilities of a part", sizeof(float) * compared.tokens * config.vocab});
+  }
   return items;
 }
 
@@ -159,6 +194,54 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   return out;
 }
 
+CacheComparison HeldOutEvaluator::compare_cache(const float* parameters) {
+  const models::DecoderConfig& config = decoder_->config();
+  const ExecutionContext& context = decoder_->context();
+  const std::int64_t T = source_.seq_len(), V = config.vocab;
+  struct Compared {
+    std::unique_ptr<models::SequenceDecoder<float>> decoder;
+    std::vector<float> log_probabilities;  // (P,V) of a part
+  };
+  const auto compared = [&](DType cache) {
+    const models::PartOptions parts = cache_parts(plan_, T, cache);
+    return Compared{models::make_decoder(config, {1, T}, models::Purpose::evaluate, plan_.precision, context, parts),
+                    std::vector<float>(static_cast<std::size_t>(parts.tokens * V))};
+  };
+  Compared exact = compared(DType::none), cached = compared(plan_.cache);
+  const std::int64_t P = cached.decoder->part_shape().seq;
+  std::vector<CacheErrors> errors(static_cast<std::size_t>(P));
+  CacheErrors sums;
+  double count = 0.0;
+  for (std::int64_t n = 0; n < plan_.batches * plan_.batch; ++n) {
+    if (n % plan_.batch == 0) read_batch(n / plan_.batch);
+    const std::int64_t begin = n % plan_.batch * T;
+    for (Compared* one : {&exact, &cached}) one->decoder->run(parameters, tokens_.data() + begin);
+    for (std::int64_t first = 0; first < T; first += P) {
+      const std::int64_t rows = std::min(P, T - first);
+      for (Compared* one : {&exact, &cached}) {
+        one->decoder->part_log_probabilities(one->log_probabilities.data(), parameters, first);
+      }
+      const std::int32_t* const targets = targets_.data() + begin + first;
+#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
+      for (std::int64_t t = 0; t < rows; ++t) {
+        const View<const float, 1> p(exact.log_probabilities.data() + t * V, {V});
+        const View<const float, 1> q(cached.log_probabilities.data() + t * V, {V});
+        if (targets[t] != layers::kIgnoredTarget) errors[static_cast<std::size_t>(t)] = cache_errors(p, q, targets[t]);
+      }
+      for (std::int64_t t = 0; t < rows; ++t) {
+        if (targets[t] == layers::kIgnoredTarget) continue;
+        const CacheErrors& e = errors[static_cast<std::size_t>(t)];
+        count += 1.0;
+        sums.loss += e.loss;
+        sums.unrounded_loss += e.unrounded_loss;
+        sums.kl += e.kl;
+        sums.same_top_1 += e.same_top_1;
+      }
+    }
+  }
+  return {plan_.cache, sums.loss / count, sums.unrounded_loss / count, sums.kl / count, sums.same_top_1 / count};
+}
+
 std::string first_not_finite(const metrics::Report& report) {
   for (std::size_t i = 0; i < report.layers.size(); ++i) {
     const bool heads =
@@ -191,6 +274,13 @@ ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
                              {"closed_share", threshold->closed_share},
                              {"with", pass(threshold->with)},
                              {"without", pass(threshold->without)}};
+  }
+  if (const auto& cache = evaluation.cache) {
+    out["cache"] = {{"dtype", dtype_name(cache->dtype)},
+                    {"loss_nats", cache->loss_nats},
+                    {"unrounded_loss_nats", cache->unrounded_loss_nats},
+                    {"kl_nats", cache->kl_nats},
+                    {"same_top_1", cache->same_top_1}};
   }
   return out;
 }

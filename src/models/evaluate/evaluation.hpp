@@ -27,6 +27,16 @@ struct ThresholdComparison {
   Pass with{}, without{};
 };
 
+/// Compares a model with the same model that reads its keys and values from a cache in another type. Figures are means
+/// over the targets that count.
+struct CacheComparison {
+  DType dtype = DType::none;
+  double loss_nats = 0.0;            ///< with the cache
+  double unrounded_loss_nats = 0.0;  ///< without it
+  double kl_nats = 0.0;              ///< Σ p (log p − log q) of the model's p and the cache's q, over the vocabulary
+  double same_top_1 = 0.0;           ///< share of targets for which p and q have the same most probable token
+};
+
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
@@ -34,6 +44,7 @@ struct Evaluation {
   /// Number of text bytes that the targets represent. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
+  std::optional<CacheComparison> cache = std::nullopt;
 };
 
 /// Selects held-out sequences for an evaluation and the way in which the model runs. The sequences are spread evenly
@@ -45,6 +56,7 @@ struct EvaluationPlan {
   /// time.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
+  DType cache = DType::none;  ///< type of keys and values that compare_cache() compares: i8; none: no comparison
 };
 
 /// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves
@@ -86,6 +98,10 @@ class HeldOutEvaluator {
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
+  /// Evaluates each sequence with keys and values of type EvaluationPlan::cache, and without. Keeps the
+  /// log-probabilities of a part of at most 256 tokens.
+  CacheComparison compare_cache(const float* parameters);
+
  private:
   Evaluation finished(metrics::Report report) const;
   std::int64_t sequence_of(std::int64_t i) const;
@@ -114,7 +130,7 @@ inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// Returns the JSON that `headgate eval --json` prints. The top level has the figures of the whole model, `layers`,
 /// `tokens` and `seq_len`. `layers` is a list of objects, each with a list `heads` if HeadFigures::included. Optional
-/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` if a threshold was compared.
+/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` and `cache` if they were compared.
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

@@ -268,6 +268,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);
   input.plan.part = choices.part;
   input.plan.precision = choices.precision;
+  input.plan.cache = choices.cache;
   if (ends && !choices.tokens && limit.empty() && sequences > std::max<std::int64_t>(1, most / seq_len)) {
     input.limit = fmt::format("{} of the text's {} tokens, in sequences spread evenly over it",
                               input.plan.batch * input.plan.batches * seq_len, sequences * seq_len);

@@ -51,6 +51,7 @@ struct EvaluationChoices {
   /// tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
+  DType cache = DType::none;  ///< EvaluationPlan::cache
 };
 
 /// A model that was loaded from a directory or a GGUF file.

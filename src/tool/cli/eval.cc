@@ -20,6 +20,7 @@
 #include "models/layers/gate_variant.hpp"
 #include "models/train/evaluation_choices.hpp"
 #include "models/train/memory.hpp"
+#include "tool/cli/dtype_option.hpp"
 #include "tool/cli/eval_text.hpp"
 #include "tool/cli/gate_threshold.hpp"
 #include "tool/cli/json_option.hpp"
@@ -83,6 +84,7 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
     if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
       evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
     }
+    if (input.plan.cache != DType::none) evaluation.cache = evaluator.compare_cache(model.parameters.data());
     return EvaluatedModel{model.name, model.config, std::move(evaluation), input.source};
   });
 }
@@ -204,6 +206,9 @@ Verb add_eval(CommandLine& line) {
       "--gate-threshold", o->gate_threshold, "T",
       "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "
       "most T in every feature; of gates that multiply the attention output");
+  declare_dtype(verb, "--cache-dtype", choices.cache, {DType::i8},
+                "Also compare the model with one whose keys and values are rounded to i8, with a scale for each token "
+                "and head, as by `headgate generate --cache-dtype i8`: loss, KL divergence, most probable tokens");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.value("--logits", o->logits, "OUT.npy",
              "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");

@@ -157,6 +157,24 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
+/// Returns a line on the loss with --cache-dtype, which rounds keys and values. Returns an empty string if it was not
+/// given.
+std::string cache_line(const train::Evaluation& evaluation) {
+  if (!evaluation.cache) return "";
+  const train::CacheComparison& c = *evaluation.cache;
+  return fmt::format("cache {}: loss {:.4f} (not rounded {:.4f}); KL {:.3g} nats a token; {:.2f}% the same top token\n",
+                     dtype_name(c.dtype), c.loss_nats, c.unrounded_loss_nats, c.kl_nats, 100.0 * c.same_top_1);
+}
+
+/// Returns the lines of comparisons for a model, each after `name`.
+std::string compared_lines(const train::Evaluation& evaluation, const std::string& name = "") {
+  std::string out;
+  for (const std::string& line : {threshold_line(evaluation), cache_line(evaluation)}) {
+    if (!line.empty()) out += name + line;
+  }
+  return out;
+}
+
 /// Describes the evaluated text: "1024 tokens in sequences of 512 (2034 bytes), 1.2345 bits per byte".
 /// Omits values that are unknown.
 std::string text_read(const EvaluatedModel& model) {
@@ -212,9 +230,8 @@ std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads) {
   out += figures_table("layer", figures_of_layers(report), rows);
   if (heads == train::HeadFigures::included) out += heads_text(report);
   out += triggers_table({model}) + one_token_sentence(model.evaluation);
-  const std::string threshold = threshold_line(model.evaluation);
-  if (!threshold.empty()) out += '\n' + threshold;
-  return out;
+  const std::string compared = compared_lines(model.evaluation);
+  return compared.empty() ? out : out + '\n' + compared;
 }
 
 std::string comparison_text(const std::vector<EvaluatedModel>& models) {
@@ -242,13 +259,11 @@ std::string comparison_text(const std::vector<EvaluatedModel>& models) {
     out += "\nfigures of layers are compared with --json, or shown for one model\n";
   }
   out += figures + triggers_table(models) + one_token_sentence(models.front().evaluation);
-  std::string thresholds;
+  std::string compared;
   for (const EvaluatedModel& model : models) {
-    const std::string line = threshold_line(model.evaluation);
-    if (!line.empty()) thresholds += fmt::format("{:{}}  {}", shown_name(model), width, line);
+    compared += compared_lines(model.evaluation, fmt::format("{:{}}  ", shown_name(model), width));
   }
-  if (!thresholds.empty()) out += '\n' + thresholds;
-  return out;
+  return compared.empty() ? out : out + '\n' + compared;
 }
 
 std::string json_text(const std::vector<EvaluatedModel>& models, train::HeadFigures heads) {
@@ -289,7 +304,8 @@ std::string json_keys_help() {
       "backcopy: " +
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
-      "attention_seconds tokens_per_second");
+      "attention_seconds tokens_per_second; and with --cache-dtype, cache: dtype loss_nats unrounded_loss_nats kl_nats "
+      "same_top_1");
 }
 
 }  // namespace headgate::cli

@@ -93,7 +93,8 @@ TEST(DecoderParts, SecondPass_SameDecoder_IsBitwiseIdentical) {
 TEST(DecoderParts, MemoryPlan_PartsWithAShorterLast_AddsUpToItsBytes) {
   for (const DecoderConfig& config : mixed_families()) {
     for (const bool keeps : {false, true}) {
-      const Decoder<float> decoder(config, {1, 7}, Purpose::evaluate, {}, {.tokens = 3, .keeps_rule = keeps});
+      const PartOptions parts{.tokens = 3, .keeps_rule = keeps, .cache = keeps ? DType::i8 : DType::none};
+      const Decoder<float> decoder(config, {1, 7}, Purpose::evaluate, {}, parts);
       const std::vector<MemoryItem> plan = decoder.memory_plan();
       const std::size_t planned = std::accumulate(plan.begin(), plan.end(), std::size_t{0},
                                                   [](std::size_t sum, const MemoryItem& x) { return sum + x.bytes; });
@@ -124,6 +125,13 @@ TEST(DecoderParts, Parts_OfWhatCannotBeCut_AreRefused) {
   EXPECT_THROW(make({1, 7}, Purpose::evaluate, -1), Error);
   EXPECT_THROW(Decoder<double>::planned_memory(config, {2, 7}, Purpose::evaluate, {.tokens = 3}), Error);
   EXPECT_NO_THROW(make({2, 7}, Purpose::train, 7));
+  const auto with_cache = [&](BatchShape shape, std::int64_t part, DType cache) {
+    const Decoder<float> made(config, shape, Purpose::evaluate, {}, {.tokens = part, .cache = cache});
+  };
+  EXPECT_NO_THROW(with_cache({1, 7}, 7, DType::i8));
+  EXPECT_THROW(with_cache({1, 7}, 0, DType::i8), Error);
+  EXPECT_THROW(with_cache({2, 7}, 7, DType::i8), Error);
+  EXPECT_THROW(with_cache({1, 7}, 7, DType::f32), Error);
 
   Decoder<double> decoder(config, {1, 7}, Purpose::evaluate, {}, {.tokens = 3});
   const std::vector<double> values = large_parameters(decoder.table(), 7);

@@ -228,6 +228,32 @@ TEST_F(EvalVerbTest, GateThreshold_OtherGate_IsRefused) {
   expect_refused(verb.eval("gated", {"--gate-threshold", "-1"}), "eval", "--gate-threshold is -1 but must be at least");
 }
 
+TEST_F(EvalVerbTest, CacheDtype_Int8_IsComparedWithUnrounded) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json plain = evaluated("run");
+  EXPECT_FALSE(plain.contains("cache"));
+  json rounded = evaluated("run", {"--cache-dtype", "i8", "--threads", "2"});
+  EXPECT_EQ(rounded, evaluated("run", {"--cache-dtype", "i8", "--threads", "1"}));
+  const json cache = rounded.at("cache");
+  rounded.erase("cache");
+  EXPECT_EQ(rounded, plain) << "the figures are those of the unrounded model";
+  EXPECT_EQ(keys_of(cache),
+            (std::set<std::string>{"dtype", "loss_nats", "unrounded_loss_nats", "kl_nats", "same_top_1"}));
+  EXPECT_EQ(cache.at("dtype"), "i8");
+  const double loss = plain.at("loss_nats");
+  EXPECT_NEAR(cache.at("unrounded_loss_nats").get<double>(), loss, 1e-5);
+  EXPECT_NEAR(cache.at("loss_nats").get<double>(), loss, 0.05);
+  EXPECT_GT(cache.at("kl_nats"), 0.0);
+  EXPECT_GT(cache.at("same_top_1"), 0.5);
+  const std::string run = verb.path("run");
+  const std::string text = verb.eval("run", {"--cache-dtype", "i8"}).out;
+  EXPECT_NE(text.find("\ncache i8: loss "), std::string::npos) << text;
+  const std::string both =
+      testing::headgate({"eval", run, run, "--text", verb.text(), "--cache-dtype", "i8", "--tokens", "320"}).out;
+  EXPECT_NE(both.find("\n" + run + "  cache i8: loss "), std::string::npos) << both;
+  expect_refused(verb.eval("run", {"--cache-dtype", "f32"}), "eval", "--cache-dtype: 'f32'");
+}
+
 TEST(EvalHelp, Help_EveryMetric_NamesItsKeys) {
   std::istringstream words(testing::headgate({"eval", "--help"}).out);
   std::set<std::string> said;
