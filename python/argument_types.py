@@ -43,8 +43,8 @@ def dictionaries(module):
     yield "AddedArguments", {name: attention[name] for name in ADDED}
     yield "FlexArguments", {name: attention[name] for name in ADDED if name != "sinks"}
     yield "RingArguments", {name: text for name, text in attention.items() if name in of_parts or name in RING}
-    yield "LinearArguments", types_of(module._linear_rows, ("q", "k", "v", "decay", "beta"))
-    yield "ConvolutionArguments", types_of(module._convolution_rows, ("x", "weight", "bias"))
+    yield "LinearArguments", types_of(module._linear_rows, ("q", "k", "v", "decay", "beta", "snapshot_lengths"))
+    yield "ConvolutionArguments", types_of(module._convolution_rows, ("x", "weight", "bias", "snapshot_lengths"))
     yield "NormArguments", types_of(module._norm_rows, ("x", "weight", "gate"))
 
 

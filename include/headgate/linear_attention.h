@@ -82,6 +82,10 @@ typedef struct headgate_linear_attention_inputs {
                                        delta and gated_delta; absent means 1 */
   headgate_const_tensor state;      /**< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0 */
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
+  /** (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
+   * state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is S_0.
+   * Only the forward pass takes it; the others refuse it. */
+  headgate_const_tensor snapshot_lengths;
 } headgate_linear_attention_inputs;
 
 #define HEADGATE_LINEAR_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_linear_attention_inputs)
@@ -91,13 +95,19 @@ typedef struct headgate_linear_attention_outputs {
   size_t struct_size;
   headgate_tensor y;     /**< (B,Ho,T,Dv), dtype of q */
   headgate_tensor state; /**< S_T (N,Hv,D,Dv), f32 or f64; may equal inputs.state, to update it in place */
+  /** States after chosen tokens (N*M,Hv,D,Dv), f32 or f64: row n*M + m after snapshot_lengths[n,m] tokens of sequence
+   * n. Required with snapshot_lengths, and refused without. */
+  headgate_tensor snapshots;
 } headgate_linear_attention_outputs;
 
 #define HEADGATE_LINEAR_ATTENTION_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_outputs)
 
 /** Computes the recurrence for T >= 0 tokens: a prompt, a continuation from a state, or a single new token. States and
  * sums are f32 or better, whatever the dtype of q. Results are bitwise identical for any number of threads. Outputs
- * must not overlap inputs or each other, except for a state updated in place. `options` may be NULL. */
+ * must not overlap inputs or each other, except for a state updated in place. `options` may be NULL.
+ *
+ * Snapshots divide a sequence. All results are bitwise those of a call for each part that starts from the snapshot
+ * before it. With a snapshot after every token, they are those of T calls for one token. */
 HEADGATE_API headgate_status headgate_linear_attention_forward(const headgate_linear_attention_outputs* outputs,
                                                                const headgate_linear_attention_inputs* inputs,
                                                                const headgate_linear_attention_options* options);
@@ -228,6 +238,10 @@ typedef struct headgate_short_convolution_inputs {
   headgate_const_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the K-1 rows of x before the first token, oldest
                                   first */
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
+  /** (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
+   * state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is the
+   * old state. Only the forward pass takes it; the backward pass refuses it. */
+  headgate_const_tensor snapshot_lengths;
 } headgate_short_convolution_inputs;
 
 #define HEADGATE_SHORT_CONVOLUTION_INPUTS_INIT HEADGATE_INIT(headgate_short_convolution_inputs)
@@ -238,6 +252,9 @@ typedef struct headgate_short_convolution_outputs {
   headgate_tensor y;     /**< (B,1,T,C), dtype of x */
   headgate_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the last K-1 rows of x; if T < K-1, the first of them
                             come from the old state. May equal inputs.state, to update it in place */
+  /** States after chosen tokens (N*M,1,K-1,C), dtype of x, or f32: row n*M + m has the K-1 rows of x before token
+   * snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without. */
+  headgate_tensor snapshots;
 } headgate_short_convolution_outputs;
 
 #define HEADGATE_SHORT_CONVOLUTION_OUTPUTS_INIT HEADGATE_INIT(headgate_short_convolution_outputs)
@@ -245,8 +262,9 @@ typedef struct headgate_short_convolution_outputs {
 /** Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once.
  *
  * Results are bitwise identical for any number of threads, and for packed or separate sequences. A sequence may also be
- * split over several calls that pass on the state in the dtype of x. Outputs must not overlap inputs or each other,
- * except for a state updated in place. `options` may be NULL for the defaults. */
+ * split over several calls that pass on the state in the dtype of x. Snapshots are bitwise the states of such calls.
+ * Outputs must not overlap inputs or each other, except for a state updated in place. `options` may be NULL for the
+ * defaults. */
 HEADGATE_API headgate_status headgate_short_convolution_forward(const headgate_short_convolution_outputs* outputs,
                                                                 const headgate_short_convolution_inputs* inputs,
                                                                 const headgate_short_convolution_options* options);

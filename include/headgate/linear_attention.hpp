@@ -71,17 +71,27 @@ struct LinearAttentionInputs {
   ConstTensorView beta{};
   ConstTensorView state{};       ///< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
+  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
+  /// state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is S_0.
+  /// Only the forward pass takes it; the others refuse it.
+  ConstTensorView snapshot_lengths{};
 };
 
 /// The outputs of the forward pass, which overwrites them. y is required.
 struct LinearAttentionOutputs {
   TensorView y{};      ///< (B,Ho,T,Dv), dtype of q
   TensorView state{};  ///< S_T (N,Hv,D,Dv), f32 or f64; may equal the view `state` of the inputs, to update it in place
+  /// States after chosen tokens (N·M,Hv,D,Dv), f32 or f64: row n·M + m after snapshot_lengths[n,m] tokens of sequence
+  /// n. Required with snapshot_lengths, and refused without.
+  TensorView snapshots{};
 };
 
 /// Computes the recurrence for T ≥ 0 tokens: a prompt, a continuation from a state, or a single new token. States and
 /// sums are f32 or better, whatever the dtype of q. Memory is at most O(T·D). Results are bitwise identical for any
 /// number of threads.
+///
+/// Snapshots divide a sequence. All results are bitwise those of a call for each part that starts from the snapshot
+/// before it. With a snapshot after every token, they are those of T calls for one token.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out.

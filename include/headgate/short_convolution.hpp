@@ -39,6 +39,10 @@ struct ShortConvolutionInputs {
   ConstTensorView bias{};    ///< (1,1,1,C), dtype of x, or f32; absent means 0
   ConstTensorView state{};  ///< (N,1,K−1,C), dtype of x, or f32: the K−1 rows of x before the first token, oldest first
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
+  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
+  /// state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is the
+  /// old state. Only the forward pass takes it; the backward pass refuses it.
+  ConstTensorView snapshot_lengths{};
 };
 
 /// The outputs of the forward pass, which overwrites them. y is required.
@@ -47,13 +51,17 @@ struct ShortConvolutionOutputs {
   /// (N,1,K−1,C), dtype of x, or f32: the last K−1 rows of x. If T < K−1, the oldest of these rows come from the old
   /// state. May equal the view `state` of the inputs, to update it in place.
   TensorView state{};
+  /// States after chosen tokens (N·M,1,K−1,C), dtype of x, or f32: row n·M + m has the K−1 rows of x before token
+  /// snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without.
+  TensorView snapshots{};
 };
 
 /// Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once. A sum
 /// of −∞ gives NaN with silu: −∞ · 0.
 ///
 /// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. A sequence
-/// may also be split over several calls that pass on the state in the dtype of x, or in f32 for bf16 and f16.
+/// may also be split over several calls that pass on the state in the dtype of x, or in f32 for bf16 and f16. Snapshots
+/// are bitwise the states of such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if

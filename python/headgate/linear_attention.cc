@@ -37,7 +37,9 @@ struct LinearAttention {
     const auto& [B, Hq, T, D] = in.q.shape;
     const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
     if (row.kind != TensorKind::state) return {B, std::max(Hq, Hv), T, Dv};
-    return {sequences_of(in.cu_seqlens, B), Hv, std::min(D, kMaxStateDim), std::min(Dv, kMaxStateDim)};
+    const std::int64_t N = sequences_of(in.cu_seqlens, B);
+    const std::int64_t states = row.traits.needs == nullptr ? N : snapshots_of(in.snapshot_lengths, N);
+    return {states, Hv, std::min(D, kMaxStateDim), std::min(Dv, kMaxStateDim)};
   }
   static DType dtype_of(const LinearOutput& row, const LinearAttentionInputs& in) {
     return output_dtype(row.elements, in.q.dtype);
@@ -71,6 +73,8 @@ void bind_linear_attention(nb::module_& module) {
            "(N,Hv,D,Dv) whatever the layout. Messages give shapes as (B,H,T,D).",
        .forward =
            "linear_attention, with the state after the last token: the `state` of the call for the next tokens.\n\n"
+           "With snapshot_lengths, also states after other tokens. Results are then bitwise those of a call for each\n"
+           "part between them.\n\n"
            "Any number of tokens, a prompt, a part of one or a single new token, go on from the state. Raises "
            "ValueError\n"
            "as linear_attention does.",

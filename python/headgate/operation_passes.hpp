@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,6 +41,12 @@ inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t
   return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
 }
 
+/// Returns the number of snapshots of `sequences` sequences, or the largest number if that overflows: no array has it.
+inline std::int64_t snapshots_of(const ConstTensorView& lengths, std::int64_t sequences) {
+  std::int64_t count = 0;
+  return __builtin_mul_overflow(sequences, lengths.shape[3], &count) ? std::numeric_limits<std::int64_t>::max() : count;
+}
+
 template <class Operation>
 class Passes {
  public:
@@ -60,8 +67,12 @@ class Passes {
     const Inputs in = take_inputs(keywords);
     const Options options = take_options(keywords);
     const auto* out = take_out<ForwardResults>(keywords, Operation::kOutputsClass);
-    const std::vector<bool> all(Operation::kOutputs.size(), true);
-    std::vector<bool> chosen = chosen_rows<Operation::kOutputs>(keywords, "outputs", out, all);
+    std::vector<bool> defaults;
+    defaults.reserve(Operation::kOutputs.size());
+    for (const auto& row : Operation::kOutputs) {
+      defaults.push_back(row.traits.needs == nullptr || (in.views.*row.traits.needs).present());
+    }
+    std::vector<bool> chosen = chosen_rows<Operation::kOutputs>(keywords, "outputs", out, defaults);
     chosen[kY] = true;
     return run_forward(keywords, in, options, chosen, out == nullptr ? ForwardResults() : *out);
   }
@@ -146,7 +157,8 @@ void bind_passes(nb::module_& module, const PassesText& text) {
          Operation::kPositional, "Array", text.result);
   define(module, (name + "_forward").c_str(), P::forward,
          joined(in, {{"outputs", "Sequence[str] | None", "None",
-                      "names of what is computed beside y, of " + outputs + "; None: state"},
+                      "names of what is computed beside y, of " + outputs +
+                          "; None: state, and snapshots where snapshot_lengths is given"},
                      {"out", outputs + " | None", "None",
                       "arrays to write to. Its state may be the array that is given as `state`, which is then updated "
                       "in place. y is made where it is lacking"}}),

@@ -35,7 +35,8 @@ struct ShortConvolution {
   static Shape shape_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     if (row.kind != TensorKind::channel_state) return in.x.shape;
     const std::int64_t taps = std::clamp<std::int64_t>(in.weight.shape[3], 1, kMaxTaps);
-    return {sequences_of(in.cu_seqlens, in.x.shape[0]), 1, taps - 1, in.x.shape[3]};
+    const std::int64_t N = sequences_of(in.cu_seqlens, in.x.shape[0]);
+    return {row.traits.needs == nullptr ? N : snapshots_of(in.snapshot_lengths, N), 1, taps - 1, in.x.shape[3]};
   }
   /// Returns the dtype of an output. A new state has the dtype of the old state, or that of x if there is none.
   static DType dtype_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
@@ -63,8 +64,8 @@ void bind_short_convolution(nb::module_& module) {
            "batch, else B. A batch of one may be (T,C). The weight (C,1,K) of torch.nn.Conv1d is weight[:, 0] here.\n"
            "x may have any strides: channels-first memory is x.transpose(1, 2). Messages give shapes as (B,1,T,C).",
        .forward = "short_convolution, with the last K-1 rows of x: the `state` of the call for the next tokens.\n\n"
-                  "The state has the dtype of the old one, or that of x where there is none. Raises ValueError as\n"
-                  "short_convolution does.",
+                  "The state has the dtype of the old one, or that of x where there is none. With snapshot_lengths,\n"
+                  "also states after other tokens. Raises ValueError as short_convolution does.",
        .backward =
            "Gradients of sum(dy * y) + sum(dstate * new state) of short_convolution_forward on the same inputs and\n"
            "options.\n\n"

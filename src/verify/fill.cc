@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "headgate/merge.hpp"
+
 namespace headgate::verify {
 
 void store_integer(const TensorView& view, std::int64_t n, std::int64_t value) {
@@ -32,6 +34,28 @@ void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector
   }
   std::sort(at.begin(), at.end());
   for (std::int64_t i = 0; i <= n; ++i) store_integer(bounds, i, at[i]);
+}
+
+void fill_snapshot_lengths(const TensorView& lengths, const ConstTensorView& cu_seqlens, std::int64_t T,
+                           Random random) {
+  const std::int64_t rows = lengths.shape[2], M = lengths.shape[3];
+  const auto tokens = [&cu_seqlens, T](std::int64_t n) {
+    return cu_seqlens.present() ? load_index(cu_seqlens, n + 1) - load_index(cu_seqlens, n) : T;
+  };
+  for (std::int64_t r = 0; r < rows; ++r) {
+    std::int64_t most = tokens(r);
+    if (rows == 1 && cu_seqlens.present()) {
+      for (std::int64_t n = 0; n + 1 < cu_seqlens.shape[3]; ++n) most = std::min(most, tokens(n));
+    }
+    std::vector<std::int64_t> row(M);
+    for (std::int64_t& length : row) length = random.below(most + 1);
+    if (random.below(2) == 0) {
+      row.front() = 0;
+      row.back() = most;
+    }
+    std::sort(row.begin(), row.end());
+    for (std::int64_t m = 0; m < M; ++m) store_integer(narrow(lengths, 2, r, r + 1), m, row[m]);
+  }
 }
 
 }  // namespace headgate::verify

@@ -53,4 +53,8 @@ void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 /// long and the rest have length 0 or 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
+/// Writes the lengths (1,1,N|1,M) of M snapshots of each sequence, or of all. Sequences are those of the bounds
+/// `cu_seqlens`, or have T tokens each if it is absent. Lengths may repeat, and half of the rows have 0 and T.
+void fill_snapshot_lengths(const TensorView& lengths, const ConstTensorView& cu_seqlens, std::int64_t T, Random random);
+
 }  // namespace headgate::verify

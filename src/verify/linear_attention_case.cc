@@ -19,7 +19,8 @@ enum LinearStream : std::uint64_t {
   kLinearState,
   kLinearDy,
   kLinearStateGradient,
-  kLinearSequences
+  kLinearSequences,
+  kLinearSnapshots
 };
 
 /// Draws the logarithm g of a decay.
@@ -59,6 +60,9 @@ LinearCase::LinearCase(const LinearCaseSpec& spec, Placement placement, Passes p
   if (cu_seqlens_.present()) {
     fill_bounds(cu_seqlens_, spec.T, spec.packed_tokens, Random(spec.seed, kLinearSequences));
   }
+  if (snapshot_lengths_.present()) {
+    fill_snapshot_lengths(snapshot_lengths_, cu_seqlens_, spec.T, Random(spec.seed, kLinearSnapshots));
+  }
   if (backward) place_incoming();
   place_outputs();
   inputs_ = inputs_with(spec.in_place ? updated_state_ : state_);
@@ -68,6 +72,12 @@ LinearCase::LinearCase(const LinearCaseSpec& spec, Placement placement, Passes p
 
 LinearAttentionInputs LinearCase::inputs_with(const TensorView& state) const {
   return {q_, k_, v_, decay_, beta_, state, cu_seqlens_};
+}
+
+LinearAttentionInputs LinearCase::forward_inputs() const {
+  LinearAttentionInputs in = inputs_;
+  in.snapshot_lengths = snapshot_lengths_;
+  return in;
 }
 
 TensorView LinearCase::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape,
@@ -112,6 +122,10 @@ void LinearCase::place_inputs() {
   if (s.cu_seqlens != DType::none) {
     cu_seqlens_ = place(input_slabs_, "cu_seqlens", s.cu_seqlens, {1, 1, 1, s.packed + 1});
   }
+  if (s.snapshots.present()) {
+    snapshot_lengths_ =
+        place(input_slabs_, "snapshot_lengths", s.snapshots.lengths, s.snapshots.shape_of_lengths(s.sequences()));
+  }
 }
 
 void LinearCase::place_incoming() {
@@ -133,6 +147,10 @@ void LinearCase::place_outputs() {
     outputs_.state = place(output_slabs_, "new state", dtype, {s.sequences(), s.Hv, s.D, s.Dv});
   }
   if (s.in_place) updated_state_ = outputs_.state;
+  if (s.snapshots.present()) {
+    outputs_.snapshots =
+        place(output_slabs_, "snapshots", s.snapshots.dtype, {s.sequences() * s.snapshots.count, s.Hv, s.D, s.Dv});
+  }
 }
 
 void LinearCase::place_gradients() {
@@ -214,7 +232,11 @@ std::optional<std::string> LinearCase::spilled() const {
 }
 
 const reference::LinearForward& LinearCase::expected_forward() {
-  if (!forward_) forward_ = reference::linear_forward(inputs_with(state_), options_);
+  if (!forward_) {
+    LinearAttentionInputs in = forward_inputs();
+    in.state = state_;
+    forward_ = reference::linear_forward(in, options_);
+  }
   return *forward_;
 }
 

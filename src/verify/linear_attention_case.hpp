@@ -26,6 +26,8 @@ class LinearCase {
   /// Returns the inputs. If the problem is in place, a forward pass overwrites the input state; poison_outputs()
   /// restores it.
   const LinearAttentionInputs& inputs() const { return inputs_; }
+  /// Returns the inputs of the forward pass: inputs(), and the lengths of the snapshots in outputs().
+  LinearAttentionInputs forward_inputs() const;
   const LinearAttentionOptions& options() const { return options_; }
   LinearAttentionOptions& options() { return options_; }
   const LinearAttentionOutputs& outputs() const { return outputs_; }
@@ -60,7 +62,7 @@ class LinearCase {
   Placement placement_;
   LinearAttentionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
-  TensorView q_, k_, v_, decay_, beta_, state_, cu_seqlens_, dy_, dstate_;
+  TensorView q_, k_, v_, decay_, beta_, state_, cu_seqlens_, snapshot_lengths_, dy_, dstate_;
   TensorView updated_state_;  // state of an in-place problem; the oracle reads S_0 from state_
   LinearAttentionInputs inputs_;
   LinearAttentionIncoming incoming_;

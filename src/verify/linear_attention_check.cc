@@ -19,16 +19,18 @@ std::optional<std::string> check_linear_forward_case(LinearCase& problem, const 
   problem.poison_outputs();
   problem.poison_gradients();
   if (auto error = thrown_by("linear_attention_forward", describing(problem),
-                             [&] { kernels.forward(out, problem.inputs(), problem.options()); })) {
+                             [&] { kernels.forward(out, problem.forward_inputs(), problem.options()); })) {
     return error;
   }
   const reference::LinearForward& want = problem.expected_forward();
   const auto rule = [&problem](const TensorView& view) {
-    return Tolerance::of(problem.spec().dtype, view.dtype, forward_terms(problem.spec()));
+    return Tolerance::of(problem.spec().rounds_as(), view.dtype, forward_terms(problem.spec()));
   };
-  return mismatch_in({{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y)},
-                      {"new state", out.state, want.state, want.magnitude.state, nullptr, nullptr, rule(out.state)}},
-                     problem, worst);
+  return mismatch_in(
+      {{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y)},
+       {"new state", out.state, want.state, want.magnitude.state, nullptr, nullptr, rule(out.state)},
+       {"snapshots", out.snapshots, want.snapshots, want.magnitude.snapshots, nullptr, nullptr, rule(out.snapshots)}},
+      problem, worst);
 }
 
 std::optional<std::string> check_linear_backward_case(LinearCase& problem, const LinearKernels& kernels,
@@ -62,7 +64,7 @@ std::optional<std::string> check_linear_same_bits(LinearCase& problem, const Lin
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
-    kernels.forward(problem.outputs(), problem.inputs(), problem.options());
+    kernels.forward(problem.outputs(), problem.forward_inputs(), problem.options());
     std::vector<std::uint8_t> bytes = problem.output_bytes();
     const std::vector<std::uint8_t> gradients = problem.gradient_bytes();
     bytes.insert(bytes.end(), gradients.begin(), gradients.end());

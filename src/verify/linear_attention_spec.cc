@@ -223,6 +223,8 @@ void add_packed(std::vector<LinearCaseSpec>& list, DType dtype) {
   spec.packed = 5;
   spec.packed_tokens = {1, 128, 0, 1, 70};
   list.push_back(spec);
+  spec.snapshots = {.dtype = DType::f64, .lengths = DType::i32, .count = 4};
+  list.push_back(spec);
 }
 
 }  // namespace
@@ -251,6 +253,7 @@ std::string describe(const LinearCaseSpec& spec) {
   add(spec.cu_seqlens != DType::none,
       fmt::format("packed={}:{}{}", spec.packed, dtype_name(spec.cu_seqlens),
                   spec.packed_tokens.empty() ? "" : fmt::format(":{}", fmt::join(spec.packed_tokens, ","))));
+  add(spec.snapshots.present(), describe(spec.snapshots));
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -276,6 +279,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick) {
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
   spec.zero_keys_at_end = maybe(pick, 6);
+  spec.snapshots = draw_snapshots(pick, {DType::f32, DType::f64});
   return spec;
 }
 

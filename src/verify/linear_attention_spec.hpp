@@ -10,6 +10,7 @@
 #include "library/core/words.hpp"
 #include "verify/layout.hpp"
 #include "verify/pick.hpp"
+#include "verify/snapshot_spec.hpp"
 
 namespace headgate::verify {
 
@@ -91,10 +92,13 @@ struct LinearCaseSpec : LinearAttentionOptions {
   DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T tokens, B = 1
   std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_tokens;  // lengths of the packed sequences; drawn from the seed if empty
+  SnapshotSpec snapshots;
 
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   bool has_delta() const { return rule == LinearRule::delta || rule == LinearRule::gated_delta; }
+  /// Returns the dtype whose roundoff bounds the errors of y and the states. Snapshots in f32 round the states of f64.
+  DType rounds_as() const { return snapshots.dtype == DType::f32 ? DType::f32 : dtype; }
   bool may_decay() const { return rule == LinearRule::gated || rule == LinearRule::gated_delta; }
 };
 

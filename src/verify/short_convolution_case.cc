@@ -19,7 +19,8 @@ enum ConvolutionStream : std::uint64_t {
   kConvolutionState,
   kConvolutionDy,
   kConvolutionStateGradient,
-  kConvolutionSequences
+  kConvolutionSequences,
+  kConvolutionSnapshots
 };
 
 constexpr std::array kConvolutionDTypes{DType::f32, DType::f64, DType::bf16, DType::f16};
@@ -94,6 +95,8 @@ void add_packed(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
     spec.packed_tokens = {1, 128, 0, 3, 2, 166};
     spec.in_place = true;
     list.push_back(spec);
+    spec.snapshots = {.dtype = dtype, .count = 5};
+    list.push_back(spec);
   }
 }
 
@@ -117,6 +120,7 @@ std::string describe(const ConvolutionCaseSpec& spec) {
   add(spec.cu_seqlens != DType::none,
       fmt::format("packed={}:{}{}", spec.packed, dtype_name(spec.cu_seqlens),
                   spec.packed_tokens.empty() ? "" : fmt::format(":{}", fmt::join(spec.packed_tokens, ","))));
+  add(spec.snapshots.present(), describe(spec.snapshots));
   return text + fmt::format(" seed={}", spec.seed);
 }
 
@@ -145,6 +149,7 @@ ConvolutionCaseSpec draw_convolution_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 5>{2, 1, 3, 7, 20});
   }
+  spec.snapshots = draw_snapshots(pick, {spec.dtype, DType::f32});
   return spec;
 }
 
@@ -186,9 +191,10 @@ TensorView ConvolutionCase::place_rows(Slabs& group, const std::string& name, st
   return group.add(name, placement_).place(s.dtype, shape, {s.T * s.C, s.T * s.C, 1, s.T});
 }
 
-TensorView ConvolutionCase::place_state(Slabs& group, const std::string& name, DType dtype) {
+/// Allocates `each` states of every sequence.
+TensorView ConvolutionCase::place_state(Slabs& group, const std::string& name, DType dtype, std::int64_t each) {
   if (dtype == DType::none) return {};
-  return place(group, name, dtype, {spec_.sequences(), 1, spec_.K - 1, spec_.C});
+  return place(group, name, dtype, {spec_.sequences() * each, 1, spec_.K - 1, spec_.C});
 }
 
 void ConvolutionCase::place_inputs() {
@@ -202,6 +208,11 @@ void ConvolutionCase::place_inputs() {
     bounds = place(input_slabs_, "cu_seqlens", s.cu_seqlens, {1, 1, 1, s.packed + 1});
     fill_bounds(bounds, s.T, s.packed_tokens, Random(s.seed, kConvolutionSequences));
   }
+  if (s.snapshots.present()) {
+    snapshot_lengths_ =
+        place(input_slabs_, "snapshot_lengths", s.snapshots.lengths, s.snapshots.shape_of_lengths(s.sequences()));
+    fill_snapshot_lengths(snapshot_lengths_, bounds, s.T, Random(s.seed, kConvolutionSnapshots));
+  }
   fill_normal(x, s.seed, kConvolutionX, 1.0);
   fill_normal(weight, s.seed, kConvolutionWeight, 1.0);
   fill_normal(bias, s.seed, kConvolutionBias, 1.0);
@@ -212,6 +223,7 @@ void ConvolutionCase::place_inputs() {
 void ConvolutionCase::place_outputs() {
   outputs_.y = place_rows(output_slabs_, "y");
   outputs_.state = place_state(output_slabs_, "new state", spec_.in_place ? spec_.state : spec_.new_state);
+  outputs_.snapshots = place_state(output_slabs_, "snapshots", spec_.snapshots.dtype, spec_.snapshots.count);
   inputs_ = for_oracle_;
   if (spec_.in_place) inputs_.state = outputs_.state;
 }
@@ -244,6 +256,12 @@ void ConvolutionCase::poison_outputs() {
   });
 }
 
+ShortConvolutionInputs ConvolutionCase::forward_inputs() const {
+  ShortConvolutionInputs in = inputs_;
+  in.snapshot_lengths = snapshot_lengths_;
+  return in;
+}
+
 std::optional<std::string> ConvolutionCase::spilled() const {
   if (auto name = output_slabs_.spilled()) return name;
   return gradient_slabs_.spilled();
@@ -257,7 +275,11 @@ std::vector<std::uint8_t> ConvolutionCase::written_bytes() const {
 }
 
 const reference::ShortConvolutionForward& ConvolutionCase::expected_forward() {
-  if (!forward_) forward_ = reference::short_convolution(for_oracle_, options_);
+  if (!forward_) {
+    ShortConvolutionInputs in = for_oracle_;
+    in.snapshot_lengths = snapshot_lengths_;
+    forward_ = reference::short_convolution(in, options_);
+  }
   return *forward_;
 }
 
@@ -273,7 +295,7 @@ std::optional<std::string> check_forward_case(ConvolutionCase& problem, const Co
   problem.poison_outputs();
   problem.poison_gradients();
   if (auto error = thrown_by("short_convolution_forward", describing(problem),
-                             [&] { kernels.forward(out, problem.inputs(), problem.options()); })) {
+                             [&] { kernels.forward(out, problem.forward_inputs(), problem.options()); })) {
     return error;
   }
   const reference::ShortConvolutionForward& want = problem.expected_forward();
@@ -281,7 +303,9 @@ std::optional<std::string> check_forward_case(ConvolutionCase& problem, const Co
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
   return mismatch_in({{"y", out.y, want.y, want.magnitude.y, nullptr, nullptr, rule(out.y, spec.K + 1)},
-                      {"new state", out.state, want.state, want.magnitude.state, nullptr, nullptr, rule(out.state, 1)}},
+                      {"new state", out.state, want.state, want.magnitude.state, nullptr, nullptr, rule(out.state, 1)},
+                      {"snapshots", out.snapshots, want.snapshots, want.magnitude.snapshots, nullptr, nullptr,
+                       rule(out.snapshots, 1)}},
                      problem, worst);
 }
 
@@ -314,7 +338,7 @@ std::optional<std::string> check_same_bits(ConvolutionCase& problem, const Convo
     problem.poison_outputs();
     problem.poison_gradients();
     kernels.backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
-    kernels.forward(problem.outputs(), problem.inputs(), problem.options());
+    kernels.forward(problem.outputs(), problem.forward_inputs(), problem.options());
     return problem.written_bytes();
   });
 }

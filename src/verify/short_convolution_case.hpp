@@ -13,6 +13,7 @@
 #include "verify/oracle/short_convolution.hpp"
 #include "verify/pick.hpp"
 #include "verify/slab.hpp"
+#include "verify/snapshot_spec.hpp"
 
 namespace headgate::verify {
 
@@ -45,6 +46,7 @@ struct ConvolutionCaseSpec : ShortConvolutionOptions {
   DType cu_seqlens = DType::none;  // dtype of cu_seqlens: none, or i32/i64 for a packed batch of T tokens, B = 1
   std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_tokens;  // lengths of the packed sequences; drawn from the seed if empty
+  SnapshotSpec snapshots;
 
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
 };
@@ -74,6 +76,8 @@ class ConvolutionCase {
   /// Returns the inputs. If the problem is in place, a forward pass overwrites the input state; poison_outputs()
   /// restores it.
   const ShortConvolutionInputs& inputs() const { return inputs_; }
+  /// Returns the inputs of the forward pass: inputs(), and the lengths of the snapshots in outputs().
+  ShortConvolutionInputs forward_inputs() const;
   ShortConvolutionOptions& options() { return options_; }
   const ShortConvolutionOutputs& outputs() const { return outputs_; }
   const ShortConvolutionIncoming& incoming() const { return incoming_; }
@@ -93,7 +97,7 @@ class ConvolutionCase {
  private:
   TensorView place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats = 0);
   TensorView place_rows(Slabs& group, const std::string& name, std::uint32_t repeats = 0);
-  TensorView place_state(Slabs& group, const std::string& name, DType dtype);
+  TensorView place_state(Slabs& group, const std::string& name, DType dtype, std::int64_t each = 1);
   void place_inputs();
   void place_outputs();
   void place_gradients();
@@ -102,6 +106,7 @@ class ConvolutionCase {
   Placement placement_;
   ShortConvolutionOptions options_;
   Slabs input_slabs_, output_slabs_, gradient_slabs_;
+  TensorView snapshot_lengths_;
   TensorView state_;                            // copy of the initial state of an in-place pass
   ShortConvolutionInputs inputs_, for_oracle_;  // the oracle always reads the initial state
   ShortConvolutionIncoming incoming_;

@@ -89,6 +89,7 @@ def linear_files() -> dict[str, bytes]:
         "beta.npy": npy((1, 2, 5, 1), [0.5] * 10),
         "s0.npy": npy((2, 2, 4, 4), floats(64, 4)),
         "c.npy": npy((3,), [0, 3, 5], "<i8"),
+        "ends.npy": npy((2, 2), [1, 3, 0, 2], "<i4"),
         "dy.npy": npy((1, 2, 5, 4), floats(40, 5)),
         "ds.npy": npy((2, 2, 4, 4), floats(64, 6)),
     }

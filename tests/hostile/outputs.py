@@ -91,6 +91,13 @@ TABLE = (
     Output("linear--out", "--out", LINEAR + " --out {}", LINEAR_INPUTS, "linear"),
     Output("linear--out-state", "--out-state", LINEAR + " --out y.npy --out-state {}", LINEAR_INPUTS, "linear"),
     Output(
+        "linear--out-snapshots",
+        "--out-snapshots",
+        LINEAR + " --out y.npy --snapshot-lengths ends.npy --out-snapshots {}",
+        (*LINEAR_INPUTS, "ends.npy"),
+        "linear",
+    ),
+    Output(
         "linear--grad-dir",
         "--grad-dir",
         LINEAR + " --grad-out dy.npy --out y.npy --grad-dir {}",

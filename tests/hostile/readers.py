@@ -131,7 +131,11 @@ LINEAR = (
     "linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy --state s0.npy --cu-seqlens c.npy "
     "--l2-norm 1e-6 --grad-out dy.npy --grad-out-state ds.npy --grad-dir gradients --out y.npy --out-state s.npy"
 )
-LINEAR_OUTPUTS = ("y.npy", "s.npy", "gradients")
+LINEAR_SNAPSHOTS = (
+    "linear --q q.npy --k k.npy --v v.npy --cu-seqlens c.npy --snapshot-lengths ends.npy --out y.npy "
+    "--out-snapshots snapshots.npy"
+)
+LINEAR_OUTPUTS = ("y.npy", "s.npy", "snapshots.npy", "gradients")
 ATTEND_OUTPUTS = ("y.npy", "lse.npy", "weights.npy", "logits.npy", "statistics", "gradients")
 
 
@@ -160,6 +164,7 @@ def attend_rows() -> Iterator[Reader]:
         ("packed", ATTEND_PACKED, good_file.packed_files(), ATTEND_OUTPUTS),
         ("paged", ATTEND_PAGED, good_file.paged_files(), ATTEND_OUTPUTS),
         ("linear", LINEAR, good_file.linear_files(), LINEAR_OUTPUTS),
+        ("snapshots", LINEAR_SNAPSHOTS, good_file.linear_files(), LINEAR_OUTPUTS),
     ):
         options = re.findall(r"(--[\w-]+) (\S+\.npy)", line)
         for option, file in options:

@@ -91,6 +91,28 @@ def test_parts_of_a_prompt_go_on_from_the_state():
     assert close(torch.cat(y, dim=2), whole.y, ROUNDOFFS) and close(state, whole.state, ROUNDOFFS)
 
 
+def test_snapshots_are_states_of_parts():
+    *qkv, rest = linear_problem(dtype=torch.float32)
+    lengths = torch.tensor([[2, 5], [0, 9]], dtype=torch.int32)
+    found = headgate.linear_attention_forward(*qkv, **rest, snapshot_lengths=lengths)
+    assert found.snapshots.shape == (4, *found.state.shape[1:])
+    for n, row in enumerate(lengths.tolist()):
+        state, first = rest["state"][n : n + 1], 0
+        for m, end in enumerate([*row, 9]):
+            part = [x[n : n + 1, :, first:end] for x in (*qkv, rest["decay"], rest["beta"])]
+            each = headgate.linear_attention_forward(*part, state=state)
+            assert torch.equal(each.y, found.y[n : n + 1, :, first:end])
+            state, first = each.state, end
+            if m < len(row):
+                assert torch.equal(state[0], found.snapshots[2 * n + m])
+        assert torch.equal(state[0], found.state[n])
+    snapshots = np.zeros((2, *found.state.shape[1:]))
+    out = headgate.LinearAttentionOutputs(snapshots=snapshots)
+    arrays = [x.numpy() for x in qkv]
+    headgate.linear_attention_forward(*arrays, snapshot_lengths=np.array([[9]]), out=out)
+    assert snapshots.any()
+
+
 def test_state_given_as_output_is_updated_in_place():
     *qkv, rest = linear_problem(dtype=torch.float32)
     expected = headgate.linear_attention_forward(*qkv, **rest)
@@ -220,7 +242,7 @@ DY = torch.ones(2, 2, 9, 6)
             ValueError,
         ),
         (
-            "linear_attention_forward: outputs: 'z' is none of y, state",
+            "linear_attention_forward: outputs: 'z' is none of y, state, snapshots",
             lambda: headgate.linear_attention_forward(Q, K, V, outputs=["z"]),
             ValueError,
         ),

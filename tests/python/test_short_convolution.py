@@ -189,7 +189,7 @@ X, WEIGHT, BIAS, STATE = convolution_problem(dtype=torch.float32)
             ValueError,
         ),
         (
-            "short_convolution_forward: outputs: 'z' is none of y, state",
+            "short_convolution_forward: outputs: 'z' is none of y, state, snapshots",
             lambda: headgate.short_convolution_forward(X, WEIGHT, outputs=["z"]),
             ValueError,
         ),

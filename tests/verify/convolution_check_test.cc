@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "library/core/element.hpp"
@@ -26,6 +27,7 @@ ConvolutionKernels oracle_convolution_kernels() {
     const reference::ShortConvolutionForward f = reference::short_convolution(in, options);
     write_all(out.y, f.y);
     write_all(out.state, f.state);
+    write_all(out.snapshots, f.snapshots);
   };
   kernels.backward = [](const auto& out, const auto& in, const auto& incoming, const auto& options) {
     const reference::ShortConvolutionBackward g = reference::short_convolution_backward(in, incoming, options);
@@ -47,6 +49,7 @@ ConvolutionCaseSpec full_convolution_spec(DType dtype) {
   spec.cu_seqlens = DType::i32;
   spec.packed = 2;
   spec.packed_tokens = {2, 28};
+  spec.snapshots = {.dtype = dtype, .count = 3};
   return spec;
 }
 
@@ -175,13 +178,18 @@ TEST(ConvolutionCheck, FlippedSign_InAnyOutput_IsNoticed) {
     };
     EXPECT_TRUE(convolution_mismatch(spec, kernels).starts_with(name + "[0,0,0,1]"));
   }
-  for (const bool state : {false, true}) {
+  const std::vector<std::pair<std::string, TensorView ShortConvolutionOutputs::*>> outputs{
+      {"y", &ShortConvolutionOutputs::y},
+      {"new state", &ShortConvolutionOutputs::state},
+      {"snapshots", &ShortConvolutionOutputs::snapshots}};
+  for (const auto& [name, member] : outputs) {
     ConvolutionKernels kernels = oracle_convolution_kernels();
-    kernels.forward = [right = kernels.forward, state, negate](const auto& out, const auto& in, const auto& options) {
+    kernels.forward = [right = kernels.forward, member = member, negate](const auto& out, const auto& in,
+                                                                         const auto& options) {
       right(out, in, options);
-      negate(state ? out.state : out.y);
+      negate(out.*member);
     };
-    EXPECT_TRUE(convolution_mismatch(spec, kernels).starts_with(state ? "new state[0,0,0,1]" : "y[0,0,0,1]"));
+    EXPECT_TRUE(convolution_mismatch(spec, kernels).starts_with(name + "[0,0,0,1]"));
   }
 }
 

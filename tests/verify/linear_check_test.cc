@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "library/core/element.hpp"
@@ -30,6 +31,7 @@ LinearKernels oracle_linear_kernels() {
     const reference::LinearForward f = reference::linear_forward(in, options);
     write_all(out.y, f.y);
     write_all(out.state, f.state);
+    write_all(out.snapshots, f.snapshots);
   };
   kernels.backward = [](const LinearAttentionGradients& out, const LinearAttentionInputs& in,
                         const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
@@ -62,6 +64,7 @@ LinearCaseSpec full_linear_spec(DType dtype) {
   spec.cu_seqlens = DType::i32;
   spec.packed = 2;
   spec.packed_tokens = {40, 90};
+  spec.snapshots = {.dtype = dtype == DType::f64 ? DType::f64 : DType::f32, .count = 3};
   return spec;
 }
 
@@ -161,13 +164,18 @@ TEST(LinearCheck, FlippedSign_InAnyOutput_IsNoticed) {
     };
     EXPECT_TRUE(said(check_both(spec, kernels)).starts_with(names[n])) << said(check_both(spec, kernels));
   }
-  for (const bool state : {false, true}) {
+  const std::vector<std::pair<std::string, TensorView LinearAttentionOutputs::*>> outputs{
+      {"y", &LinearAttentionOutputs::y},
+      {"new state", &LinearAttentionOutputs::state},
+      {"snapshots", &LinearAttentionOutputs::snapshots}};
+  for (const auto& [name, member] : outputs) {
     LinearKernels kernels = oracle_linear_kernels();
-    kernels.forward = [right = kernels.forward, state, negate](const auto& out, const auto& in, const auto& options) {
+    kernels.forward = [right = kernels.forward, member = member, negate](const auto& out, const auto& in,
+                                                                         const auto& options) {
       right(out, in, options);
-      negate(state ? out.state : out.y);
+      negate(out.*member);
     };
-    EXPECT_TRUE(said(check_both(spec, kernels)).starts_with(state ? "new state[0,0,0,1]" : "y[0,0,0,1]"));
+    EXPECT_TRUE(said(check_both(spec, kernels)).starts_with(name + "[0,0,0,1]"));
   }
 }
 
@@ -249,6 +257,7 @@ TEST(LinearSpec, RandomSpecs_Many_ReachEveryFeature) {
   std::set<DecayStrength> strengths;
   bool shared_query = false, shared_state = false, shared_key = false, feature = false, shared_beta = false;
   bool in_place = false, norm = false, packed = false, two = false, correlated = false, chunks = false;
+  bool snapshots = false;
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     const LinearCaseSpec spec = random_linear_spec(seed);
     rules.insert(spec.rule);
@@ -262,6 +271,7 @@ TEST(LinearSpec, RandomSpecs_Many_ReachEveryFeature) {
     in_place = in_place || spec.in_place;
     norm = norm || spec.l2_norm.has_value();
     packed = packed || spec.cu_seqlens != DType::none;
+    snapshots = snapshots || (spec.cu_seqlens != DType::none && spec.snapshots.present());
     two = two || spec.beta_to_two;
     correlated = correlated || spec.correlated_keys;
     chunks = chunks || spec.T > 128;  // two of the kernels' chunks of tokens
@@ -274,7 +284,7 @@ TEST(LinearSpec, RandomSpecs_Many_ReachEveryFeature) {
   EXPECT_EQ(dtypes.size(), 4U);
   EXPECT_EQ(strengths.size(), 4U);
   EXPECT_TRUE(shared_query && shared_state && shared_key && feature && shared_beta && in_place && norm && packed &&
-              two && correlated && chunks);
+              snapshots && two && correlated && chunks);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "library/core/convert.hpp"
 #include "library/core/element.hpp"
 #include "verify/linear_attention_check.hpp"
+#include "verify/oracle/snapshots.hpp"
 
 // Kernels of linear attention that are honest, in f32 or f64, and may be made wrong in one place: what the checks must
 // accept and reject. They take the gradient of the decay from q∘dq and k∘dk as the library's kernels do.
@@ -62,6 +63,7 @@ class LinearReference {
       for (std::int64_t h = 0; h < Hv_; ++h) {
         run(n, h, fault_ == LinearFault::sequences_run_on && n > 0 ? &states[(n - 1) * Hv_ + h] : nullptr);
         states.push_back(states_[fault_ == LinearFault::state_before_last && T_ > 0 ? T_ - 1 : T_]);
+        write_snapshots(out.snapshots, n);
         for (std::int64_t y = 0; y < Ho_; ++y) {
           if (state_of(y) == h) write_output(out.y, y);
         }
@@ -167,6 +169,17 @@ class LinearReference {
         }
       }
       states_.push_back(state);
+    }
+  }
+
+  /// Writes the snapshots of sequence n and head h_.
+  void write_snapshots(const TensorView& snapshots, std::int64_t n) const {
+    const std::int64_t M = reference::snapshots_of(in_.snapshot_lengths);
+    for (std::int64_t m = 0; m < M; ++m) {
+      const Values& state = states_[reference::snapshot_length(in_.snapshot_lengths, n, m)];
+      for (std::int64_t x = 0; x < D_ * Dv_; ++x) {
+        store(snapshots, n * M + m, h_, x / Dv_, x % Dv_, static_cast<double>(state[x]));
+      }
     }
   }
 

@@ -80,19 +80,19 @@ def register_operation(
     has_state: bool,
 ) -> None:
     """Calls register_autograd for an operator (*tensors, *, **options) -> y, or, with a state, (*tensors, *, **options,
-    keep_state) -> (y, state)."""
+    keep_state) -> (y, state, …). Only y and the state have gradients."""
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
-        y = output[0] if has_state else output
+        y, *others = output if has_state else (output,)
         ctx.options = {option: keyword_only_inputs[option] for option in options}
         ctx.y_shape = y.shape
         ctx.save_for_backward(*inputs)
-        if has_state and not keyword_only_inputs["keep_state"]:
-            ctx.mark_non_differentiable(output[1])
+        if has_state:
+            ctx.mark_non_differentiable(*others[1 if keyword_only_inputs["keep_state"] else 0 :])
         ctx.set_materialize_grads(False)
 
-    def read(ctx: Any, dy: Tensor | None, *dstate: Tensor | None) -> tuple[Any, Any]:
+    def read(ctx: Any, dy: Tensor | None, *others: Tensor | None) -> tuple[Any, Any]:
         inputs = ctx.saved_tensors
-        return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *dstate), inputs
+        return (inputs[0].new_zeros(ctx.y_shape) if dy is None else dy, *others[:1]), inputs
 
     register_autograd(name, forward, backward, tensors, differentiable, save, read)

@@ -2,6 +2,7 @@
 """Registers gated linear attention as the PyTorch operator torch.ops.headgate.linear_attention, and defines the public
 function."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 from . import observers
 from .arguments import LINEAR_ATTENTION, takes
 from .backends import backend_of
-from .operation import CustomOperation, Named, sequences_of
+from .operation import SNAPSHOT_LENGTHS, CustomOperation, Named, lengths_for, sequences_of
 
 if TYPE_CHECKING:
     from headgate._arguments import LinearArguments
@@ -47,6 +48,7 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
+    snapshot_lengths: None = None,
     return_state: Literal[False] = False,
     **arguments: "Unpack[LinearArguments]",
 ) -> Tensor: ...
@@ -58,10 +60,11 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
+    snapshot_lengths: None = None,
     return_state: Literal[True],
     **arguments: "Unpack[LinearArguments]",
 ) -> tuple[Tensor, Tensor]: ...
-@takes(*_OPERATION.keywords("q", "k", "v", "decay", "beta"), *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
+@overload
 def linear_attention(
     q: Tensor,
     k: Tensor,
@@ -69,20 +72,56 @@ def linear_attention(
     decay: Tensor | None = None,
     beta: Tensor | None = None,
     *,
+    snapshot_lengths: Tensor | Sequence[int],
+    return_state: Literal[False] = False,
+    **arguments: "Unpack[LinearArguments]",
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    snapshot_lengths: Tensor | Sequence[int],
+    return_state: Literal[True],
+    **arguments: "Unpack[LinearArguments]",
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@takes(
+    *_OPERATION.keywords("q", "k", "v", "decay", "beta", SNAPSHOT_LENGTHS),
+    *LINEAR_ATTENTION.options,
+    operation=LINEAR_ATTENTION,
+)
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    decay: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    snapshot_lengths: Tensor | Sequence[int] | None = None,
     return_state: bool = False,
     **arguments: Any,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Tensor, ...]:
     """Computes gated linear attention with the delta rule, the recurrence of Gated DeltaNet, with gradients.
 
     The arguments are those of headgate.linear_attention, as CPU tensors with any strides; none is copied. Returns y in
     q's dtype. With return_state, also returns the state after the last token (N,Hv,D,Dv). That state is differentiable,
     and is the argument `state` of the call for the next tokens.
 
+    With snapshot_lengths, also returns snapshots (N*M,Hv,D,Dv): states after these numbers of tokens. Row n*M + m is
+    the state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
+    non-decreasing order. Snapshots have no gradients: call with them under torch.no_grad(), or with inputs that require
+    none.
+
     q, k, v, decay, beta and state have gradients. torch.autocast casts q, k and v, and also decay and beta unless they
     are float32. Triton kernels compute GPU tensors; they support fewer arguments (docs/reference/pytorch.md). Raises
     ValueError with a one-line message for invalid arguments.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}
+    if snapshot_lengths is not None:
+        arguments[SNAPSHOT_LENGTHS] = lengths_for(NAME, q, snapshot_lengths)
     for observer in observers.LINEAR_ATTENTION:
         observer(given, arguments)
     backend = backend_of(q)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch operators that return y and possibly a state: linear attention, short convolution and gated norm.
+"""PyTorch operators that return y and possibly states: linear attention, short convolution and gated norm.
 
 The custom operators have fake kernels, like those of attention.py. The functions of `headgate` with the same names do
 the computation.
@@ -19,14 +19,16 @@ from .calls import autocast, check_tensors, checked_options, refuse_transforms, 
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import call_as, in_words_of
 
+SNAPSHOT_LENGTHS = "snapshot_lengths"
+
 
 class CustomOperation:
     """The operators torch.ops.headgate.NAME and NAME_backward, registered with autograd and torch.compile.
 
     headgate.NAME, or NAME_forward if there is a state, and NAME_backward do the computation. `empty_y` and
-    `empty_state` create the results of the fake kernel. An operator with a state returns (y, state); the state is empty
-    unless keep_state is true. torch.autocast casts the inputs `cast`, and the inputs `cast_unless_f32` that are not
-    float32.
+    `empty_state` create the results of the fake kernel. An operator with a state returns (y, state, snapshots); the
+    state is empty unless keep_state is true, and snapshots are empty without snapshot_lengths. torch.autocast casts the
+    inputs `cast`, and the inputs `cast_unless_f32` that are not float32.
     """
 
     def __init__(
@@ -50,7 +52,11 @@ class CustomOperation:
     def _register(self) -> None:
         inputs, settings = self.arguments.schema_of_tensors(), self.arguments.schema_of_options()
         gradients = ", ".join("Tensor d" + name for name in self.arguments.differentiable)
-        keep, outputs = (", bool keep_state=False", "(Tensor y, Tensor state)") if self.has_state else ("", "Tensor")
+        keep, outputs = (
+            (", bool keep_state=False", "(Tensor y, Tensor state, Tensor snapshots)")
+            if self.has_state
+            else ("", "Tensor")
+        )
         dstate = ", Tensor? dstate" if self.has_state else ""
         renames = in_words_of(self.name, {})
 
@@ -83,16 +89,18 @@ class CustomOperation:
         named, changed = self._named(tensors), self.arguments.changed(options)
         if not self.has_state:
             return getattr(headgate, self.name)(**named, **changed)
-        outputs = ["y", "state"] if keep_state else ["y"]
-        found = getattr(headgate, self.name + "_forward")(outputs=outputs, **named, **changed)
-        return found.y, found.state if keep_state else tensors[0].new_empty(0)
+        found = getattr(headgate, self.name + "_forward")(outputs=_outputs(named, keep_state), **named, **changed)
+        return found.y, *(tensors[0].new_empty(0) if x is None else x for x in (found.state, found.snapshots))
 
     def _fake_forward(self, *tensors: Tensor | None, keep_state: bool = False, **options: Any) -> Any:
         named = self._named(tensors)
         y = self._empty_y(named, **options)
         if not self.has_state:
             return y
-        return y, self._empty_state(named, **options) if keep_state else y.new_empty(0)
+        state, snapshots = self._empty_state(named, **options), y.new_empty(0)
+        if SNAPSHOT_LENGTHS in named:
+            snapshots = state.new_empty([state.shape[0] * named[SNAPSHOT_LENGTHS].shape[-1], *state.shape[1:]])
+        return y, state if keep_state else y.new_empty(0), snapshots
 
     def _backward(
         self, dy: Tensor, dstate: Tensor | None, *tensors: Tensor | None, wanted: list[bool], **options: Any
@@ -123,7 +131,7 @@ class CustomOperation:
     def call(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
         """Calls the operator with the tensors `given` and more inputs and options in `arguments`.
 
-        Returns y, or (y, state) with keep_state=True.
+        Returns y, or a tuple of y, the state with keep_state=True, and the snapshots with snapshot_lengths.
         """
         result = self._eager.call(given, arguments, keep.get("keep_state", False))
         if result is None:
@@ -140,7 +148,7 @@ class CustomOperation:
         options = {**self.arguments.defaults(), **checked_options(self.name, options, self.arguments)}
         autocast(tensors, self._cast_unless_f32, self._cast)
         result = getattr(torch.ops.headgate, self.name)(*tensors.values(), **options, **keep)
-        return result[0] if self.has_state and not keep["keep_state"] else result
+        return _wanted(result, keep["keep_state"], tensors[SNAPSHOT_LENGTHS] is not None) if self.has_state else result
 
 
 class _EagerCustomOperation(EagerOperation):
@@ -152,10 +160,10 @@ class _EagerCustomOperation(EagerOperation):
         self._backward = getattr(headgate, name + "_backward")
 
     def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        if not keep:
+        if not keep and SNAPSHOT_LENGTHS not in named:
             return self._y_alone(**named, **options), ()
-        found = self._forward(outputs=("y", "state"), **named, **options)
-        return (found.y, found.state), ()
+        found = self._forward(outputs=_outputs(named, keep), **named, **options)
+        return _wanted((found.y, found.state, found.snapshots), keep, SNAPSHOT_LENGTHS in named), ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         dy, dstate = self._incoming(recorded)
@@ -173,6 +181,30 @@ class _EagerCustomOperation(EagerOperation):
         """Returns dy, zeros if absent, and the gradient of the state, or None."""
         dy, dstate = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
         return self._empty_y(recorded.named, **recorded.options).zero_() if dy is None else dy, dstate
+
+
+def _outputs(named: Named, keep_state: bool) -> list[str]:
+    """Returns the names of what NAME_forward computes."""
+    return ["y"] + ["state"] * keep_state + ["snapshots"] * (SNAPSHOT_LENGTHS in named)
+
+
+def _wanted(result: tuple[Any, Any, Any], keep_state: bool, snapshots: bool) -> Any:
+    """Returns y, or a tuple of y and those of the state and the snapshots that are wanted."""
+    y, *states = result
+    wanted = [state for state, keep in zip(states, (keep_state, snapshots)) if keep]
+    return (y, *wanted) if wanted else y
+
+
+def lengths_for(what: str, x: Tensor, lengths: Any) -> Any:
+    """Returns snapshot lengths as a tensor on x's device. A list of integers is one row, for all sequences. Errors name
+    the function `what`."""
+    if not isinstance(lengths, (list, tuple)):
+        return lengths
+    for length in lengths:
+        if not isinstance(length, (int, torch.SymInt)):
+            found = f"a {type(lengths).__name__} with a {type(length).__name__}"
+            raise TypeError(f"{what}: {SNAPSHOT_LENGTHS} is {found} but must be a tensor or a list of integers")
+    return torch.tensor([lengths], dtype=torch.int64, device=x.device if isinstance(x, Tensor) else None)
 
 
 def sequences_of(named: Named, batch: int) -> int:

@@ -2,13 +2,14 @@
 """Registers the short convolution as the PyTorch operator torch.ops.headgate.short_convolution, and defines the public
 function."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from torch import Tensor
 
 from .arguments import SHORT_CONVOLUTION, takes
 from .backends import backend_of
-from .operation import CustomOperation, Named, sequences_of
+from .operation import SNAPSHOT_LENGTHS, CustomOperation, Named, lengths_for, sequences_of
 
 if TYPE_CHECKING:
     from headgate._arguments import ConvolutionArguments
@@ -37,6 +38,7 @@ def short_convolution(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    snapshot_lengths: None = None,
     return_state: Literal[False] = False,
     **arguments: "Unpack[ConvolutionArguments]",
 ) -> Tensor: ...
@@ -46,13 +48,44 @@ def short_convolution(
     weight: Tensor,
     bias: Tensor | None = None,
     *,
+    snapshot_lengths: None = None,
     return_state: Literal[True],
     **arguments: "Unpack[ConvolutionArguments]",
 ) -> tuple[Tensor, Tensor]: ...
-@takes(*_OPERATION.keywords("x", "weight", "bias"), *SHORT_CONVOLUTION.options, operation=SHORT_CONVOLUTION)
+@overload
 def short_convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, return_state: bool = False, **arguments: Any
-) -> Tensor | tuple[Tensor, Tensor]:
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    snapshot_lengths: Tensor | Sequence[int],
+    return_state: Literal[False] = False,
+    **arguments: "Unpack[ConvolutionArguments]",
+) -> tuple[Tensor, Tensor]: ...
+@overload
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    snapshot_lengths: Tensor | Sequence[int],
+    return_state: Literal[True],
+    **arguments: "Unpack[ConvolutionArguments]",
+) -> tuple[Tensor, Tensor, Tensor]: ...
+@takes(
+    *_OPERATION.keywords("x", "weight", "bias", SNAPSHOT_LENGTHS),
+    *SHORT_CONVOLUTION.options,
+    operation=SHORT_CONVOLUTION,
+)
+def short_convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    *,
+    snapshot_lengths: Tensor | Sequence[int] | None = None,
+    return_state: bool = False,
+    **arguments: Any,
+) -> Tensor | tuple[Tensor, ...]:
     """Computes the causal depthwise convolution that precedes gated linear attention, with its activation and
     gradients.
 
@@ -61,11 +94,18 @@ def short_convolution(
     the last K-1 rows of x (N,K-1,C). That state is differentiable, and is the argument `state` of the call for the next
     tokens.
 
+    With snapshot_lengths, also returns snapshots (N*M,K-1,C): states after these numbers of tokens. Row n*M + m is the
+    state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
+    non-decreasing order. Snapshots have no gradients: call with them under torch.no_grad(), or with inputs that require
+    none.
+
     x, weight, bias and state have gradients. torch.autocast casts x, and also weight, bias and state unless they are
     float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
     for invalid arguments.
     """
     given = {"x": x, "weight": weight, "bias": bias}
+    if snapshot_lengths is not None:
+        arguments[SNAPSHOT_LENGTHS] = lengths_for(NAME, x, snapshot_lengths)
     backend = backend_of(x)
     if backend is not None:
         return backend.short_convolution(given, arguments, return_state)

@@ -53,6 +53,10 @@ inline constexpr auto kLinearInputs = [] {
                   "makes a packed batch of N sequences, with B = 1: tokens of sequence n are rows cu_seqlens[n] to "
                   "cu_seqlens[n+1], 0 first and T last. Without it, N = B",
                   {"--cu-seqlens", "C.npy"}),
+      LinearInput("snapshot_lengths", &I::snapshot_lengths, &C::snapshot_lengths, table, integers, "(N|1,M)",
+                  "numbers of tokens of each sequence after which its state is written to `snapshots`, in "
+                  "non-decreasing order; one row is for all sequences",
+                  {"--snapshot-lengths", "L.npy"}, {.forward_only = true, .older_c_ends_here = true}),
   };
 }();
 static_assert(LinearInput::are_all_members(kLinearInputs));
@@ -67,6 +71,10 @@ inline constexpr auto kLinearOutputs = [] {
                    {"--out", "Y.npy"}, {.required = true}),
       LinearOutput("state", &O::state, &C::state, TensorKind::state, f32_or_f64, "(N,Hv,D,Dv)",
                    "S_T, after the last token", {"--out-state", "S.npy"}),
+      LinearOutput("snapshots", &O::snapshots, &C::snapshots, TensorKind::state, f32_or_f64, "(N*M,Hv,D,Dv)",
+                   "states after the tokens that `snapshot_lengths` chooses: row n*M + m after entry [n,m]",
+                   {"--out-snapshots", "SN.npy"},
+                   {.needs = &LinearAttentionInputs::snapshot_lengths, .older_c_ends_here = true}),
   };
 }();
 static_assert(LinearOutput::are_all_members(kLinearOutputs));

@@ -44,6 +44,10 @@ inline constexpr auto kConvolutionInputs = [] {
           "cu_seqlens", &I::cu_seqlens, &C::cu_seqlens, vector, integers, "(N+1)",
           "makes a packed batch of N sequences, with B = 1: tokens of sequence n are rows cu_seqlens[n] to "
           "cu_seqlens[n+1], 0 first and T last. Without it, N = B"),
+      ConvolutionInput("snapshot_lengths", &I::snapshot_lengths, &C::snapshot_lengths, table, integers, "(N|1,M)",
+                       "numbers of tokens of each sequence after which its state is written to `snapshots`, in "
+                       "non-decreasing order; one row is for all sequences",
+                       {}, {.forward_only = true, .older_c_ends_here = true}),
   };
 }();
 static_assert(ConvolutionInput::are_all_members(kConvolutionInputs));
@@ -57,6 +61,9 @@ inline constexpr auto kConvolutionOutputs = [] {
       ConvolutionOutput("y", &O::y, &C::y, channels, of_x, "(B,T,C)", "the result", {}, {.required = true}),
       ConvolutionOutput("state", &O::state, &C::state, channel_state, of_x_or_f32, "(N,K-1,C)",
                         "the last K-1 rows of x, from the old state where T < K-1"),
+      ConvolutionOutput("snapshots", &O::snapshots, &C::snapshots, channel_state, of_x_or_f32, "(N*M,K-1,C)",
+                        "states after the tokens that `snapshot_lengths` chooses: row n*M + m after entry [n,m]", {},
+                        {.needs = &ShortConvolutionInputs::snapshot_lengths, .older_c_ends_here = true}),
   };
 }();
 static_assert(ConvolutionOutput::are_all_members(kConvolutionOutputs));

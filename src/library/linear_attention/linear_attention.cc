@@ -12,7 +12,7 @@ void linear_attention_forward(const LinearAttentionOutputs& outputs, const Linea
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
   // Return early if there is nothing to write. The kernel would visit every sequence, and there may be any number of
   // empty ones.
-  if (outputs.y.numel() == 0 && outputs.state.numel() == 0) return;
+  if (outputs.y.numel() == 0 && outputs.state.numel() == 0 && outputs.snapshots.numel() == 0) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, cpu_linear_forward);
 }
 

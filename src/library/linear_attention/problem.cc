@@ -7,6 +7,7 @@
 #include "library/call/compute_range.hpp"
 #include "library/core/linear_words.hpp"
 #include "library/core/words.hpp"
+#include "library/linear_attention/snapshots.hpp"
 
 namespace headgate {
 namespace {
@@ -112,6 +113,7 @@ void check_like_y(const Call& call, const Argument& arg, const LinearProblem& p)
 }  // namespace
 
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options) {
+  refuse_snapshots(call, in.snapshot_lengths);
   LinearProblem p;
   p.inputs = in;
   check_enum(call, "rule", options.rule, LinearRule::linear);
@@ -132,7 +134,9 @@ LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, c
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options) {
   Call call("linear_attention_forward");
-  LinearForwardProblem p{check_linear_inputs(call, inputs, options), outputs};
+  LinearAttentionInputs read = inputs;
+  read.snapshot_lengths = {};
+  LinearForwardProblem p{check_linear_inputs(call, read, options), outputs};
   const Argument y{"y", outputs.y};
   call.require_given(y);
   call.output(y, {inputs.q.dtype});
@@ -140,6 +144,8 @@ LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs,
   check_state(call, {"new state", outputs.state}, p, [&call](const Argument& arg) {
     call.output(arg, {DType::f32, DType::f64});
   });
+  p.inputs.snapshot_lengths = check_snapshots(call, inputs.snapshot_lengths, outputs.snapshots,
+                                              {DType::f32, DType::f64}, "(N*M,Hv,D,Dv)", {p.N, p.Hv, p.D, p.Dv}, p);
   call.allow_in_place("new state", "state");
   call.no_overlap();
   return p;

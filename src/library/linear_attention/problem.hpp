@@ -43,6 +43,9 @@ struct LinearProblem {
 /// only output.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
+
+  /// Returns M, the number of snapshots of each sequence.
+  std::int64_t snapshots() const { return snapshots_of(inputs.snapshot_lengths); }
 };
 
 /// The checked arguments of a backward pass.
@@ -58,7 +61,7 @@ struct LinearBackwardProblem : LinearProblem {
 };
 
 /// Checks the arguments. Throws Error if they are invalid or do not fit together, with their names and values. Reads no
-/// tensor data except cu_seqlens.
+/// tensor data except cu_seqlens. Refuses snapshot_lengths, which check_linear_forward() checks.
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options);

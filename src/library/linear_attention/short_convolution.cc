@@ -6,6 +6,7 @@
 #include "library/call/verbose.hpp"
 #include "library/core/short_convolution_rows.hpp"
 #include "library/linear_attention/small_work.hpp"
+#include "library/linear_attention/snapshots.hpp"
 
 namespace headgate {
 namespace {
@@ -45,6 +46,7 @@ void check_state(Call& call, const Argument& state, const ShortConvolutionProble
 
 ShortConvolutionProblem check_inputs(Call& call, const ShortConvolutionInputs& in,
                                      const ShortConvolutionOptions& options) {
+  refuse_snapshots(call, in.snapshot_lengths);
   ShortConvolutionProblem p;
   p.inputs = in;
   check_x_and_weight(call, in, p);
@@ -86,16 +88,20 @@ void fit_to_work(ShortConvolutionProblem& p, std::int64_t states) {
 void short_convolution_forward(const ShortConvolutionOutputs& outputs, const ShortConvolutionInputs& inputs,
                                const ShortConvolutionOptions& options) {
   Call call("short_convolution_forward");
-  ShortConvolutionProblem p = check_inputs(call, inputs, options);
+  ShortConvolutionInputs read = inputs;
+  read.snapshot_lengths = {};
+  ShortConvolutionProblem p = check_inputs(call, read, options);
   const Argument y{"y", outputs.y};
   call.require_given(y);
   call.output(y, {p.dtype});
   call.shape(y, "(B,1,T,C)", inputs.x.shape);
   check_state(call, {kNewState, outputs.state}, p, false);
+  p.inputs.snapshot_lengths = check_snapshots(call, inputs.snapshot_lengths, outputs.snapshots, {p.dtype, DType::f32},
+                                              "(N*M,1,K-1,C)", {p.N, 1, p.K - 1, p.C}, p);
   call.allow_in_place(kNewState, kOldState);
   call.no_overlap();
   p.outputs = outputs;
-  fit_to_work(p, outputs.state.present() ? p.N : 0);
+  fit_to_work(p, p.N * p.states());
   run_on_cpu<kConvolutionInputs, kConvolutionOptions>("short_convolution_forward", p, options, cpu_short_convolution);
 }
 

@@ -29,6 +29,10 @@ struct ShortConvolutionProblem {
 
   bool packed() const { return inputs.cu_seqlens.present(); }
   bool silu() const { return activation == GateFn::silu; }
+  /// snapshots() returns M, the number of snapshots of each sequence. states() returns the number of states of each
+  /// sequence that a forward pass writes: its snapshots and the new state.
+  std::int64_t snapshots() const { return snapshots_of(inputs.snapshot_lengths); }
+  std::int64_t states() const { return snapshots() + (outputs.state.present() ? 1 : 0); }
   /// Returns the number of rows of x in all batches. Row t of batch b has the number b · T + t.
   std::int64_t rows() const { return B * T; }
 

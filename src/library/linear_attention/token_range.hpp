@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "headgate/merge.hpp"
 #include "headgate/tensor.hpp"
 #include "library/core/element.hpp"
 
@@ -20,6 +21,14 @@ inline TokenRange sequence_of_batch(const ConstTensorView& cu_seqlens, std::int6
   if (!cu_seqlens.present()) return {.n = n, .b = n, .t0 = 0, .T = T};
   const std::int64_t t0 = load_index(cu_seqlens, n);
   return {.n = n, .b = 0, .t0 = t0, .T = load_index(cu_seqlens, n + 1) - t0};
+}
+
+/// Returns M, the number of snapshots of each sequence; 0 if `lengths`, (1,1,N,M), is absent.
+inline std::int64_t snapshots_of(const ConstTensorView& lengths) { return lengths.present() ? lengths.shape[3] : 0; }
+
+/// Returns the number of tokens of sequence n after which its snapshot m is written.
+inline std::int64_t snapshot_length(const ConstTensorView& lengths, std::int64_t n, std::int64_t m) {
+  return load_index(narrow(lengths, 2, n, n + 1), m);
 }
 
 }  // namespace headgate

@@ -9,7 +9,7 @@
 namespace headgate::attend {
 namespace {
 
-/// Returns the shape of the output `row`: y or a state. y has the rank of q and max(Hq, Hv) heads.
+/// Returns the shape of the output `row`: y, a state or snapshots. y has the rank of q and max(Hq, Hv) heads.
 /// The dimensions of a state are clamped to kMaxStateDim, so that no huge array is made before
 /// linear_attention_forward() rejects the inputs.
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {
@@ -17,7 +17,8 @@ std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, 
   if (row.kind == TensorKind::state) {
     const bool packed = in.cu_seqlens.present();
     const std::int64_t N = packed ? std::max<std::int64_t>(in.cu_seqlens.shape[3] - 1, 0) : in.q.shape[0];
-    return {N, Hv, std::min(in.q.shape[3], kMaxStateDim), std::min(Dv, kMaxStateDim)};
+    const std::int64_t states = row.traits.needs == nullptr ? N : N * in.snapshot_lengths.shape[3];
+    return {states, Hv, std::min(in.q.shape[3], kMaxStateDim), std::min(Dv, kMaxStateDim)};
   }
   std::vector<std::int64_t> shape = q.shape;
   shape.back() = Dv;
@@ -123,7 +124,9 @@ LinearResults compute(const LinearFiles& files, const LinearArrays& a, const Lin
     linear_attention_forward(outputs, in, options);
     if (!files.figures.directory.empty()) {
       on_stage("statistics");
-      run_figures(files.figures, a, in, options, r);
+      LinearAttentionInputs read = in;
+      read.snapshot_lengths = {};
+      run_figures(files.figures, a, read, options, r);
     }
     if (a.incoming[&LinearAttentionIncoming::dy].present()) {
       on_stage("backward pass");

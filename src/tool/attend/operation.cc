@@ -68,7 +68,7 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
       return require_rank(path, array, 1, 4, fmt::format("{}, or only its last dimensions", shape));
     case TensorKind::vector:
       return require_rank(path, array, 1, 1, fmt::format("{},)", shape.substr(0, shape.size() - 1)));
-    case TensorKind::table: return require_rank(path, array, 2, 2, "(B,M), or (N,M) of a packed batch");
+    case TensorKind::table: return require_rank(path, array, 2, 2, std::string(shape));
     case TensorKind::state: return require_rank(path, array, 4, 4, std::string(shape));
     case TensorKind::channels:
     case TensorKind::channel_state: return require_rank(path, array, 3, 3, std::string(shape));

@@ -99,6 +99,7 @@ void add_outputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
     Option option = verb.value(text(row.file.option), files.outputs[n], text(row.file.name),
                                help_of(row.shape, output_types_of(row.elements), row.help, false));
     if (row.traits.required) option.required();
+    if (row.traits.needs != nullptr) option.needs(verb.declared(text(needed_row<Tables>(row).file.option)));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "library/core/element.hpp"
+#include "verify/oracle/snapshots.hpp"
 
 // How error bounds follow the state.
 //
@@ -299,6 +300,7 @@ class ForwardPass {
     for (LinearForwardArrays* arrays : {static_cast<LinearForwardArrays*>(&out), &out.magnitude}) {
       arrays->y.assign(n_.B * n_.Ho * n_.T * n_.Dv, 0.0);
       arrays->state.assign(linear_sequences(in) * n_.Hv * n_.D * n_.Dv, 0.0);
+      arrays->snapshots.assign(arrays->state.size() * snapshots(), 0.0);
     }
   }
 
@@ -310,7 +312,11 @@ class ForwardPass {
           for (std::int64_t t = 0; t < sequence.T; ++t)
             put_output(path.states[t + 1], sequence, h * n_.readers() + r, t);
         }
-        put_state(path.states.back(), sequence.n * n_.Hv + h);
+        put_state(&LinearForwardArrays::state, path.states.back(), sequence.n * n_.Hv + h);
+        for (std::int64_t m = 0; m < snapshots(); ++m) {
+          put_state(&LinearForwardArrays::snapshots, path.states[snapshot_length(in_.snapshot_lengths, sequence.n, m)],
+                    (sequence.n * snapshots() + m) * n_.Hv + h);
+        }
       }
     }
   }
@@ -329,10 +335,12 @@ class ForwardPass {
     }
   }
 
-  void put_state(const State& state, std::int64_t at) {
+  std::int64_t snapshots() const { return snapshots_of(in_.snapshot_lengths); }
+
+  void put_state(std::vector<double> LinearForwardArrays::*array, const State& state, std::int64_t at) {
     for (std::int64_t x = 0; x < n_.D * n_.Dv; ++x) {
-      out_.state[at * n_.D * n_.Dv + x] = state.s[x];
-      out_.magnitude.state[at * n_.D * n_.Dv + x] = std::abs(state.s[x]) + state.errors[x % n_.Dv].bound();
+      (out_.*array)[at * n_.D * n_.Dv + x] = state.s[x];
+      (out_.magnitude.*array)[at * n_.D * n_.Dv + x] = std::abs(state.s[x]) + state.errors[x % n_.Dv].bound();
     }
   }
 

@@ -13,8 +13,9 @@
 namespace headgate::reference {
 
 struct LinearForwardArrays {
-  std::vector<double> y;      // (B,Ho,T,Dv)
-  std::vector<double> state;  // (N,Hv,D,Dv)
+  std::vector<double> y;          // (B,Ho,T,Dv)
+  std::vector<double> state;      // (N,Hv,D,Dv)
+  std::vector<double> snapshots;  // (N·M,Hv,D,Dv); empty without snapshot_lengths
 };
 
 /// Outputs of the forward pass and their error bounds. `magnitude` times a small number of unit roundoffs bounds the

@@ -8,6 +8,7 @@
 
 #include "library/core/element.hpp"
 #include "verify/oracle/oracle.hpp"
+#include "verify/oracle/snapshots.hpp"
 #include "verify/oracle/sums.hpp"
 
 namespace headgate::reference {
@@ -42,8 +43,8 @@ struct Sizes {
   std::size_t token(const Channel& at, std::int64_t t) const {
     return static_cast<std::size_t>((at.b * T + at.first + t) * C + at.c);
   }
-  std::size_t state(const Channel& at, std::int64_t i) const {
-    return static_cast<std::size_t>((at.n * (K - 1) + i) * C + at.c);
+  std::size_t state(std::int64_t number, std::int64_t i, std::int64_t c) const {
+    return static_cast<std::size_t>((number * (K - 1) + i) * C + c);
   }
   std::size_t tap(const Channel& at, std::int64_t j) const { return static_cast<std::size_t>(at.c * K + j); }
 };
@@ -130,14 +131,22 @@ ShortConvolutionForward short_convolution(const ShortConvolutionInputs& in, cons
   ShortConvolutionForward out;
   out.y.resize(static_cast<std::size_t>(in.x.numel()));
   out.state.resize(static_cast<std::size_t>(n.N * (n.K - 1) * n.C));
-  out.magnitude = {out.y, out.state};
+  const std::int64_t M = snapshots_of(in.snapshot_lengths);
+  out.snapshots.resize(out.state.size() * static_cast<std::size_t>(M));
+  out.magnitude = {out.y, out.state, out.snapshots};
   n.each_channel(in, [&](const Channel& at) {
     for (std::int64_t t = 0; t < at.T; ++t) {
       const Sum y = activated(options.activation, sum_at(in, n, at, t), in.x.dtype);
       out.y[n.token(at, t)] = y.value;
       out.magnitude.y[n.token(at, t)] = y.magnitude;
     }
-    for (std::int64_t i = 0; i < n.K - 1; ++i) out.state[n.state(at, i)] = history(in, n, at, at.T + i);
+    for (std::int64_t i = 0; i < n.K - 1; ++i) out.state[n.state(at.n, i, at.c)] = history(in, n, at, at.T + i);
+    for (std::int64_t m = 0; m < M; ++m) {
+      const std::int64_t length = snapshot_length(in.snapshot_lengths, at.n, m);
+      for (std::int64_t i = 0; i < n.K - 1; ++i) {
+        out.snapshots[n.state(at.n * M + m, i, at.c)] = history(in, n, at, length + i);
+      }
+    }
   });
   return out;
 }
@@ -152,7 +161,7 @@ ShortConvolutionBackward short_convolution_backward(const ShortConvolutionInputs
   n.each_channel(in, [&](const Channel& at) {
     const auto add_to_history = [&](std::int64_t e, double factor, const Sum& term) {
       const std::int64_t t = e - (n.K - 1);
-      t >= 0 ? dx.add(n.token(at, t), factor, term) : dstate.add(n.state(at, e), factor, term);
+      t >= 0 ? dx.add(n.token(at, t), factor, term) : dstate.add(n.state(at.n, e, at.c), factor, term);
     };
     for (std::int64_t t = 0; t < at.T; ++t) {
       const double dy = load(incoming.dy, at.b, 0, at.first + t, at.c);

@@ -11,8 +11,9 @@
 namespace headgate::reference {
 
 struct ShortConvolutionArrays {
-  std::vector<double> y;      // (B,1,T,C)
-  std::vector<double> state;  // (N,1,K−1,C) state after the last token
+  std::vector<double> y;          // (B,1,T,C)
+  std::vector<double> state;      // (N,1,K−1,C) state after the last token
+  std::vector<double> snapshots;  // (N·M,1,K−1,C); empty without snapshot_lengths
 };
 
 /// Outputs of the forward pass. `magnitude` bounds the effect of rounding on each element, as in Forward (oracle.hpp).

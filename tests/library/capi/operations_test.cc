@@ -72,8 +72,10 @@ struct LinearCall : RandomTensors {
   static constexpr const auto& kNames = kLinearRules;
   static constexpr std::int64_t kB = 2, kHq = 4, kHk = 1, kHv = 2, kT = 5, kD = 8, kDv = 6;
   static constexpr std::array<std::int64_t, 4> kBounds{0, 2, 2, kT};
+  static constexpr std::array<std::int64_t, 2> kLengths{1, kT};
   using COptions = headgate_linear_attention_options;
   LinearAttentionInputs in;
+  ConstTensorView snapshot_lengths = make_view(kLengths.data(), {1, 1, 1, kLengths.size()});
   LinearAttentionOutputs out;
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
@@ -90,6 +92,7 @@ struct LinearCall : RandomTensors {
     in.state = tensor(DType::f64, {kB, kHv, kD, kDv});
     out.y = tensor(type, {kB, kHq, kT, kDv});
     out.state = tensor(DType::f32, in.state.shape);
+    out.snapshots = tensor(DType::f64, {kB * std::ssize(kLengths), kHv, kD, kDv});
     incoming.dy = tensor(type, out.y.shape);
     incoming.dstate = tensor(DType::f32, in.state.shape);
     for (const LinearGradient& row : kLinearGradients) {
@@ -103,18 +106,25 @@ struct LinearCall : RandomTensors {
     out.y.shape[0] = 1;
     in.state = {};
     out.state = {};
+    out.snapshots = {};
+    snapshot_lengths = {};
     in.cu_seqlens = make_vector_view(kBounds.data(), kBounds.size());
   }
   void spoil() { in.k.shape[3] = kD - 1; }
   static void change(COptions& c) { c.has_l2_norm = 1; }  // an eps of 0 is a norm
 
-  void forward() const { linear_attention_forward(out, in, options); }
-  void forward_by_default() const { linear_attention_forward(out, in); }
+  LinearAttentionInputs forward_inputs() const {
+    LinearAttentionInputs all = in;
+    all.snapshot_lengths = snapshot_lengths;
+    return all;
+  }
+  void forward() const { linear_attention_forward(out, forward_inputs(), options); }
+  void forward_by_default() const { linear_attention_forward(out, forward_inputs()); }
   void backward() const { linear_attention_backward(gradients, in, incoming, options); }
   COptions c_options() const { return sized_options_to_c<COptions, kLinearOptions>(options); }
   headgate_status forward_by_c(const COptions* c) const {
     const auto to = sized_to_c<headgate_linear_attention_outputs, kLinearOutputs>(out);
-    const auto from = sized_to_c<headgate_linear_attention_inputs, kLinearInputs>(in);
+    const auto from = sized_to_c<headgate_linear_attention_inputs, kLinearInputs>(forward_inputs());
     return headgate_linear_attention_forward(&to, &from, c);
   }
   headgate_status backward_by_c(const COptions* c) const {
@@ -129,8 +139,10 @@ struct ConvolutionCall : RandomTensors {
   static constexpr std::array<Word<GateFn>, 2> kNames{{{GateFn::silu, "silu"}, {GateFn::none, "none"}}};
   static constexpr std::int64_t kB = 2, kT = 5, kC = 6, kK = 4;
   static constexpr std::array<std::int64_t, 3> kBounds{0, 2, kT};
+  static constexpr std::array<std::int64_t, 2> kLengths{1, 2};
   using COptions = headgate_short_convolution_options;
   ShortConvolutionInputs in;
+  ConstTensorView snapshot_lengths = make_view(kLengths.data(), {1, 1, 1, kLengths.size()});
   ShortConvolutionOutputs out;
   ShortConvolutionIncoming incoming;
   ShortConvolutionGradients gradients;
@@ -144,6 +156,7 @@ struct ConvolutionCall : RandomTensors {
     in.state = tensor(type, {kB, 1, kK - 1, kC});
     out.y = tensor(type, in.x.shape);
     out.state = tensor(type, in.state.shape);
+    out.snapshots = tensor(type, {kB * std::ssize(kLengths), 1, kK - 1, kC});
     incoming.dy = tensor(type, in.x.shape);
     incoming.dstate = tensor(type, in.state.shape);
     for (const ConvolutionGradient& row : kConvolutionGradients) {
@@ -159,13 +172,18 @@ struct ConvolutionCall : RandomTensors {
   void spoil() { in.weight.shape[3] = 1; }
   static void change(COptions& c) { c.activation = HEADGATE_GATE_FN_NONE; }
 
-  void forward() const { short_convolution_forward(out, in, options); }
-  void forward_by_default() const { short_convolution_forward(out, in); }
+  ShortConvolutionInputs forward_inputs() const {
+    ShortConvolutionInputs all = in;
+    all.snapshot_lengths = snapshot_lengths;
+    return all;
+  }
+  void forward() const { short_convolution_forward(out, forward_inputs(), options); }
+  void forward_by_default() const { short_convolution_forward(out, forward_inputs()); }
   void backward() const { short_convolution_backward(gradients, in, incoming, options); }
   COptions c_options() const { return sized_options_to_c<COptions, kConvolutionOptions>(options); }
   headgate_status forward_by_c(const COptions* c) const {
     const auto to = sized_to_c<headgate_short_convolution_outputs, kConvolutionOutputs>(out);
-    const auto from = sized_to_c<headgate_short_convolution_inputs, kConvolutionInputs>(in);
+    const auto from = sized_to_c<headgate_short_convolution_inputs, kConvolutionInputs>(forward_inputs());
     return headgate_short_convolution_forward(&to, &from, c);
   }
   headgate_status backward_by_c(const COptions* c) const {

@@ -20,6 +20,7 @@ struct Call {
   std::vector<float> memory = std::vector<float>(400, 0.5F);
   std::vector<float> written = std::vector<float>(200, -7.0F);
   std::vector<std::int32_t> bounds{0, 1, 3};
+  std::vector<std::int32_t> lengths{1, 3, 3, 3};
   LinearAttentionInputs in;
   LinearAttentionOutputs out;
   LinearAttentionOptions options;
@@ -34,6 +35,12 @@ struct Call {
   }
   ConstTensorView input(const Shape& shape) const { return make_view(memory.data(), shape); }
   ConstTensorView vector() const { return make_view(static_cast<const std::int32_t*>(bounds.data()), {1, 1, 1, 3}); }
+
+  /// The first M lengths, for all sequences.
+  ConstTensorView snapshot_lengths(std::int64_t M) const {
+    return make_view(static_cast<const std::int32_t*>(lengths.data()), {1, 1, 1, M});
+  }
+  TensorView snapshots(std::int64_t rows) { return make_view(written.data() + 36, {rows, 4, 2, 3}); }
 
   /// The message of the forward pass; "" where it accepts the call.
   std::string forward() const {
@@ -109,6 +116,40 @@ const std::vector<Wrong>& wrong_calls() {
        },
        "overlaps y in memory"},
       {[](Call& c) { c.options.context.threads = -1; }, "threads"},
+      {[](Call& c) { c.in.snapshot_lengths = c.snapshot_lengths(2); },
+       "snapshot_lengths is given but snapshots is absent: give both or neither"},
+      {[](Call& c) { c.out.snapshots = c.snapshots(2); },
+       "snapshots is given but snapshot_lengths is absent: give both or neither"},
+      {[](Call& c) {
+         c.in.snapshot_lengths = c.snapshot_lengths(2);
+         c.out.snapshots = c.snapshots(1);
+       },
+       "snapshots has shape (1,4,2,3) but (N*M,Hv,D,Dv) is (2,4,2,3)"},
+      {[](Call& c) {
+         c.in.snapshot_lengths = make_view(static_cast<const std::int32_t*>(c.lengths.data()), {1, 1, 2, 2});
+         c.out.snapshots = c.snapshots(2);
+       },
+       "snapshot_lengths has shape (1,1,2,2) but must be (1,1,N,M) = (1,1,1,2) or (1,1,1,M) = (1,1,1,2)"},
+      {[](Call& c) {
+         c.lengths = {2, 1};
+         c.in.snapshot_lengths = c.snapshot_lengths(2);
+         c.out.snapshots = c.snapshots(2);
+       },
+       "snapshot_lengths[0,1] is 1 but must be 2 to 3: rows do not decrease, and sequence 0 has 3 tokens"},
+      {[](Call& c) {
+         c.lengths = {-1};
+         c.in.snapshot_lengths = c.snapshot_lengths(1);
+         c.out.snapshots = c.snapshots(1);
+       },
+       "snapshot_lengths[0,0] is -1 but must be 0 to 3: rows do not decrease, and sequence 0 has 3 tokens"},
+      {[](Call& c) {
+         c.in.cu_seqlens = c.vector();
+         c.in.state = c.out.state = {};
+         c.lengths = {1, 2};
+         c.in.snapshot_lengths = c.snapshot_lengths(2);
+         c.out.snapshots = c.snapshots(4);
+       },
+       "snapshot_lengths[0,1] is 2 but must be 1 to 1: rows do not decrease, and sequence 0 has 1 tokens"},
   };
   return calls;
 }

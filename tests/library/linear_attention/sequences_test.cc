@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear attention over sequences: packed ones beside separate calls, one that is split into several calls that hand
-// the state on, decoding token by token, and sequences without a token.
+// the state on, decoding token by token, states after chosen tokens, and sequences without a token.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <numeric>
 #include <optional>
@@ -11,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "headgate/linear_attention_statistics.hpp"
 #include "library/linear_attention/linear_property.hpp"
 #include "support/owned_tensor.hpp"
 
@@ -221,6 +224,14 @@ TEST(LinearSequences, SplitSequence_AnyCuts_MatchesTheOracle) {
   }
 }
 
+/// A spec of the rule, without the inputs that it does not have.
+LinearCaseSpec of_rule(LinearCaseSpec spec, LinearRule rule) {
+  spec.rule = rule;
+  if (!spec.may_decay()) spec.decay = DecayInput::none;
+  if (!spec.has_delta()) spec.beta = BetaInput::none;
+  return spec;
+}
+
 /// Decoding: a call for each token, the state updated in place.
 TEST(LinearSequences, Decoding_TokenByToken_MatchesTheOracle) {
   std::vector<std::int64_t> every(40);
@@ -233,9 +244,7 @@ TEST(LinearSequences, Decoding_TokenByToken_MatchesTheOracle) {
         spec.Hq = spec.Hv = 4;
         spec.Hk = 2;
         spec.dtype = dtype;
-        spec.rule = rule;
-        if (!spec.may_decay()) spec.decay = DecayInput::none;
-        if (!spec.has_delta()) spec.beta = BetaInput::none;
+        spec = of_rule(spec, rule);
         spec.in_place = true;
         expect_right(spec, verify::check_linear_forward_case, SplitCalls(every).kernels());
       }
@@ -282,6 +291,171 @@ TEST(LinearSequences, SplitSequence_AtMultiplesOf64_IsBitwiseIdenticalToOneCall)
       EXPECT_EQ(error.value_or(""), "");
     }
   }
+}
+
+/// Tokens of sequence n of a problem: rows first … first + count of batch b.
+struct Tokens {
+  std::int64_t b, first, count;
+};
+
+Tokens tokens_of_sequence(const LinearAttentionInputs& in, std::int64_t n) {
+  if (!in.cu_seqlens.present()) return {n, 0, in.q.shape[2]};
+  const std::int64_t first = load_index(in.cu_seqlens, n);
+  return {0, first, load_index(in.cu_seqlens, n + 1) - first};
+}
+
+/// Computes a problem with snapshots by a call for each part of a sequence, from the snapshot before the part.
+void forward_by_parts(const LinearAttentionOutputs& out, const LinearAttentionInputs& in,
+                      const LinearAttentionOptions& options) {
+  const ConstTensorView& lengths = in.snapshot_lengths;
+  const std::int64_t M = lengths.shape[3], N = M == 0 ? 0 : out.snapshots.shape[0] / M;
+  for (std::int64_t n = 0; n < N; ++n) {
+    const Tokens s = tokens_of_sequence(in, n);
+    const std::int64_t row = lengths.shape[2] == 1 ? 0 : n;
+    const auto batch = [&s](const auto& view) { return part(view, 0, s.b, s.b + 1); };
+    const LinearAttentionInputs own{batch(in.q), batch(in.k), batch(in.v), batch(in.decay), batch(in.beta)};
+    ConstTensorView before = part(in.state, 0, n, n + 1);
+    std::int64_t from = 0;
+    for (std::int64_t m = 0; m <= M; ++m) {
+      const std::int64_t to = m < M ? load_index(narrow(lengths, 2, row, row + 1), m) : s.count;
+      const TensorView behind = m < M ? part(out.snapshots, 0, n * M + m, n * M + m + 1) : part(out.state, 0, n, n + 1);
+      linear_attention_forward({part(batch(out.y), 2, s.first + from, s.first + to), behind},
+                               tokens_of(own, s.first + from, s.first + to, before), options);
+      before = behind;
+      from = to;
+    }
+  }
+}
+
+/// Expects that a call with snapshots writes the bytes of a call for each part.
+void expect_snapshots_as_parts(const LinearCaseSpec& spec) {
+  const auto error = verify::check_linear_on_every_target(
+      spec, [](verify::LinearCase& problem, const std::string& /*target*/) -> std::optional<std::string> {
+        linear_attention_forward(problem.outputs(), problem.forward_inputs(), problem.options());
+        const std::vector<std::uint8_t> whole = problem.output_bytes();
+        problem.poison_outputs();
+        forward_by_parts(problem.outputs(), problem.forward_inputs(), problem.options());
+        if (problem.output_bytes() == whole) return std::nullopt;
+        return "a call with snapshots differs from a call for each part: " + describe(problem.spec());
+      });
+  EXPECT_EQ(error.value_or(""), "");
+}
+
+TEST(LinearSnapshots, PackedBatch_EachRuleAndDecay_IsBitwiseIdenticalToACallForEachPart) {
+  std::uint64_t seed = 1;
+  for (const DType dtype : kDTypes) {
+    for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
+      for (const DecayInput decay : {DecayInput::headwise, DecayInput::per_feature}) {
+        for (const DType snapshots : {DType::f32, DType::f64}) {
+          LinearCaseSpec spec = packed_spec({70, 1, 0, 129, 5});
+          spec.dtype = dtype;
+          spec.decay = decay;
+          spec = of_rule(spec, rule);
+          spec.Hq = spec.Hv = 4;
+          spec.Hk = 2;
+          spec.threads = 2;
+          spec.snapshots = {.dtype = snapshots, .lengths = DType::i32, .count = 4};
+          spec.seed = seed++;
+          expect_snapshots_as_parts(spec);
+        }
+      }
+    }
+  }
+}
+
+TEST(LinearSnapshots, SharedHeadsLayoutsAndStates_AreBitwiseIdenticalToACallForEachPart) {
+  std::uint64_t seed = 1;
+  for (const DType dtype : kDTypes) {
+    for (const auto& [Hq, Hk, Hv] : {std::array{4, 1, 2}, {1, 1, 4}, {2, 2, 6}}) {
+      for (const DType state : {DType::none, DType::f32, DType::f64}) {
+        for (int layout = 0; layout < 6; ++layout) {
+          LinearCaseSpec spec = gated_delta_spec(67, 16, 32);
+          spec.B = 2;
+          spec.Hq = Hq;
+          spec.Hk = Hk;
+          spec.Hv = Hv;
+          spec.dtype = dtype;
+          spec.layout = static_cast<verify::Layout>(layout);
+          spec.state = state;
+          spec.in_place = state == DType::f64;
+          spec.new_state = layout == 0 ? DType::none : DType::f32;
+          spec.threads = 3;
+          spec.snapshots = {.dtype = layout % 2 == 0 ? DType::f32 : DType::f64, .count = 5, .shared = layout == 3};
+          spec.seed = seed++;
+          expect_snapshots_as_parts(spec);
+        }
+      }
+    }
+  }
+}
+
+/// Without tokens every snapshot is S_0, or 0 without it.
+TEST(LinearSnapshots, ZeroTokens_AnyState_AreThatState) {
+  for (const DType state : {DType::none, DType::f32}) {
+    LinearCaseSpec spec = gated_delta_spec(0, 9, 6);
+    spec.B = 2;
+    spec.state = state;
+    spec.snapshots = {.dtype = DType::f32, .count = 2};
+    expect_snapshots_as_parts(spec);
+    verify::LinearCase problem(spec);
+    linear_attention_forward(problem.outputs(), problem.forward_inputs(), problem.options());
+    const Owned zeros = [&spec] {
+      Owned all(DType::f32, {2, 1, spec.D, spec.Dv});
+      std::fill(all.bytes.begin(), all.bytes.end(), 0);
+      return all;
+    }();
+    for (std::int64_t m = 0; m < 4; ++m) {
+      expect_equal(part(state == DType::none ? zeros.view : problem.inputs().state, 0, m / 2, m / 2 + 1),
+                   part(problem.outputs().snapshots, 0, m, m + 1), "snapshot");
+    }
+  }
+}
+
+TEST(LinearSnapshots, AfterEveryToken_AreBitwiseTheStatesOfADecoder) {
+  constexpr std::int64_t kTokens = 20;
+  std::vector<std::int64_t> every(kTokens);
+  std::iota(every.begin(), every.end(), 1);
+  for (const DType dtype : kDTypes) {
+    LinearCaseSpec spec = gated_delta_spec(kTokens, 40, 48);
+    spec.Hq = spec.Hv = 4;
+    spec.Hk = 2;
+    spec.dtype = dtype;
+    spec.state = spec.new_state = dtype == DType::f64 ? DType::f64 : DType::f32;
+    verify::LinearCase problem(spec);
+    SplitCalls(every).kernels().forward(problem.outputs(), problem.inputs(), problem.options());
+    const std::vector<std::uint8_t> decoded = problem.output_bytes();
+    problem.poison_outputs();
+    const Owned snapshots(spec.state, {kTokens, spec.Hv, spec.D, spec.Dv});
+    LinearAttentionInputs in = problem.inputs();
+    in.snapshot_lengths = make_view(static_cast<const std::int64_t*>(every.data()), {1, 1, 1, kTokens});
+    LinearAttentionOutputs out = problem.outputs();
+    out.snapshots = snapshots.view;
+    linear_attention_forward(out, in, problem.options());
+    EXPECT_EQ(problem.output_bytes(), decoded) << describe(spec);
+    expect_equal(out.state, part(out.snapshots, 0, kTokens - 1, kTokens), "last snapshot");
+  }
+}
+
+TEST(LinearSnapshots, BackwardPassAndStatistics_GivenLengths_RefuseThem) {
+  LinearCaseSpec spec = gated_delta_spec(5, 4, 4);
+  spec.snapshots.dtype = DType::f32;
+  const verify::LinearCase problem(spec);
+  const LinearAttentionInputs in = problem.forward_inputs();
+  const std::vector<std::int64_t> query{0};
+  const auto expect_refused = [](const std::string& function, const std::function<void()>& call) {
+    try {
+      call();
+      ADD_FAILURE() << function << " takes snapshot_lengths";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.what(), function +
+                                  ": snapshot_lengths is given, but only the forward pass writes snapshots: leave it "
+                                  "out");
+    }
+  };
+  expect_refused("linear_attention_backward", [&] { linear_attention_backward({}, in, problem.incoming(), {}); });
+  expect_refused("linear_attention_statistics", [&] { linear_attention_statistics({}, in, {}); });
+  expect_refused("linear_attention_weights",
+                 [&] { linear_attention_weights({}, in, make_vector_view(query.data(), 1), {}); });
 }
 
 }  // namespace

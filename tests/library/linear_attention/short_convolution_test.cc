@@ -327,6 +327,44 @@ TEST_P(ShortConvolution, SequenceInParts_StateInPlace_HasTheBitsOfOneCall) {
   }
 }
 
+TEST_P(ShortConvolution, Snapshots_StateInPlace_HaveTheBitsOfStatesBetweenParts) {
+  for (const Layout layout : {Layout::btc, Layout::bct}) {
+    for (const std::int64_t K : {2, 4, 8}) {
+      Spec s = full_spec(GetParam());
+      s.T = 150;
+      s.C = 37;
+      s.K = K;
+      s.x = s.y = layout;
+      Problem p(s);
+      const std::vector<std::int64_t> lengths{0, 1, 1, K, 64, s.T};
+      const auto M = static_cast<std::int64_t>(lengths.size());
+      PlacedTensor state(GetParam(), p.state.view().shape), step(GetParam(), p.state.view().shape);
+      PlacedTensor snapshots(GetParam(), {M, 1, K - 1, s.C}, strides_of(Layout::spread, {M, 1, K - 1, s.C}));
+      on_every_target([&] {
+        p.forward();
+        const auto y = p.y.bits(), last = p.new_state.bits();
+        for (PlacedTensor* copy : {&state, &step}) copy->fill([&](auto... at) { return load(p.state.view(), at...); });
+        snapshots.poison();
+        ShortConvolutionInputs in = p.inputs();
+        in.state = state.view();
+        in.snapshot_lengths = make_view(lengths.data(), {1, 1, 1, M});
+        short_convolution_forward({p.y.view(), state.view(), snapshots.view()}, in, p.options());
+        EXPECT_TRUE(p.y.bits() == y && state.bits() == last) << describe(s);
+        EXPECT_FALSE(snapshots.spilled() || state.spilled());
+        const std::vector<std::uint8_t> found = snapshots.bits();
+        std::int64_t from = 0;
+        for (std::int64_t m = 0; m < M; from = lengths[m++]) {
+          run_part(p, from, lengths[m], step.view());
+          const std::vector<std::uint8_t> expected = step.bits();
+          EXPECT_TRUE(std::equal(expected.begin(), expected.end(),
+                                 found.begin() + m * static_cast<std::int64_t>(expected.size())))
+              << describe(s) << " snapshot " << m;
+        }
+      });
+    }
+  }
+}
+
 TEST(ShortConvolution, PackedBatch_EachSequence_HasTheBitsOfACallByItself) {
   Spec s = full_spec(DType::bf16);
   s.lengths = {3, 0, 70, 1, 40, 0};
@@ -447,6 +485,15 @@ struct Arguments {
   ShortConvolutionIncoming incoming{p.dy.view(), p.new_dstate.view()};
   ShortConvolutionGradients gradients{p.dx.view(), p.dweight.view(), p.dbias.view(), p.dstate.view()};
   ShortConvolutionOptions options;
+  std::vector<std::int64_t> entries{1, 3, 2, 5};
+  PlacedTensor snapshots;
+
+  ConstTensorView lengths() const { return make_view(static_cast<const std::int64_t*>(entries.data()), {1, 1, 2, 2}); }
+  void write_snapshots(DType dtype, std::int64_t rows) {
+    snapshots = {dtype, {rows, 1, 3, 2}};
+    inputs.snapshot_lengths = lengths();
+    outputs.snapshots = snapshots.view();
+  }
 
   void expect_forward_refused(const std::string& said) {
     const auto before = p.y.bits(), state = p.new_state.bits();
@@ -510,6 +557,18 @@ TEST(ShortConvolution, ForwardArguments_ThatDoNotFit_AreRefusedByName) {
         a.inputs.x.strides = a.outputs.y.strides = {8, 8, 2, 1};
       },
       "cu_seqlens is given but x has shape (2,1,4,2): B is 2 but must be 1");
+  expect_forward_error([](A& a) { a.inputs.snapshot_lengths = a.lengths(); },
+                       "snapshot_lengths is given but snapshots is absent: give both or neither");
+  expect_forward_error([](A& a) { a.write_snapshots(DType::bf16, 3); },
+                       "snapshots has shape (3,1,3,2) but (N*M,1,K-1,C) is (4,1,3,2)");
+  expect_forward_error([](A& a) { a.write_snapshots(DType::f64, 4); },
+                       "snapshots has dtype f64 but must be bf16 or f32");
+  expect_forward_error(
+      [](A& a) {
+        a.write_snapshots(DType::bf16, 4);
+        a.entries[3] = 6;
+      },
+      "snapshot_lengths[1,1] is 6 but must be 2 to 5: rows do not decrease, and sequence 1 has 5 tokens");
 }
 
 TEST(ShortConvolution, Outputs_ThatOverlap_AreRefused) {
@@ -551,6 +610,8 @@ TEST(ShortConvolution, BackwardArguments_ThatDoNotFit_AreRefusedByName) {
   expect_backward_error([](A& a) { a.gradients.dstate = a.p.state.view(); },
                         "gradients.dstate overlaps inputs.state in memory");
   expect_backward_error([](A& a) { a.gradients.dx = a.p.dy.view(); }, "dx overlaps dy in memory");
+  expect_backward_error([](A& a) { a.inputs.snapshot_lengths = a.lengths(); },
+                        "snapshot_lengths is given, but only the forward pass writes snapshots: leave it out");
 }
 
 }  // namespace

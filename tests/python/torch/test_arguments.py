@@ -63,6 +63,7 @@ def linear_tensors():
         "beta": torch.rand(B, H, T, 1),
         "state": torch.randn(B, H, D, D),
         "cu_seqlens": begins(),
+        "snapshot_lengths": torch.tensor([[0, T]]),
     }
 
 
@@ -73,6 +74,7 @@ def convolution_tensors():
         "bias": torch.randn(C),
         "state": torch.randn(B, K - 1, C),
         "cu_seqlens": begins(),
+        "snapshot_lengths": torch.tensor([[0, T]]),
     }
 
 

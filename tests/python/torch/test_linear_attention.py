@@ -94,11 +94,59 @@ def test_operation_gradcheck_passes(rule):
 
 
 @pytest.mark.parametrize("keep_state", [False, True])
-def test_operation_opcheck_passes(keep_state):
+@pytest.mark.parametrize("lengths", [None, [[0, 2, 4]]])
+def test_operation_opcheck_passes(keep_state, lengths):
     tensors = problem("gated_delta", tokens=4)
-    arguments = tuple(tensors[name] for name in ("q", "k", "v", "decay", "beta", "state"))
-    results = torch.library.opcheck(torch.ops.headgate.linear_attention.default, arguments, {"keep_state": keep_state})
+    arguments = {name: tensors[name] for name in ("q", "k", "v", "decay", "beta", "state")}
+    if lengths is not None:
+        arguments = {name: x.detach() for name, x in arguments.items()} | {"snapshot_lengths": torch.tensor(lengths)}
+    arguments["keep_state"] = keep_state
+    results = torch.library.opcheck(torch.ops.headgate.linear_attention.default, (), arguments)
     assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_snapshots_are_the_states_of_calls_that_end_there(compiles, dtype):
+    tensors = {name: x.detach().to(dtype) for name, x in problem("gated_delta", tokens=70).items()}
+    tensors["state"] = tensors["state"].to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+    def run(lengths):
+        return ht.linear_attention(**tensors, return_state=True, snapshot_lengths=lengths)
+
+    call = torch.compile(run, backend="aot_eager", fullgraph=True) if compiles else run
+    y, state, snapshots = call([0, 33, 70])
+    assert y.shape == tensors["v"].shape and snapshots.shape == (6, 4, 5, 7) and snapshots.dtype == state.dtype
+    each = snapshots.reshape(2, 3, 4, 5, 7)
+    assert torch.equal(each[:, 0], tensors["state"]) and torch.equal(each[:, 2], state)
+    before, parts = tensors.pop("state"), []
+    for m, tokens in enumerate((slice(0, 33), slice(33, 70))):
+        part = {name: x[:, :, tokens] for name, x in tensors.items()}
+        y_part, before = ht.linear_attention(**part, state=before, return_state=True)
+        assert torch.equal(each[:, m + 1], before)
+        parts.append(y_part)
+    assert torch.equal(torch.cat(parts, 2), y)
+    rows = torch.tensor([[5, 5], [0, 70]], dtype=torch.int32)
+    _, alone = ht.linear_attention(**tensors, snapshot_lengths=rows)
+    assert torch.equal(alone[0], alone[1]) and not alone[2].any()
+
+
+def test_snapshots_with_gradients_are_refused():
+    tensors = problem("gated_delta", tokens=4)
+    with pytest.raises(ValueError, match=r"^linear_attention: with snapshot_lengths there are no gradients: .*no_grad"):
+        ht.linear_attention(**tensors, snapshot_lengths=[2])
+    with torch.no_grad():
+        y, snapshots = ht.linear_attention(**tensors, snapshot_lengths=[2])
+    assert snapshots.shape == (2, 4, 5, 7) and not snapshots.requires_grad and not y.requires_grad
+    detached = {name: x.detach() for name, x in tensors.items()}
+    assert torch.equal(ht.linear_attention(**detached, snapshot_lengths=[2])[1], snapshots)
+    with pytest.raises(ValueError, match=r"snapshot_lengths\[0,1\] is 1 but must be 2 to 4") as error:
+        ht.linear_attention(**detached, snapshot_lengths=[2, 1])
+    assert "\n" not in str(error.value)
+    with pytest.raises(
+        TypeError, match="snapshot_lengths is a list with a float but must be a tensor or a list of int"
+    ):
+        ht.linear_attention(**detached, snapshot_lengths=[1.5])
 
 
 def test_compiled_function_equals_the_eager_one():

@@ -74,10 +74,41 @@ def test_operation_gradcheck_passes():
 
 @pytest.mark.parametrize("keep_state", [False, True])
 @pytest.mark.parametrize("with_state", [False, True])
-def test_operation_opcheck_passes(keep_state, with_state):
-    arguments = tuple(problem(tokens=4, state=with_state).values())
-    results = torch.library.opcheck(torch.ops.headgate.short_convolution.default, arguments, {"keep_state": keep_state})
+@pytest.mark.parametrize("lengths", [None, [[0, 2, 4]]])
+def test_operation_opcheck_passes(keep_state, with_state, lengths):
+    arguments = problem(tokens=4, state=with_state)
+    if lengths is not None:
+        arguments = {name: x.detach() for name, x in arguments.items()} | {"snapshot_lengths": torch.tensor(lengths)}
+    arguments["keep_state"] = keep_state
+    results = torch.library.opcheck(torch.ops.headgate.short_convolution.default, (), arguments)
     assert set(results.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_snapshots_are_the_rows_before_each_token(compiles):
+    tensors = {name: x.detach() for name, x in problem().items()}
+
+    def run(lengths):
+        return ht.short_convolution(**tensors, return_state=True, snapshot_lengths=lengths)
+
+    call = torch.compile(run, backend="aot_eager", fullgraph=True) if compiles else run
+    y, state, snapshots = call([0, 2, 9])
+    assert torch.equal(y, ht.short_convolution(**tensors)) and snapshots.shape == (6, 3, 5)
+    rows = torch.cat([tensors["state"], tensors["x"]], 1)
+    for n, m, first in ((n, m, first) for n in range(2) for m, first in enumerate((0, 2, 9))):
+        assert torch.equal(snapshots[3 * n + m], rows[n, first : first + 3])
+    assert torch.equal(snapshots[2::3], state)
+
+
+def test_snapshots_with_gradients_are_refused():
+    tensors = problem()
+    with pytest.raises(
+        ValueError, match=r"^short_convolution: with snapshot_lengths there are no gradients: .*no_grad"
+    ):
+        ht.short_convolution(**tensors, snapshot_lengths=[2])
+    with torch.no_grad():
+        _, snapshots = ht.short_convolution(**tensors, snapshot_lengths=[2])
+    assert not snapshots.requires_grad
 
 
 def test_compiled_function_equals_the_eager_one():

@@ -18,12 +18,16 @@ from headgate.torch.flex import flex_attention
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(headgate.__file__).parent
+LINEAR = {"q", "k", "v", "decay", "beta"}
 # The keywords of each function for type checkers, and those of its arguments that have parameters of their own.
 DICTIONARIES = {
     "AttentionArguments": (headgate.torch.gated_attention, {"q", "k", "v", "gate", "return_lse", "return_max_logit"}),
     "RingArguments": (headgate.torch.ring_attention, {"q", "k", "v", "gate", "group", "sharding", "return_lse"}),
-    "LinearArguments": (headgate.torch.linear_attention, {"q", "k", "v", "decay", "beta", "return_state"}),
-    "ConvolutionArguments": (headgate.torch.short_convolution, {"x", "weight", "bias", "return_state"}),
+    "LinearArguments": (headgate.torch.linear_attention, {*LINEAR, "return_state", "snapshot_lengths"}),
+    "ConvolutionArguments": (
+        headgate.torch.short_convolution,
+        {"x", "weight", "bias", "return_state", "snapshot_lengths"},
+    ),
     "NormArguments": (headgate.torch.gated_norm, {"x", "weight", "gate"}),
     "AddedArguments": (
         headgate.torch.scaled_dot_product_attention,
@@ -43,6 +47,7 @@ headgate.attention(q, k, v, causality="causal", layout="bthd", gate_fn="silu")
 y: torch.Tensor = gated_attention(q, k, v, q, causality="causal", window_left=2, gate_fn="sigmoid2", gate_op="add")
 y, lse = gated_attention(q, k, v, causality="none", return_lse=True)
 y, state = linear_attention(q, k, v, rule="gated", return_state=True)
+y, state, snapshots = linear_attention(q, k, v, return_state=True, snapshot_lengths=[1, 2])
 scaled_dot_product_attention(q, k, v, is_causal=True, precision="native16")
 GatedAttention(16, 2, gate_site="g2", gate_grain="headwise", gate_layout="separate", qk_norm="none")
 GatedDeltaNet(16, 2, weight_layout="kimi_linear")

@@ -34,6 +34,7 @@ VALUES = {
     "gate_threshold": lambda: 0.1,
     "dropout": lambda: 0.1,
     "dropout_seed": lambda: 1,
+    "snapshot_lengths": lambda: [1, 2],
     "threads": lambda: 2,
     "target": lambda: "avx3",
     "backend": lambda: "cpu",

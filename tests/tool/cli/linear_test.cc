@@ -238,6 +238,31 @@ TEST_F(LinearTest, PackedBatch_HasAStateForEachSequence) {
   refuse({"--cu-seqlens", in("bounds"), "--out-state", out("s.npy")}, "bounds.npy: cu_seqlens has shape (1,1,1,0)");
 }
 
+TEST_F(LinearTest, Snapshots_HaveTheBitsOfTheLibrary) {
+  const std::vector<std::int32_t> lengths{0, 2, 3, kT};
+  const auto lengths_view = make_view(lengths.data(), {1, 1, kB, 2});
+  write_npy(in("lengths"), lengths_view, 2);
+  run({"--decay", in("g"), "--state", in("s"), "--snapshot-lengths", in("lengths"), "--out-snapshots", out("sn.npy"),
+       "--stats", out("stats")});
+  const io::Array y = io::make_array(DType::f32, {kB, kHq, kT, kDv});
+  const io::Array snapshots = io::make_array(DType::f32, {kB * 2, kHv, kD, kDv});
+  const LinearAttentionInputs inputs{.q = view("q"),
+                                     .k = view("k"),
+                                     .v = view("v"),
+                                     .decay = view("g"),
+                                     .state = view("s"),
+                                     .snapshot_lengths = lengths_view};
+  linear_attention_forward({.y = view_of(y), .snapshots = view_of(snapshots)}, inputs);
+  expect_file("y.npy", y);
+  expect_file("sn.npy", snapshots);
+  EXPECT_TRUE(fs::exists(out("stats") + "/reach.npy"));
+  refuse({"--snapshot-lengths", in("lengths"), "--out-snapshots", out("sn.npy"), "--grad-out", in("dy"), "--grad-dir",
+          out("g")},
+         "lengths.npy: snapshot_lengths is given, but only the forward pass writes snapshots: leave it out");
+  refuse({"--snapshot-lengths", in("lengths")}, "lengths.npy: snapshot_lengths is given but snapshots is absent");
+  refuse({"--out-snapshots", out("sn.npy")}, "--out-snapshots requires --snapshot-lengths");
+}
+
 /// Files of all figures but the means over queries, and of the weights of chosen queries.
 TEST_F(LinearTest, Figures_StatsAndWeights_HaveTheBitsOfTheLibrary) {
   run({"--decay", in("g"), "--beta", in("beta"), "--state", in("s"), "--l2-norm", "0.0001", "--stats", out("stats"),

@@ -59,11 +59,27 @@ class LinearForwardWorker {
         readers_(p.readers()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
 
-  /// Computes the column blocks task.first … task.end of a state, and of y, for all tokens of the sequence.
+  /// Computes the column blocks task.first … task.end of a state, and of y, for all tokens of the sequence. Snapshots
+  /// divide the tokens into parts, each of which continues from the snapshot before it.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
-    const HeadRows<const void> before(p_.inputs.state, s.n, task.h);
-    const HeadRows<void> behind(p_.outputs.state, s.n, task.h);
+    HeadRows<const void> before(p_.inputs.state, s.n, task.h);
+    std::int64_t from = 0;
+    for (std::int64_t m = 0; m < p_.snapshots() && !cancellation.requested(m, kChunk); ++m) {
+      const std::int64_t to = snapshot_length(p_.inputs.snapshot_lengths, s.n, m);
+      const HeadRows<void> snapshot(p_.outputs.snapshots, s.n * p_.snapshots() + m, task.h);
+      run_part(task, {s.n, s.b, s.t0 + from, to - from}, before, snapshot, cancellation);
+      before = snapshot;
+      from = to;
+    }
+    run_part(task, {s.n, s.b, s.t0 + from, s.T - from}, before, {p_.outputs.state, s.n, task.h}, cancellation);
+  }
+
+ private:
+  /// Computes the column blocks for the tokens of `s`, from the state `before` to the state `behind`.
+  void run_part(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
+                const HeadRows<void>& behind, Cancellation& cancellation) {
+    if (s.T == 0 && !behind.present()) return;
     if (s.T == 1 && readers_ == 1 && DecodeStep<T>::takes(p_.Dv, before)) return step(task, s, before, behind);
     for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                          HWY_ATTR { load_block(block, before, columns); });
@@ -74,7 +90,6 @@ class LinearForwardWorker {
                          HWY_ATTR { store_block(behind, block, columns); });
   }
 
- private:
   /// Calls for_state_blocks() with the blocks of a task.
   template <class Visit>
   HWY_INLINE void for_blocks(const StateTask& task, const Visit& visit) {

@@ -98,20 +98,29 @@ class ConvolutionWorker {
     });
   }
 
-  /// Writes the new state of one sequence and block of channels. The new state may be the old one, updated in place:
-  /// each old row is read before it is overwritten.
-  void write_state(std::int64_t n, std::int64_t channel_block) const {
+  /// Writes the snapshots and then the new state of one sequence and block of channels. The new state may be the old
+  /// one, updated in place: each old row is read before it is overwritten.
+  void write_states(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
+    for (std::int64_t m = 0; m < p_.snapshots(); ++m) {
+      const std::int64_t length = snapshot_length(p_.inputs.snapshot_lengths, n, m);
+      write_state({p_.outputs.snapshots, n * p_.snapshots() + m, 0}, sequence, length, channel_block);
+    }
+    if (p_.outputs.state.present()) write_state({p_.outputs.state, n, 0}, sequence, sequence.T, channel_block);
+  }
+
+ private:
+  /// Writes the state after `length` tokens of a sequence: the K−1 rows before the next token.
+  void write_state(const HeadRows<void>& to, const ConvolutionRange& sequence, std::int64_t length,
+                   std::int64_t channel_block) const {
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
-    const HeadRows<void> to(p_.outputs.state, n, 0);
     const std::int64_t first = plan_.first_channel(channel_block), cols = plan_.channels(channel_block);
     for (std::int64_t i = 0; i < p_.K - 1; ++i) {
-      reader.load_rows(scratch_.state.data, 0, sequence.T - (p_.K - 1) + i, 1, first, cols, cols);
+      reader.load_rows(scratch_.state.data, 0, length - (p_.K - 1) + i, 1, first, cols, cols);
       store_row(to, scratch_.state.data, i, first, cols);
     }
   }
 
- private:
   void run_rows(const ConvolutionRange& range) const {
     const SequenceReader reader(p_.inputs.x, p_.inputs.state, range);
     for (std::int64_t t = range.begin; t < range.end; t += kStripRows) {
@@ -210,18 +219,18 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
                                                 : lies_in_vectors<T>(p, along) ? kWideTasks
                                                                                : kBufferedTasks);
   const std::int64_t tasks = plan.tasks();
-  const std::int64_t states = p.outputs.state.present() ? p.N * plan.channel_blocks : 0;
+  const std::int64_t states = p.states() > 0 ? p.N * plan.channel_blocks : 0;
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     ConvolutionWorker<T> worker(plan, *shared, team.thread());
-    // in_turn() waits for all threads, so the old states have been read before write_state() overwrites them.
+    // in_turn() waits for all threads, so the old states have been read before write_states() overwrites them.
     team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
     });
     team.in_parts(states, [&](std::int64_t n) {
-      if (!cancellation.requested()) worker.write_state(n / plan.channel_blocks, n % plan.channel_blocks);
+      if (!cancellation.requested()) worker.write_states(n / plan.channel_blocks, n % plan.channel_blocks);
     });
   });
   cancellation.throw_if_seen();
