@@ -18,8 +18,8 @@
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Binds results that consist of several arrays. A result is a Python class with one attribute for each row of a table.
-// Attributes without an array are None.
+// Binds results that consist of several arrays. A result is a Python class with one attribute for each row of the table
+// of its arrays, for example kStatisticsOutputs. Attributes without an array are None.
 
 namespace headgate::python {
 

@@ -22,6 +22,6 @@ GATE_FUNCTIONS = {
 
 
 def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Returns whether to save the output before the gate for the backward pass. Without it, gradients of these gates
-    cannot be computed, or are inaccurate."""
+    """Returns whether the backward pass needs the saved output before the gate. It does if the gate is added, or if
+    gate_fn can be 0: that output cannot be computed from y then."""
     return gate_fn in GATE_FUNCTIONS and (gate_op == "add" or GATE_FUNCTIONS[gate_fn].has_zero)

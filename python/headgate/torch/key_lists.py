@@ -22,7 +22,8 @@ class KeyLists(NamedTuple):
     keys: int  # number of keys S that the entries may name
 
     def rules(self, keys: int, kv_heads: int) -> dict[str, Any]:
-        """Returns the lists as arguments of gated_attention, for the first `keys` keys. G must divide `kv_heads`."""
+        """Returns `entries` and `block` as arguments of gated_attention, for the first `keys` keys and `kv_heads`
+        key/value heads, of which G is a divisor."""
         entries = self.entries
         if entries.shape[1] not in (1, kv_heads):
             entries = entries.repeat_interleave(kv_heads // entries.shape[1], dim=1)

@@ -149,7 +149,7 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
     model.__class__ = kind
-    # Drops the renaming of the old matrix name. Otherwise save_pretrained would write the old name.
+    # Removes the rule that renames OLD_MATRIX to MATRIX. save_pretrained would apply it in reverse.
     kept = [c for c in model._weight_conversions if not any(MATRIX in target for target in c.target_patterns)]
     model._weight_conversions = kept
     missing = sorted(set(gate_parameters(model)) & set(found["missing_keys"]))

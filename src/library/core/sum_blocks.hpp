@@ -19,8 +19,8 @@ inline constexpr std::int64_t kQueryTile = 96;
 inline constexpr std::int64_t kForwardKeys = 384;
 /// Number of keys in a block of the backward pass. Also the block length of dq, a sum over keys.
 inline constexpr std::int64_t kBackwardKeys = 192;
-/// Number of keys in a split: a forward pass of few queries divides the keys into splits. Also the block length of y, a
-/// sum over keys, in such a pass.
+/// Number of keys in a split. A forward pass of few queries divides the keys into splits. It first sums y over the keys
+/// of each split, then over the splits.
 inline constexpr std::int64_t kSplitKeys = 1024;
 inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
 /// Smallest number of splits of kLongSplitKeys 16-bit keys. Shorter sequences of such keys have splits of kSplitKeys.

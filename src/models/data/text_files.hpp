@@ -17,7 +17,7 @@ struct FileChoice {
   std::string run;
 };
 
-/// Lists the given training data that is skipped: files, directories, and a number of bytes.
+/// Lists the given files and directories that training skips, and counts the text bytes that it cannot encode.
 struct LeftOut {
   std::vector<std::string> not_text;     ///< files that are not UTF-8
   std::vector<std::string> runs;         ///< directories of runs, and the metrics file of a run in the given directory

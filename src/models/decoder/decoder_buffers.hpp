@@ -98,8 +98,8 @@ struct DecoderBuffers {
   View<T, 2> h_last;                   ///< (N,C) normed x_last
   View<T, 2> activation, dactivation;  ///< (N,F) act(gate) ∘ up; later holds its gradient
   View<Wide<T>, 2> logits;             ///< (logit_rows,V) logits of a chunk, later overwritten by their gradients
-  View<T, 2>
-      dlogits;  ///< (logit_rows,V) gradients of logits as matrix products read them: `logits` itself, or a bf16 copy
+  /// (logit_rows,V) gradients of the logits, in the type that matrix products take: `logits` itself, or a bf16 copy
+  View<T, 2> dlogits;
   View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
   View<Wide<T>, 2> dh;  ///< (N,C) gradient of h, the normed input of a mixer or MLP
   View<T, 2> dout;      ///< (N,C) gradient of an output before its norm, or a bf16 copy of dx

@@ -74,13 +74,13 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// Returns the pass over the whole batch, or over a part of full length.
+  /// Returns the pass over the whole batch or, if the sequence is cut into parts, over any part but a shorter last one.
   Pass<T>& main() { return main_; }
   const Pass<T>& main() const { return main_; }
   /// Returns the memory of the whole sequence, or null if sequences are not cut.
   SequenceMemory<T>* sequence() { return sequence_ ? &*sequence_ : nullptr; }
 
-  /// Calls visit(part) for each part of the sequence in order, or once for the whole batch if it is not cut.
+  /// Calls visit(part) for each part of the sequence in order. If sequences are not cut, calls it once, for the batch.
   template <class Visit>
   void each(const Visit& visit) {
     if (!sequence_) return visit(Part<T>{main_});

@@ -189,7 +189,7 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
 }
 
 /// Calls at(row, member) for every tensor that a layer can have, present or not. Calls at(row, appended_to(member)) for
-/// a tensor that extends a member.
+/// a tensor whose rows follow those of another tensor in the same member.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;

@@ -72,7 +72,8 @@ double squared_error(const View<const E, 1>& row, double largest) {
   return sum;
 }
 
-/// Rounds a tensor, one row(t) for each of a sequence's tokens. Without the first token, its scale does without it too.
+/// Returns the rounding errors of a tensor with one row(t) for each token of a sequence. `without_first` leaves row 0
+/// out of the errors and of the scale.
 template <class Row>
 Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
   const auto largest_of = [](const auto& numbers) {

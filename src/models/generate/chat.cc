@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Marks before and after the spelling of a special token in a message. They distinguish it from special tokens of the
-// template. Both are private-use code points, the same as in transformers' sanitize_control_tokens.
+// Private-use code points that enclose the spelling of a special token in a message, so that it is not taken for a
+// special token of the template. transformers' sanitize_control_tokens uses the same.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 

@@ -104,7 +104,7 @@ MappedFile::~MappedFile() {
 
 void MappedFile::check_whole() const {
   struct stat now {};
-  // A mapped file that was removed or replaced at its path is still whole.
+  // If the file was removed or replaced at its path, the mapping still holds all its bytes.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (now.st_size < size_) fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
 }

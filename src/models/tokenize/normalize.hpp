@@ -70,7 +70,8 @@ class Normalized {
   /// Replaces source[begin, end) by its entry in the table, if any, and replaces the spaces in the result.
   void map(std::size_t& same, std::size_t begin, std::size_t end, const NormalForm& form);
 
-  /// Returns the source bytes of the bytes `part` of the normal form. `changes` must be sorted by position.
+  /// Returns the bytes of the source that became bytes `part` of the normalized text. `changes` must be sorted by
+  /// position.
   template <class Changes>
   static Span source_of(const Changes& changes, Span part);
 

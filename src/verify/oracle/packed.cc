@@ -30,8 +30,8 @@ ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::in
   return view.present() ? narrow(view, dimension, begin, begin + size) : view;
 }
 
-/// Returns one sequence's part of a bias or mask. `one_row` is true if all queries share one row; this row is then
-/// kept.
+/// Returns the rows and columns of a bias or mask that belong to one sequence. If `one_row` is true, all queries share
+/// the only row, which is then returned for every sequence.
 ConstTensorView part_of_map(const ConstTensorView& map, const Place& at, bool one_row) {
   return part(one_row ? map : part(map, 2, at.q0, at.T), 3, at.k0, at.S);
 }

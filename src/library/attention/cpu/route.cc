@@ -187,7 +187,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the index of the first row of a route table whose kernel should compute the sequence.
+/// Returns the index of the first row of a route table that does not decline the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;

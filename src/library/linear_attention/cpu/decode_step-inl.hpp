@@ -35,7 +35,8 @@ struct DecodeToken {
 template <typename T>
 class DecodeStep {
  public:
-  static constexpr std::int64_t kVectors = 4;  ///< vectors per row of a tile; rows of S, u and y then fit 16 registers
+  static constexpr std::int64_t kVectors =
+      4;  ///< vectors per row of a tile: rows of the state, u and y fit 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
   /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer does not depend on the outputs

@@ -119,8 +119,8 @@ class OnlineSoftmax {
   // If keeps_largest() and s.near_maxima, kernels must also raise s.seen to the exponents that they compute.
   // Otherwise raise_maxima() finds the largest scores in memory.
 
-  /// Begins a key block. With `lazy`, keeps the running maxima if all rows of the strip have one.
-  /// A row that has seen no key takes its maximum from the block's first panel.
+  /// Begins a key block. With `lazy`, rows keep their running maximum while the block's scores are near it.
+  /// A row that has seen no key yet takes its maximum from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
     std::fill_n(s.largest, kLanes<T>, kHidden);

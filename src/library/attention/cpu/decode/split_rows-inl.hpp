@@ -143,7 +143,8 @@ class SplitRows {
     for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
   }
 
-  /// Returns the scales of the rows in the slots, in `buffer` (kMostKeys elements), zero-padded to whole vectors.
+  /// Writes the scales of the rows to `buffer` (kMostKeys elements) in the order of the slots, zero-padded to whole
+  /// vectors, and returns it.
   /// Returns null if rows have no scales.
   const T* scales(T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;

@@ -77,8 +77,8 @@ class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (number of planes, panels, keys + kMR, kNR) has room for the terms that several heads share. See
-  /// ScoreTermsPlan.
+  /// `planes` (number of planes, panels, keys + kMR, kNR) is memory for bias and masks that several heads share, packed
+  /// as ScoreTermsPlan describes.
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 

@@ -107,7 +107,7 @@ struct SmallBackwardScratch {
   /// dense rows of q and do for a tile of queries; q only if the kernel does not read it in place
   View<T, 2> query_rows, d_o;
   View<T, 2> queries_t, d_o_t;   ///< q, multiplied by scale · log2 e, and do of a panel of queries, transposed
-  View<T, 2> probabilities, ds;  ///< P, and ds multiplied by scale, (keys, queries of a tile)
+  View<T, 2> probabilities, ds;  ///< two matrices (keys, queries of a tile): P, and scale · ds
   View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
   View<T, 2> dq;                 ///< dq of the rows of one register tile
   View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse in units of log2(e), and its rounding error
