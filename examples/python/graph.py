@@ -72,8 +72,7 @@ class Classifier(nn.Module):
         self.head = nn.Sequential(nn.RMSNorm(options.dim), nn.Linear(options.dim, classes))
 
     def forward(self, nodes, generator, looks=None):
-        """Returns logits (B,classes). Appends the node's attention statistics in each layer to the list `looks`, if
-        given. The first key is the node itself."""
+        """Returns logits (B,classes). Appends attention statistics to the list `looks`; key 0 is the node itself."""
         near, filled = self.graph.around(nodes, self.neighbours, generator)
         wide, wide_filled = self.graph.around(near.flatten(), self.neighbours, generator)
         x = self.dropout(self.embedding(self.graph.pieces[wide.flatten()]).view(*wide.shape, -1))

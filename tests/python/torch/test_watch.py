@@ -151,8 +151,7 @@ def test_packed_rows_start_at_their_first_tokens(implementation):
     ours, expected = packed.scalars(), apart.scalars()
     assert ours.keys() == expected.keys()
     for key, value in expected.items():
-        if "int8_error" not in key or "per_token" in key:  # one scale is of all sequences in a call
-            assert ours[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
+        assert ours[key] == pytest.approx(value, rel=1e-5, abs=1e-6), key
 
 
 def test_decoding_with_a_cache_counts_new_queries_alone():

@@ -18,6 +18,7 @@ from headgate.torch.watch.figures import FIGURES
 
 T = 12
 INT8 = [figure.key for figure in FIGURES if "int8" in figure.key]
+WORDS = {"key": "keys", "value": "values", "activation": "hidden"}
 LARGEST = ["largest_key", "largest_value", "massive_activation"]
 
 
@@ -29,20 +30,23 @@ def parts_of(x, tokens, firsts):
     """{suffix: [(Σ‖x - x̂‖², Σ‖x‖²) of each head]} of x (B,H,T,D), whose tokens are the pairs (sequence, token)."""
     others = [token for token in tokens if token not in firsts]
 
+    def sequence_of(token):
+        return max((first for first in firsts if first[0] == token[0] and first <= token), default=None)
+
     def sums(h, counted, scaled):
         vectors = {(b, t): x[b, h, t].double() for b, t in tokens}
         error = square = 0.0
         for token in counted:
-            of = [token] if scaled is None else scaled
+            of = [token] if scaled is None else [x for x in scaled if sequence_of(x) == sequence_of(token)]
             scale = max(vectors[one].abs().max().item() for one in of) / 127
             error += (vectors[token] - rounded(vectors[token], scale)).square().sum().item()
             square += vectors[token].square().sum().item()
         return error, square
 
     cases = {
-        "": (tokens, tokens),
-        "_of_others": (others, tokens),
-        "_without_first": (others, others),
+        "_per_tensor": (tokens, tokens),
+        "_per_tensor_of_others": (others, tokens),
+        "_per_tensor_without_first": (others, others),
         "_per_token": (tokens, None),
         "_per_token_without_first": (others, None),
     }
@@ -61,7 +65,7 @@ def pooled(*calls):
 
 def assert_errors(row, word, expected):
     for suffix, (value, _) in expected.items():
-        assert row[f"{word}_int8_error{suffix}"] == pytest.approx(value, rel=1e-6), (word, suffix)
+        assert row[f"int8_{WORDS[word]}{suffix}"] == pytest.approx(value, rel=1e-6), (word, suffix)
 
 
 def place_of(x, tokens):
@@ -118,7 +122,7 @@ def assert_layers(seen, calls, tokens, firsts):
                 assert len(heads) == 4  # query heads: each has the figure of its key/value head
                 for suffix, (_, values) in expected.items():
                     wanted = [v for v in values for _ in range(2)]
-                    assert heads[f"{word}_int8_error{suffix}"].tolist() == pytest.approx(wanted, rel=1e-6)
+                    assert heads[f"int8_{WORDS[word]}{suffix}"].tolist() == pytest.approx(wanted, rel=1e-6)
                 for h in range(2):
                     of_head = place_of(x[:, h : h + 1], tokens)
                     found = heads.iloc[2 * h][[key, *(f"{key}_{what}" for what in ("sequence", "token", "channel"))]]
@@ -180,10 +184,10 @@ def test_massive_activation_of_first_token_costs_other_tokens_their_bits(llama):
             found.append(seen.scalars(by_layer=False))
     with_sink, without = found
     assert with_sink["massive_activation"] > 2500 and without["massive_activation"] < 100
-    key = "activation_int8_error"
+    key = "int8_hidden"
     # With a scale of 3000 / 127, entries below 12 become 0.
-    assert with_sink[f"{key}_of_others"] > 0.9 and with_sink[f"{key}_without_first"] < 0.05
-    assert without[f"{key}_of_others"] < 0.05
+    assert with_sink[f"{key}_per_tensor_of_others"] > 0.9 and with_sink[f"{key}_per_tensor_without_first"] < 0.05
+    assert without[f"{key}_per_tensor_of_others"] < 0.05
     assert with_sink[f"{key}_per_token_without_first"] < 0.03
 
 
@@ -262,13 +266,13 @@ def test_zeros_and_nan_have_no_error():
     row = watched(q, k, v, figures=INT8).layers[0]
     expected = pooled(parts_of(k[:, :1], [(0, t) for t in range(9)], {(0, 0)}))
     assert_errors(row, "key", expected)
-    assert all(row[key] is None for key in INT8 if key.startswith("value"))
-    assert not any(key.startswith("activation") for key in row)
+    assert all(row[key] is None for key in INT8 if "values" in key)
+    assert not any("hidden" in key for key in row)
 
 
 def test_calls_with_a_cache_leave_keys_of_earlier_tokens_out():
     q, k = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8)
-    assert "key_int8_error" not in watched(q[:, :, 8:], k, k).layers[0]
+    assert "int8_keys_per_tensor" not in watched(q[:, :, 8:], k, k).layers[0]
     with watch(Model(), INT8) as seen:
         seen.model(q, k, k)
         seen.model(q[:, :, 8:], k, k)

@@ -81,17 +81,16 @@ def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[
 def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..., Any]], Any]) -> list[Figure]:
     """Returns the errors of vectors that are rounded to int8. `reader` makes the `read` of a figure of what computes it
     from TokenVectors."""
-    key = f"{word}_int8_error"
-    one = f"‖x - x̂‖ / ‖x‖ of {of}, x̂ rounded to int8 with one scale, max abs(x) / 127 of the call"
+    one, each = f"int8_{word}_per_tensor", f"int8_{word}_per_token"
+    scale = "with one scale, max abs(x) / 127, for each sequence"
     rows: tuple[tuple[str, str, Callable[[TokenVectors], Any]], ...] = (
-        (key, one, lambda x: x.relative(x.errors, x.real)),
-        (f"{key}_of_others", f"{key} of the tokens but the first, with the scale of all tokens",
+        (one, f"‖x - x̂‖ / ‖x‖ of {of}, x̂ rounded to int8 {scale}", lambda x: x.relative(x.errors, x.real)),
+        (f"{one}_of_others", f"{one} of the tokens but the first, with the scale of all tokens",
          lambda x: x.relative(x.errors, x.but_first)),
-        (f"{key}_without_first", f"{key} of the tokens but the first, with the scale of these",
+        (f"{one}_without_first", f"{one} of the tokens but the first, with the scale of these",
          lambda x: x.relative(x.errors_without_first, x.but_first)),
-        (f"{key}_per_token", f"{key} with a scale for each token",
-         lambda x: x.relative(x.errors_per_token, x.real)),
-        (f"{key}_per_token_without_first", f"{key}_per_token of the tokens but the first",
+        (each, f"{one} with a scale for each token", lambda x: x.relative(x.errors_per_token, x.real)),
+        (f"{each}_without_first", f"{each} of the tokens but the first",
          lambda x: x.relative(x.errors_per_token, x.but_first)),
     )  # fmt: skip
     heads = source == "attention"
@@ -192,7 +191,7 @@ FIGURES = (
                 is_maximum=True,
                 by_default=False,
             ),
-            *_int8_figures(word, f"the {word}s x of a head", "attention", partial(_of_vectors, letter)),
+            *_int8_figures(f"{word}s", f"the {word}s x of a head", "attention", partial(_of_vectors, letter)),
         )
     ),
     Figure("gate_mean", "gate", "mean of the gate as applied, over tokens and features", read=lambda g: g),
@@ -265,7 +264,7 @@ FIGURES = (
         of_powers=True,
         by_default=False,
     ),
-    *_int8_figures("activation", "the residual stream x after the block", "block", lambda compute: compute),
+    *_int8_figures("hidden", "the residual stream x after the block", "block", lambda compute: compute),
 )
 BY_KEY = {figure.key: figure for figure in FIGURES}
 

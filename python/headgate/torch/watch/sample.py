@@ -123,18 +123,21 @@ class TokenVectors:
         return found
 
     def _errors(self, scaled: Tensor) -> Tensor:
-        """Returns the squared errors (B,H,T) of int8 with the scale of each head's `scaled` (b,T) tokens."""
-        largest = torch.where(scaled[:, None], self._largest, 0.0).amax((0, 2), keepdim=True)
-        return self._squared_distances(largest / 127)
+        """Returns the squared errors (B,H,T) of int8 with the scale of the `scaled` (b,T) tokens of each sequence and
+        head."""
+        sizes = torch.where(scaled[:, None], self._largest, 0.0)
+        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # counts the sequences of a row
+        largest = sizes.new_zeros(*sizes.shape[:2], sizes.shape[2] + 1).scatter_reduce(-1, sequence, sizes, "amax")
+        return self._squared_distances(largest.gather(-1, sequence) / 127)
 
     @cached_property
     def errors(self) -> Tensor:
-        """The squared errors (B,H,T) of int8 with one scale for each head, of all tokens."""
+        """The squared errors (B,H,T) of int8 with one scale for each sequence and head."""
         return self._errors(self.real)
 
     @cached_property
     def errors_without_first(self) -> Tensor:
-        """The squared errors (B,H,T) of int8 with one scale for each head, of the tokens but the first."""
+        """The squared errors (B,H,T) of int8 with one scale for each sequence and head, of its tokens but the first."""
         return self._errors(self.but_first)
 
     @cached_property

@@ -52,6 +52,12 @@ ROWS = (
     ),
     _watched("kurtosis", ANY, levels=BLOCK),
     _watched("kurtosis_without_first", ANY, levels=BLOCK),
+    *(
+        _watched(f"int8_{of}_{scale}{tokens}", layers, levels=BLOCK)
+        for of, layers in (("hidden", ANY), ("keys", ATTENTION), ("values", ATTENTION))
+        for scale in ("per_tensor", "per_token")
+        for tokens in ("", "_without_first")
+    ),
     _watched("gate_mean", ATTENTION, True),
     _watched("gate_below_0.1", ATTENTION, True),
     _watched("gate_below_0.01", ATTENTION, True),
