@@ -125,7 +125,7 @@ def test_log_of_a_loop_is_read_by_compare_and_runs(tmp_path):
     names = {"hidden_first_token": "hidden_first_token_share"}
     read = {names.get(key, key): [row[key] for row in rows] for key in rows[0]}
     ours = {"attention_entropy_of_keys", "mean_distance", "largest_logit", "largest_key", "largest_value"}
-    ours |= {key for key in BY_KEY if "int8" in key}
+    ours |= {key for key in BY_KEY if key.endswith("_of_others")}
     ours |= {f"first_token_{of}_norm_ratio" for of in ("query", "key", "value")}
     places = {"massive_activation_token", "massive_activation_channel"}
     assert read.keys() - ours == same.curves.keys() - places - {"first_token_value_norm_ratio"}
