@@ -15,8 +15,9 @@ import torch
 import transformers
 from torch import Tensor, nn
 from transformers import cache_utils
+from transformers.generation.configuration_utils import GenerationMode
 
-from .hub_functions import RulePass, pass_of
+from .hub_functions import RulePass, pass_of, record_passes
 
 
 class _Pass:
@@ -28,22 +29,22 @@ class _Pass:
         self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): the recurrent state before the pass; None for zeros
         self.rules: dict[int, RulePass | None] = {}  # None if Headgate did not compute the rule
 
-    def is_croppable(self) -> bool:
-        return all(rule is not None for rule in self.rules.values())
-
 
 class _Layer(cache_utils.LinearAttentionLayer):
     """Keeps the last pass, and the passes before it that hold the last `keep` tokens."""
 
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
         super().__init__(number_of_states=like.number_of_states)
+        record_passes()
         self.keep = keep
         self.record_past = True  # makes models hand the inputs of one token to update_conv_state, too
+        self.length = 0  # number of tokens of each sequence
         self.passes: list[_Pass] = []
         self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
 
     def _begin(self, T: int) -> _Pass:
         self.passes.append(_Pass(T))
+        self.length += T
         while sum(each.T for each in self.passes[1:]) >= max(self.keep, T):
             del self.passes[0]
         return self.passes[-1]
@@ -90,7 +91,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
                 self._set_columns(now, state_idx, torch.cat((self.tails[state_idx], state[..., -1:]), dim=-1))
 
     def reset(self) -> None:
-        self.passes, self.tails = [], {}
+        self.length, self.passes, self.tails = 0, [], {}
         for states in (self.conv_states, self.recurrent_states):
             states.update(dict.fromkeys(states))
         for flags in (self.is_conv_states_initialized, self.is_recurrent_states_initialized, self.has_previous_state):
@@ -103,21 +104,30 @@ class _Layer(cache_utils.LinearAttentionLayer):
         for state_idx, tail in self.tails.items():
             self.tails[state_idx] = tail.index_select(0, beam_idx)
 
+    def _can_shorten(self, each: _Pass) -> bool:
+        recurrent = [n for n, has_state in self.is_recurrent_states_initialized.items() if has_state]
+        return all(each.rules.get(n) is not None for n in recurrent)
+
     @property
     def is_croppable(self) -> bool:
-        return all(each.is_croppable() for each in self.passes)
+        return all(map(self._can_shorten, self.passes))
 
-    def croppable_tokens(self) -> int:
-        """Returns the largest number of tokens that crop() can remove."""
-        tokens = 0
+    def why_not(self, remove: int) -> str | None:
+        """Returns why crop() cannot remove so many tokens, or None if it can."""
         for each in reversed(self.passes):
-            if not each.is_croppable():
-                break
-            tokens += each.T
-        return tokens
+            if remove < each.T:
+                if remove == 0 or self._can_shorten(each):
+                    return None
+                return "other functions than Headgate's computed its last pass: register(), no compiling, no gradients"
+            remove -= each.T
+        if remove == 0:
+            return None
+        kept = sum(each.T for each in self.passes)
+        return f"it keeps the last {kept} tokens: give a larger keep, and crop before beams are reordered"
 
     def crop(self, tokens_to_remove: int) -> None:
         remove = -tokens_to_remove
+        self.length -= remove
         while remove > 0 and remove >= self.passes[-1].T:
             remove -= self.passes[-1].T
             self._undo(self.passes.pop())
@@ -155,13 +165,13 @@ class CroppableCache(transformers.DynamicCache):
 
     The cache stores, for each pass that `crop` may have to shorten or remove, and for each layer of linear attention:
     the state (B,Hv,D,Dv) before the pass, and the inputs of the delta rule. `crop` raises ValueError, and changes
-    nothing, if it cannot remove n tokens. It can remove only tokens whose states Headgate's functions computed.
-    Compiled models and packed rows use other functions.
+    nothing, if it cannot remove n tokens. It shortens a pass only if Headgate's functions computed it. They do not in
+    compiled models, for packed rows and with gradients.
     """
 
     def __init__(self, config: transformers.PreTrainedConfig, *, keep: int = 0):
-        if keep < 0:
-            raise ValueError(f"CroppableCache: keep is {keep} but must be at least 0")
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"CroppableCache: keep is {keep!r} but must be a whole number, at least 0")
         if not hasattr(cache_utils.LinearAttentionLayer, "activate_past_recording"):
             raise ImportError(
                 f"CroppableCache: transformers {transformers.__version__} cannot record the past of linear attention; "
@@ -174,40 +184,76 @@ class CroppableCache(transformers.DynamicCache):
             elif isinstance(layer, cache_utils.LinearAttentionCacheLayerMixin):
                 raise ValueError(f"CroppableCache: layer {n}, a {type(layer).__name__}, cannot be cropped")
 
+    def tokens(self) -> int:
+        """Returns the number of tokens of each sequence. After a failed pass, which leaves layers of different lengths,
+        this is the least of them."""
+        return min(map(_length_of, self.layers), default=0)
+
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last −tokens_to_remove tokens of each sequence."""
-        if tokens_to_remove > 0:
+        """Removes the last −tokens_to_remove of the tokens() of each sequence, and what a failed pass has left."""
+        left = self.tokens() + tokens_to_remove
+        if tokens_to_remove > 0 or left < 0:
             raise ValueError(
-                f"CroppableCache: tokens_to_remove is {tokens_to_remove} but must be -n, to remove n tokens"
+                f"CroppableCache: tokens_to_remove is {tokens_to_remove} but must be -n, to remove n of "
+                f"{self.tokens()} tokens"
             )
         for n, layer in enumerate(self.layers):
-            if isinstance(layer, _Layer) and layer.croppable_tokens() < -tokens_to_remove:
-                raise ValueError(
-                    f"CroppableCache: crop cannot remove {-tokens_to_remove} tokens: layer {n} has kept "
-                    f"{layer.croppable_tokens()}; give a larger keep"
-                )
-        super().crop(tokens_to_remove)
+            reason = _why_not(layer, _length_of(layer) - left)
+            if reason is not None:
+                raise ValueError(f"CroppableCache: crop cannot remove {-tokens_to_remove} tokens: layer {n}: {reason}")
+        for layer in self.layers:
+            remove = _length_of(layer) - left
+            if remove > 0 or getattr(layer, "record_past", False):
+                layer.crop(-remove)
+
+
+def _length_of(layer: Any) -> int:
+    return layer.length if isinstance(layer, _Layer) else int(layer.get_seq_length())
+
+
+def _why_not(layer: Any, remove: int) -> str | None:
+    """Returns why a layer's crop() cannot remove so many tokens, or None if it can."""
+    if isinstance(layer, _Layer):
+        return layer.why_not(remove)
+    window = getattr(layer, "sliding_window", None)
+    if remove > 0 and window is not None and not layer.record_past and layer.get_seq_length() >= window:
+        return "its window has dropped keys: call activate_past_recording() before the tokens are read"
+    return None
 
 
 @contextlib.contextmanager
 def assisted_generation(model: nn.Module) -> Iterator[None]:
     """Lets `model.generate` check draft tokens of linear-attention models, which transformers refuses without it.
 
-    Within it, `prompt_lookup_num_tokens` and `assistant_model` work, and `generate` uses a CroppableCache unless it is
-    given a cache. Greedy generation gives the tokens that it gives without drafts, up to rounding.
+    Within it, `prompt_lookup_num_tokens` and `assistant_model` work. Greedy generation gives the tokens that it gives
+    without drafts, up to rounding. With drafts, `generate` uses a CroppableCache. It raises ValueError for another
+    cache, and for one that holds tokens: transformers would read those tokens twice.
     """
     prepare = model._prepare_cache_for_generation
 
-    def prepared(generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
-        if model_kwargs.get("past_key_values") is None and generation_config.cache_implementation in (None, "dynamic"):
-            if generation_config.use_cache is not False:
-                model_kwargs["past_key_values"] = CroppableCache(model.config.get_text_config(decoder=True))
-                return None
-        return prepare(generation_config, model_kwargs, *args, **kwargs)
+    def prepared(
+        generation_config: Any, model_kwargs: dict[str, Any], generation_mode: Any, *args: Any, **kw: Any
+    ) -> Any:
+        if generation_mode == GenerationMode.ASSISTED_GENERATION and generation_config.use_cache is not False:
+            cache, kind = model_kwargs.get("past_key_values"), generation_config.cache_implementation
+            if kind not in (None, "dynamic") or not (cache is None or isinstance(cache, CroppableCache)):
+                found = type(cache).__name__ if kind is None else f"of the implementation {kind!r}"
+                raise ValueError(f"assisted_generation: the cache is {found} but must be a CroppableCache, or left out")
+            if cache is None:
+                cache = model_kwargs["past_key_values"] = CroppableCache(model.config)
+            if cache.tokens() > 0:
+                raise ValueError(
+                    f"assisted_generation: past_key_values holds {cache.tokens()} tokens, which transformers would "
+                    "read again: give an empty CroppableCache, or leave it out"
+                )
+        return prepare(generation_config, model_kwargs, generation_mode, *args, **kw)
 
-    model._prepare_cache_for_generation = prepared
-    model._is_stateful = False
+    own = {"_prepare_cache_for_generation": prepared, "_is_stateful": False}
+    before = {name: model.__dict__[name] for name in own if name in model.__dict__}
+    model.__dict__.update(own)
     try:
         yield
     finally:
-        del model._prepare_cache_for_generation, model._is_stateful
+        for name in own:
+            model.__dict__.pop(name, None)
+        model.__dict__.update(before)

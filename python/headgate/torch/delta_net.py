@@ -36,16 +36,29 @@ class _Pass(NamedTuple):
     """What a forward pass over T tokens read. The states after fewer tokens are computed from it."""
 
     T: int
-    columns: list[
-        Tensor
-    ]  # (B,K−1+T,channels) of each part that is convolved: its state before the pass, and its inputs
-    rule: tuple[Tensor, ...]  # the inputs of the delta rule
-    state: Tensor | None  # (B,Hv,D,Dv), before the pass
+    columns: list[Tensor]
+    """(B,K−1+T,channels) of each part that is convolved: its state before the pass, and its inputs."""
+    rule: tuple[Tensor, ...]
+    """The inputs of the delta rule."""
+    state: Tensor | None
+    """(B,Hv,D,Dv), before the pass."""
+
+    def of_first(self, T: int) -> "_Pass":
+        """Returns the pass over the first T tokens alone."""
+        rows = self.columns[0].shape[1] - self.T
+        return _Pass(T, [x[:, : rows + T] for x in self.columns], tuple(x[:, :T] for x in self.rule), self.state)
+
+    def states(self) -> tuple[Tensor | None, list[Tensor | None]]:
+        """Returns the state and the convolution's states after the pass."""
+        state = self.state
+        if self.T > 0:
+            state = linear_attention(*self.rule, state=self.state, return_state=True, **_RULE)[1]
+        return state, [x[:, self.T :].clone() for x in self.columns]
 
 
 class DeltaNetCache:
     """Cache of one layer for inference without gradients: the last K − 1 inputs of the convolution and the state of
-    each head. Its size does not depend on the number of tokens.
+    each head. Without `keep`, its size does not depend on the number of tokens.
 
     Args:
         keep: how many of the last tokens truncate() can drop. Costs a state and the inputs of the delta rule for each
@@ -53,7 +66,8 @@ class DeltaNetCache:
     """
 
     def __init__(self, keep: int = 0) -> None:
-        require_number("keep", keep, 0)
+        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+            raise ValueError(f"DeltaNetCache: keep is {keep!r} but must be a whole number, at least 0")
         self.keep = keep
         self.convolution: list[Tensor | None] = []
         """The last K − 1 inputs of each convolution, (N,K−1,channels): one for q, k and v together, or one for each."""
@@ -63,33 +77,34 @@ class DeltaNetCache:
         """Number of tokens so far. For a packed batch, the total over its sequences."""
         self._passes: list[_Pass] = []
 
+    @torch.no_grad()
     def truncate(self, length: int) -> None:
         """Drops all tokens except the first `length`. The states are then bitwise those of passes that held these
         tokens alone. Raises ValueError without any effect unless `length` is 0 or drops at most the kept tokens."""
         kept = sum(each.T for each in self._passes)
-        if length != 0 and not self.length - kept <= length <= self.length:
+        least = self.length - kept
+        if (
+            isinstance(length, bool)
+            or not isinstance(length, int)
+            or not (length == 0 or least <= length <= self.length)
+        ):
             raise ValueError(
-                f"cache: cannot be cut to {length} tokens, it holds {self.length} and keeps the last {kept} for that: "
-                "give DeltaNetCache a larger keep"
+                f"cache: cannot be cut to {length!r} tokens, it holds {self.length} and keeps the last {kept} for that: "
+                "keep of DeltaNetCache says how many, packed batches are not kept"
             )
+        if length == self.length:
+            return
         if length == 0:
             self._passes, self.state, self.convolution, self.length = [], None, [], 0
-        while self.length > length:
-            last = self._passes.pop()
-            before, stays = self.length - last.T, max(length - self.length + last.T, 0)
-            rows = last.columns[0].shape[1] - last.T
-            if stays > 0:
-                last = _Pass(
-                    stays,
-                    [x[:, : rows + stays] for x in last.columns],
-                    tuple(x[:, :stays] for x in last.rule),
-                    last.state,
-                )
-                _, state = linear_attention(*last.rule, state=last.state, return_state=True, **_RULE)
-                self._passes.append(last)
-            self.state = state if stays > 0 else last.state
-            self.convolution = [x[:, stays : stays + rows] for x in last.columns]
-            self.length = before + stays
+            return
+        passes, end = list(self._passes), self.length
+        while end - passes[-1].T > length:
+            end -= passes.pop().T
+        last = passes.pop()
+        last = last.of_first(length - end + last.T)
+        state, convolution = last.states()
+        self._passes = [*passes, last] if last.T > 0 else passes
+        self.state, self.convolution, self.length = state, convolution, length
 
     def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
         """Completes a pass. truncate() cannot go back past one without `read`."""

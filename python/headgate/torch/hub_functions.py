@@ -116,14 +116,23 @@ class RulePass(NamedTuple):
     def state(self) -> Tensor:
         """Computes the final state (N,Hv,D,Dv) again."""
         with _without_autocast():
-            _, state = linear_attention(*self.inputs, **self.options)
-        state._headgate_pass = self
-        return state
+            return linear_attention(*self.inputs, **self.options)[1]
+
+
+_records_passes = False
+
+
+def record_passes() -> None:
+    """Makes recurrent_rule attach to each final state what pass_of() returns."""
+    global _records_passes
+    _records_passes = True
 
 
 def pass_of(state: Tensor) -> RulePass | None:
-    """Returns what recurrent_rule computed this state from, or None if the state comes from elsewhere."""
-    return getattr(state, "_headgate_pass", None)
+    """Returns what recurrent_rule computed this state from, once. Returns None if that was not recorded: before
+    record_passes(), for packed batches, compiled models and states with gradients."""
+    found: RulePass | None = state.__dict__.pop("_headgate_pass", None)
+    return found
 
 
 def recurrent_rule(
@@ -175,8 +184,11 @@ def recurrent_rule(
     with _without_autocast():
         found = call_as(what, RULE_ARGUMENTS, linear_attention, *read, **options)
     y, state = found if output_final_state else (found, None)
-    if state is not None and begins is None and not state.requires_grad and not torch.compiler.is_compiling():
-        state._headgate_pass = RulePass(read, options)  # for a CroppableCache; it lives as long as this tensor
+    if _records_passes and state is not None and begins is None and not torch.compiler.is_compiling():
+        if not state.requires_grad:
+            # Without detach(), the states of all passes would be kept: each is an attribute's option of the next.
+            own = {**options, "state": states[0].detach()} if states else options
+            state._headgate_pass = RulePass(read, own)
     return y.view(value.shape), state
 
 

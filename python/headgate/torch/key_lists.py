@@ -37,6 +37,7 @@ class KeyLists(NamedTuple):
         B, G, T, K = self.entries.shape
         queries = torch.arange(B * T, device=self.entries.device)
         sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
+        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # gated_attention refuses wrong bounds
         begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
         key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
         own = (self.entries >= 0) & (key >= begin) & (key < end)

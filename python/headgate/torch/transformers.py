@@ -241,7 +241,8 @@ def attention_forward(
     s_aux (Hq) are the sink logits of the heads. sinks are such logits (Hq), or one logit for each query (B|1,Hq,T,1).
     Both have gradients.
 
-    A cache must be one that the model has already updated. Paged caches are rejected: key does not hold their keys. Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
+    A cache must be one that the model has already updated. Paged caches are rejected: key does not hold their keys.
+    Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
     """
     what = f"{NAME}: {type(module).__name__}"
     for name in foreign_arguments.CACHES:
@@ -297,13 +298,22 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
     kv_heads, keys = key.shape[1:3]
     for each in lists:
         packed = "cu_seqlens_q" in rules
-        if "key_indices" in rules or kv_heads % each.entries.shape[1] != 0 or (packed and (each.block > 1 or weights)):
+        bounds = rules.get("cu_seqlens_q"), rules.get("cu_seqlens_k")
+        renumbered = each.block == 1 and not weights and _are_bounds(*bounds)
+        if "key_indices" in rules or kv_heads % each.entries.shape[1] != 0 or (packed and not renumbered):
             mask = each.mask(heads, keys)
             rules["mask"] = mask & rules["mask"] if "mask" in rules else mask
             continue
         if packed:
-            each = each.in_sequences(rules["cu_seqlens_q"], rules["cu_seqlens_k"])
+            each = each.in_sequences(*bounds)
         rules.update(each.rules(each.keys if packed else keys, kv_heads))
+
+
+def _are_bounds(begins_q: Tensor | None, begins_k: Tensor | None) -> bool:
+    """Returns whether both are bounds of one number of sequences. gated_attention refuses others."""
+    if begins_q is None or begins_k is None:
+        return False
+    return begins_q.dim() == 1 and begins_q.shape == begins_k.shape and len(begins_q) > 1
 
 
 def _sinks(what: str, s_aux: Tensor | None, sinks: Tensor | None, query: Tensor) -> Tensor:

@@ -77,9 +77,12 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
 bool Conversation::undo() {
   if (earlier_.empty()) return false;
-  now_ = std::move(earlier_.back());
+  Turns& before = earlier_.back();
+  // The decoder holds tokens of the later conversation, in which the template may have rewritten earlier turns.
+  const auto same = std::mismatch(before.ids.begin(), before.ids.end(), now_.ids.begin(), now_.ids.end()).first;
+  keep_in_decoder(std::min(before.read, static_cast<std::size_t>(same - before.ids.begin())));
+  now_ = std::move(before);
   earlier_.pop_back();
-  keep_in_decoder(now_.read);
   return true;
 }
 

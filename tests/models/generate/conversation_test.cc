@@ -183,6 +183,19 @@ TEST_F(ConversationTest, LastTurns_Undone_AreAnsweredAgainAtTheCostOfNewTokens) 
   }
 }
 
+TEST_F(ConversationTest, UndoneQuestion_ThatRewroteAnEarlierAnswer_LeavesNoToken) {
+  const std::string last_of_k = "messages[-1].content[0] == 'K'";
+  const Chat rewriting{{{}, chat_ml("(m.content if " + last_of_k + " else '(' + m.content + ')')"), {}}, tokenizer};
+  const GenerateOptions options{.max_tokens = 12};
+  models::CachedDecoder model = decoder(), other = decoder();
+  Conversation conversation(model, tokenizer, rewriting, "", options), plain(other, tokenizer, rewriting, "", options);
+  for (Conversation* each : {&conversation, &plain}) each->ask("Hello", {});
+  conversation.ask("Why?", {});  // the template rewrites the first answer
+  EXPECT_TRUE(conversation.undo());
+  EXPECT_EQ(conversation.ask("Keep it", {}).ids, plain.ask("Keep it", {}).ids);
+  EXPECT_EQ(conversation.ids(), plain.ids());
+}
+
 TEST_F(ConversationTest, Conversation_Cleared_BeginsAnew) {
   models::CachedDecoder model = decoder();
   Conversation conversation = begin(model, {.sampling = {.temperature = 1.0}, .max_tokens = 12});

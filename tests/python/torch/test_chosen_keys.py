@@ -193,6 +193,19 @@ def test_indices_of_packed_rows_stay_lists(monkeypatch, rows):
     assert [("key_indices" in call, "mask" in call) for call in calls] == [(True, False)]
 
 
+def test_wrong_bounds_of_packed_rows_are_named():
+    q, k, v = (torch.randn(1, HEADS, T, D) for _ in range(3))
+    indices = torch.zeros(1, T, 2, dtype=torch.int64)
+    begins = torch.tensor([0, 2, T])
+    for q_begins, k_begins, message in (
+        (torch.tensor([0, 2, T - 1]), torch.tensor([0, 2, T - 1]), f"cu_seq_lens_q.2. is {T - 1} but must be T = {T}"),
+        (begins, None, "cu_seq_lens_k is absent"),
+        (torch.tensor([0]), torch.tensor([0]), "cu_seq_lens_q"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            forward(layer(), q, k, v, None, indices=indices, cu_seq_lens_q=q_begins, cu_seq_lens_k=k_begins)
+
+
 @pytest.mark.parametrize("groups, lists", [(1, True), (2, True), (4, True), (8, False)])
 def test_block_lists_that_key_heads_share_stay_lists(monkeypatch, groups, lists):
     q = torch.randn(B, 8, T, D, dtype=torch.float64, requires_grad=True)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache whose linear attention goes back to an earlier token, and the generation that needs it."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import transformers
@@ -96,14 +99,16 @@ def test_more_than_the_kept_tokens_are_refused_without_effect(model):
     for each in (cache, untouched):
         read(model, each, ids)
         read(model, each, ids[:, :2])
-    with pytest.raises(ValueError, match=r"crop cannot remove 3 tokens: layer 0 has kept 2; give a larger keep"):
+    with pytest.raises(ValueError, match=r"crop cannot remove 3 tokens: layer 0: it keeps the last 2 tokens: give a"):
         cache.crop(-3)
     assert_equal_states(cache, untouched)
     assert torch.equal(read(model, cache, ids[:, :1]), read(model, untouched, ids[:, :1]))
-    with pytest.raises(ValueError, match=r"tokens_to_remove is 5 but must be -n"):
-        cache.crop(5)
-    with pytest.raises(ValueError, match=r"keep is -1 but must be at least 0"):
-        CroppableCache(model.config, keep=-1)
+    for wrong in (5, -11):
+        with pytest.raises(ValueError, match=f"tokens_to_remove is {wrong} but must be -n, to remove n of 10 tokens"):
+            cache.crop(wrong)
+    for keep in (-1, 1.5, True):
+        with pytest.raises(ValueError, match=f"keep is {keep} but must be a whole number, at least 0"):
+            CroppableCache(model.config, keep=keep)
 
 
 def test_passes_of_other_functions_are_refused():
@@ -111,8 +116,57 @@ def test_passes_of_other_functions_are_refused():
     cache = CroppableCache(model.config)
     read(model, cache, models.tokens(1, 7))
     assert not cache.is_croppable
-    with pytest.raises(ValueError, match="crop cannot remove 1 tokens: layer 0 has kept 0"):
+    with pytest.raises(ValueError, match="crop cannot remove 1 tokens: layer 0: other functions than Headgate's"):
         cache.crop(-1)
+    cache.crop(-7)  # a whole pass
+    assert cache.tokens() == 0
+
+
+def test_states_before_the_kept_passes_are_freed(model):
+    cache = CroppableCache(model.config)
+    read(model, cache, models.tokens(1, 8))
+    early = [weakref.ref(layer.recurrent_states[0]) for layer in cache.layers if hasattr(layer, "passes")]
+    for _ in range(3):
+        read(model, cache, models.tokens(1, 1))
+    gc.collect()
+    assert early and all(state() is None for state in early)
+
+
+def test_failed_pass_is_removed_by_the_next_crop():
+    register()
+    layers = ["linear_attention", "linear_attention", "full_attention"]
+    model = models.model("qwen3.5", num_hidden_layers=3, layer_types=layers).eval()
+    ids, draft = models.tokens(2, 8), models.tokens(2, 3)
+    broken, expected = CroppableCache(model.config, keep=8), CroppableCache(model.config, keep=8)
+    for cache in (broken, expected):
+        read(model, cache, ids)
+
+    def fails(*_):
+        raise KeyboardInterrupt
+
+    first, second, last = model.model.layers
+    for part in (first.linear_attn.norm, second, second.linear_attn.out_proj, last.self_attn.q_proj):
+        hook = part.register_forward_pre_hook(fails)
+        with pytest.raises(KeyboardInterrupt):
+            read(model, broken, draft)
+        hook.remove()
+        assert broken.tokens() == 8
+        broken.crop(0)
+        assert_equal_states(broken, expected)
+    for cache in (broken, expected):
+        cache.crop(-2)
+    assert_equal_states(broken, expected)
+    assert torch.equal(read(model, broken, draft), read(model, expected, draft))
+
+
+def test_windows_that_dropped_keys_are_refused_without_effect():
+    register()
+    model = models.model("qwen3 with windows").eval()
+    cache = CroppableCache(model.config)
+    read(model, cache, models.tokens(1, 12))
+    with pytest.raises(ValueError, match="layer 0: its window has dropped keys: call activate_past_recording"):
+        cache.crop(-2)
+    assert [layer.get_seq_length() for layer in cache.layers] == [12, 12]
 
 
 @pytest.mark.parametrize("drafts", ["lookup", "another model", "the model itself"])
@@ -136,6 +190,29 @@ def test_assisted_generation_gives_the_tokens_of_greedy(model, drafts, monkeypat
     assert removed and (drafts == "the model itself" or max(removed) > 0), "no draft was refused"
     with pytest.raises(ValueError, match="not supported with stateful models"):
         model.generate(ids, **settings, **own)
+
+
+def test_assisted_generation_refuses_caches_that_give_other_tokens(model):
+    ids = models.tokens(1, 6)
+    settings = {"max_new_tokens": 4, "do_sample": False, "prompt_lookup_num_tokens": 2}
+    used = CroppableCache(model.config)
+    read(model, used, ids[:, :3])
+    with assisted_generation(model):
+        with assisted_generation(model):
+            pass
+        for given, message in (
+            (
+                {"past_key_values": transformers.DynamicCache(config=model.config)},
+                "the cache is DynamicCache but must",
+            ),
+            ({"cache_implementation": "offloaded"}, "the cache is of the implementation 'offloaded' but must be"),
+            ({"past_key_values": used}, "past_key_values holds 3 tokens, which transformers would read again"),
+        ):
+            with pytest.raises(ValueError, match=f"assisted_generation: {message}"):
+                model.generate(ids, **settings, **given)
+        cache = CroppableCache(model.config)
+        assert torch.equal(model.generate(ids, **settings, past_key_values=cache), model.generate(ids, **settings))
+    assert "_is_stateful" not in model.__dict__ and "_prepare_cache_for_generation" not in model.__dict__
 
 
 def test_beams_have_the_tokens_of_transformers_functions(model):

@@ -314,7 +314,7 @@ def test_cache_truncated_too_far_is_as_before():
         for piece in h.split((3, 4, 1, 1), dim=1):
             layer(piece, cache=cache)
         state = cache.state
-        for length in (least - 1, 10, -1):
+        for length in (least - 1, 10, -1, 8.5):
             with pytest.raises(ValueError, match=f"cannot be cut to {length} tokens, it holds 9 and keeps the last"):
                 cache.truncate(length)
         assert cache.length == 9 and cache.state is state
@@ -323,5 +323,6 @@ def test_cache_truncated_too_far_is_as_before():
     layer(h[:1], cache=packed, cu_seqlens=torch.tensor([0, 4, 9]))
     with pytest.raises(ValueError, match="keeps the last 0 for that"):
         packed.truncate(8)
-    with pytest.raises(ValueError, match="keep: is -1 but must be finite and at least 0"):
-        DeltaNetCache(-1)
+    for keep in (-1, 1.5, True):
+        with pytest.raises(ValueError, match=f"DeltaNetCache: keep is {keep} but must be a whole number, at least 0"):
+            DeltaNetCache(keep)
