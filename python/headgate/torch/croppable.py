@@ -128,6 +128,8 @@ class _Layer(cache_utils.LinearAttentionLayer):
     def crop(self, tokens_to_remove: int) -> None:
         remove = -tokens_to_remove
         self.length -= remove
+        for state_idx, tail in self.tails.items():  # a failed pass of one token may have overwritten it in place
+            self.conv_states[state_idx] = tail.clone()
         while remove > 0 and remove >= self.passes[-1].T:
             remove -= self.passes[-1].T
             self._undo(self.passes.pop())

@@ -159,6 +159,26 @@ def test_failed_pass_is_removed_by_the_next_crop():
     assert torch.equal(read(model, broken, draft), read(model, expected, draft))
 
 
+def test_failed_token_is_removed_from_a_convolution_updated_in_place():
+    register()
+    model = models.model("kimi-linear").eval()
+    ids, token = models.tokens(2, 8), models.tokens(2, 1)
+    broken, expected = CroppableCache(model.config), CroppableCache(model.config)
+    for cache in (broken, expected):
+        read(model, cache, ids)
+
+    def fails(*_):
+        raise KeyboardInterrupt
+
+    hook = model.model.layers[0].self_attn.forget_gate.register_forward_pre_hook(fails)
+    with pytest.raises(KeyboardInterrupt):
+        read(model, broken, token)
+    hook.remove()
+    broken.crop(0)
+    assert_equal_states(broken, expected)
+    assert torch.equal(read(model, broken, token), read(model, expected, token))
+
+
 def test_windows_that_dropped_keys_are_refused_without_effect():
     register()
     model = models.model("qwen3 with windows").eval()
