@@ -141,7 +141,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
             self._set_tail(state_idx, columns[..., : self.conv_kernel_size[state_idx]])
         for state_idx, before in last.before.items():
             self.recurrent_states[state_idx] = before
-            if before is None:  # that was the first pass
+            if before is None:  # the first pass began without a state
                 self.is_recurrent_states_initialized[state_idx] = False
         if any(before is None for before in last.before.values()):
             self.reset()

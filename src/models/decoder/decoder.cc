@@ -531,11 +531,9 @@ void Decoder<T>::run(const Wide<T>* parameters, const std::int32_t* tokens) {
 template <typename T>
 void Decoder<T>::part_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first) {
   State& s = *state_;
-  s.parts.each([&](const Part<T>& part) {
-    if (part.first != first) return;
-    s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
-    s.log_softmax(out, part, parameters);
-  });
+  const Part<T> part = s.parts.at(first);
+  s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
+  s.log_softmax(out, part, parameters);
 }
 
 template <typename T>

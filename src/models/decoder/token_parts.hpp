@@ -84,9 +84,11 @@ class TokenParts {
   template <class Visit>
   void each(const Visit& visit) {
     if (!sequence_) return visit(Part<T>{main_});
-    for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) {
-      visit(Part<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first});
-    }
+    for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) visit(at(first));
+  }
+  /// Returns the part that begins at token `first` of the sequence, which must be one that each() visits.
+  Part<T> at(std::int64_t first) {
+    return Part<T>{!sequence_ || first + options_.tokens <= shape_.seq ? main_ : *last_, first};
   }
 
   /// Returns the saved activations of a layer for a part. If the sequence is cut, x views this part of the sequence's

@@ -11,8 +11,8 @@
 
 #include "library/core/check.hpp"
 #include "models/evaluate/loss.hpp"
+#include "models/evaluate/token_ranges.hpp"
 #include "models/layers/cross_entropy.hpp"
-#include "models/layers/parallel.hpp"
 
 namespace headgate::train {
 
@@ -42,24 +42,32 @@ models::PartOptions cache_parts(const EvaluationPlan& plan, std::int64_t seq_len
   return {.tokens = std::min({kMost, seq_len, plan.part > 0 ? plan.part : kMost}), .cache = cache};
 }
 
-/// Holds the figures of CacheComparison for one target.
-struct CacheErrors {
-  double loss = 0.0, unrounded_loss = 0.0, kl = 0.0, same_top_1 = 0.0;
-};
+/// Sums of the figures of CacheComparison over `targets` targets.
+struct CacheSums {
+  double targets = 0.0, loss = 0.0, unrounded_loss = 0.0, kl = 0.0, same_top_1 = 0.0;
 
-/// Compares the log-probabilities p(V) of a model with q(V) of its cache.
-CacheErrors cache_errors(View<const float, 1> p, View<const float, 1> q, std::int32_t target) {
-  CacheErrors out{-q(target), -p(target)};
-  std::int64_t top = 0, cached_top = 0;
-  for (std::int64_t v = 0; v < p.shape[0]; ++v) {
-    const double log_p = p(v), log_q = q(v);
-    if (const double weight = std::exp(log_p); weight > 0.0) out.kl += weight * (log_p - log_q);
-    if (log_p > p(top)) top = v;
-    if (log_q > q(cached_top)) cached_top = v;
+  void join(const CacheSums& other) {
+    targets += other.targets;
+    loss += other.loss;
+    unrounded_loss += other.unrounded_loss;
+    kl += other.kl;
+    same_top_1 += other.same_top_1;
   }
-  out.same_top_1 = top == cached_top ? 1.0 : 0.0;
-  return out;
-}
+  /// Adds a target. p(V) are the log-probabilities of the model, q(V) those with the cache.
+  void add(View<const float, 1> p, View<const float, 1> q, std::int32_t target) {
+    targets += 1.0;
+    loss -= q(target);
+    unrounded_loss -= p(target);
+    std::int64_t top = 0, cached_top = 0;
+    for (std::int64_t v = 0; v < p.shape[0]; ++v) {
+      const double log_p = p(v), log_q = q(v);
+      if (const double weight = std::exp(log_p); weight > 0.0) kl += weight * (log_p - log_q);
+      if (log_p > p(top)) top = v;
+      if (log_q > q(cached_top)) cached_top = v;
+    }
+    if (top == cached_top) same_top_1 += 1.0;
+  }
+};
 
 }  // namespace
 
@@ -209,36 +217,25 @@ CacheComparison HeldOutEvaluator::compare_cache(const float* parameters) {
   };
   Compared exact = compared(DType::none), cached = compared(plan_.cache);
   const std::int64_t P = cached.decoder->part_shape().seq;
-  std::vector<CacheErrors> errors(static_cast<std::size_t>(P));
-  CacheErrors sums;
-  double count = 0.0;
+  CacheSums sums;
   for (std::int64_t n = 0; n < plan_.batches * plan_.batch; ++n) {
     if (n % plan_.batch == 0) read_batch(n / plan_.batch);
     const std::int64_t begin = n % plan_.batch * T;
     for (Compared* one : {&exact, &cached}) one->decoder->run(parameters, tokens_.data() + begin);
     for (std::int64_t first = 0; first < T; first += P) {
-      const std::int64_t rows = std::min(P, T - first);
       for (Compared* one : {&exact, &cached}) {
         one->decoder->part_log_probabilities(one->log_probabilities.data(), parameters, first);
       }
       const std::int32_t* const targets = targets_.data() + begin + first;
-#pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
-      for (std::int64_t t = 0; t < rows; ++t) {
-        const View<const float, 1> p(exact.log_probabilities.data() + t * V, {V});
-        const View<const float, 1> q(cached.log_probabilities.data() + t * V, {V});
-        if (targets[t] != layers::kIgnoredTarget) errors[static_cast<std::size_t>(t)] = cache_errors(p, q, targets[t]);
-      }
-      for (std::int64_t t = 0; t < rows; ++t) {
-        if (targets[t] == layers::kIgnoredTarget) continue;
-        const CacheErrors& e = errors[static_cast<std::size_t>(t)];
-        count += 1.0;
-        sums.loss += e.loss;
-        sums.unrounded_loss += e.unrounded_loss;
-        sums.kl += e.kl;
-        sums.same_top_1 += e.same_top_1;
-      }
+      const auto row = [V](const Compared& one, std::int64_t t) {
+        return View<const float, 1>(one.log_probabilities.data() + t * V, {V});
+      };
+      sums.join(metrics::over_tokens<CacheSums>(std::min(P, T - first), context, [&](CacheSums& found, std::int64_t t) {
+        if (targets[t] != layers::kIgnoredTarget) found.add(row(exact, t), row(cached, t), targets[t]);
+      }));
     }
   }
+  const double count = sums.targets;
   return {plan_.cache, sums.loss / count, sums.unrounded_loss / count, sums.kl / count, sums.same_top_1 / count};
 }
 

@@ -5,15 +5,14 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <type_traits>
 
 #include "headgate/cache.hpp"
-#include "library/core/convert.hpp"
 #include "library/core/element.hpp"
 #include "library/core/view.hpp"
 #include "models/evaluate/metric.hpp"
 #include "models/evaluate/per_layer.hpp"
 #include "models/evaluate/token_ranges.hpp"
+#include "models/layers/arguments.hpp"
 
 // Measures the error of symmetric int8 rounding: x̂ = s · round(x / s), to nearest even, with the scale s = max|x| /
 // 127.
@@ -50,13 +49,10 @@ struct Int8Rounding {
   }
 };
 
+/// Returns element i of a row in f64.
 template <typename E>
-double number_of(E x) {
-  if constexpr (std::is_same_v<E, BFloat16>) {
-    return to_f32(x);
-  } else {
-    return static_cast<double>(x);
-  }
+double number_at(const View<const E, 1>& row, std::int64_t i) {
+  return static_cast<double>(layers::widened(row(i)));
 }
 
 /// Returns Σ (x − x̂)² of a row, rounded with the scale largest / 127. Infinities give NaN.
@@ -66,7 +62,7 @@ double squared_error(const View<const E, 1>& row, double largest) {
   if (scale == 0.0) return 0.0;
   double sum = 0.0;
   for (std::int64_t i = 0; i < row.shape[0]; ++i) {
-    const double x = number_of(row(i)), error = x - scale * std::nearbyint(x / scale);
+    const double x = number_at(row, i), error = x - scale * std::nearbyint(x / scale);
     sum += error * error;
   }
   return sum;
@@ -78,7 +74,7 @@ template <class Row>
 Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
   const auto largest_of = [](const auto& numbers) {
     double largest = 0.0;
-    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) largest = std::max(largest, std::abs(number_of(numbers(i))));
+    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) largest = std::max(largest, std::abs(number_at(numbers, i)));
     return largest;
   };
   struct Largest {
@@ -96,7 +92,7 @@ Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context,
   return over_tokens<Int8Rounding>(tokens, context, [&](Int8Rounding& sums, std::int64_t t) {
     const auto numbers = row(t);
     RoundingErrors errors;
-    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) errors.squares += std::pow(number_of(numbers(i)), 2);
+    for (std::int64_t i = 0; i < numbers.shape[0]; ++i) errors.squares += std::pow(number_at(numbers, i), 2);
     errors.per_token = squared_error(numbers, largest_of(numbers));
     errors.per_tensor = squared_error(numbers, std::max(largest.first, largest.others));
     sums.all.join(errors);

@@ -25,7 +25,8 @@ class Visibility {
         keys_(sequence.keys),
         left_(clamped(problem.window_left)),
         right_(clamped(problem.window_right)) {
-    // A window that ends before it begins shows no key.
+    // The window of a query at p holds keys p − left … p + right. It is empty if right < −left, as with left 2, right
+    // −3.
     if (left_ != kNoWindow && right_ != kNoWindow && right_ < -left_) keys_ = 0;
   }
 
