@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "library/linear_attention/cpu/state_tasks-inl.hpp"
 
@@ -58,60 +59,80 @@ class DecodeStep {
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
     std::fill_n(x_ + columns_.first, columns_.count, T{0});
-    if (token_.has_delta && from.present()) {
-      for_tiles(rows,
-                [&](const auto& tile, std::int64_t first, std::int64_t end) HWY_ATTR { tile.read(from, first, end); });
-    }
+    const DenseRows<const T> before = from.present() ? DenseRows<const T>{from.template at<T>(0, 0, 0), from.row_stride}
+                                                     : DenseRows<const T>{nullptr, 0};
+    if (token_.has_delta && from.present()) read(before, rows);
     const Tag<T> d;
     for (std::int64_t c = columns_.first; c < columns_.first + columns_.count; c += kLanes<T>) {
       const auto difference = hn::Sub(hn::LoadU(d, token_.value + c), hn::LoadU(d, x_ + c));
       hn::StoreU(hn::Mul(difference, hn::Set(d, token_.beta)), d, x_ + c);
     }
-    for_tiles(rows, [&](const auto& tile, std::int64_t first, std::int64_t end)
-                        HWY_ATTR { tile.update(from, to, row_stride, first, end); });
+    const DenseRows<T> behind{to, row_stride};
+    if (!from.present()) return update<State::zero>(before, behind, rows);
+    if (token_.factors == nullptr) return update<State::kept>(before, behind, rows);
+    token_.by_feature ? update<State::decayed_by_feature>(before, behind, rows)
+                      : update<State::decayed>(before, behind, rows);
   }
 
  private:
-  /// The columns of the state that kTile vectors hold, beginning with column `at`. read() and update() process some of
-  /// the state's rows.
-  template <std::int64_t kTile>
-  struct Tile {
-    using Row = BlockRow<T, kTile>;
-    const DecodeStep& step;
-    std::int64_t at;
+  /// What F ∘ S_0 is: zeros, S_0 itself, or S_0 times one factor or a factor of each row.
+  enum class State { zero, kept, decayed, decayed_by_feature };
 
-    static Row load(const HeadRows<const void>& rows, std::int64_t i, std::int64_t at) {
-      return Row::load(rows.template at<T>(i, at, kTile * kLanes<T>));
-    }
-
-    /// Adds Σ_d F_d S_0(d, x) k_d over rows d = first … end to the tile's elements of x. Over all rows, this is (F ∘
-    /// S_0)ᵀ k.
-    HWY_INLINE void read(const HeadRows<const void>& from, std::int64_t first, std::int64_t end) const {
-      const Tag<T> d;
-      Row sum = Row::load(step.x_ + at);
-      for (std::int64_t i = first; i < end; ++i) sum.add_product(load(from, i, at), hn::Set(d, step.token_.read[i]));
-      sum.store(step.x_ + at);
-    }
-
-    HWY_INLINE void update(const HeadRows<const void>& from, T* to, std::int64_t row_stride, std::int64_t first,
-                           std::int64_t end) const {
-      const Tag<T> d;
-      const DecodeToken<T>& token = step.token_;
-      const Row x = Row::load(step.x_ + at);
-      Row out = Row::load(step.outputs_ + at);
-      for (std::int64_t i = first; i < end; ++i) {
-        Row s = from.present() ? load(from, i, at) : Row::zero();
-        if (token.factors != nullptr) s.multiply(hn::Set(d, token.factors[token.by_feature ? i : 0]));
-        s.add_product(x, hn::Set(d, token.key[i]));
-        if (to != nullptr) s.store(to + i * row_stride + at);
-        out.add_product(s, hn::Set(d, token.query[i]));
-      }
-      out.store(step.outputs_ + at);
-    }
+  /// Rows of a state, each of dense elements. Null if there is no state to read or to write.
+  template <typename Element>
+  struct DenseRows {
+    Element* data;
+    std::int64_t stride;
   };
 
-  /// Calls visit(tile, first row, end row) for all tiles in memory order: all columns of 16 rows, then the next 16
-  /// rows.
+  /// Sets x to (F ∘ S_0)ᵀ k.
+  HWY_NOINLINE void read(const DenseRows<const T>& from, std::int64_t rows) const {
+    const T* const key = token_.read;
+    for_tiles(rows, [&](auto vectors, std::int64_t at, std::int64_t first, std::int64_t end) HWY_ATTR {
+      using Row = BlockRow<T, decltype(vectors)::value>;
+      const Tag<T> d;
+      Row sum = Row::load(x_ + at);
+      const T* row = from.data + first * from.stride + at;
+      for (std::int64_t i = first; i < end; ++i, row += from.stride)
+        sum.add_product(Row::load(row), hn::Set(d, key[i]));
+      sum.store(x_ + at);
+    });
+  }
+
+  /// Writes S to `to`, unless it is null, and adds Sᵀ q to the outputs.
+  template <State kState>
+  HWY_NOINLINE void update(const DenseRows<const T>& from, const DenseRows<T>& to, std::int64_t rows) const {
+    to.data != nullptr ? update_tiles<kState, true>(from, to, rows) : update_tiles<kState, false>(from, to, rows);
+  }
+
+  template <State kState, bool kStores>
+  HWY_INLINE void update_tiles(const DenseRows<const T>& from, const DenseRows<T>& to, std::int64_t rows) const {
+    const T *const key = token_.key, *const query = token_.query, *const factors = token_.factors;
+    const Tag<T> d;
+    const auto factor = hn::Set(d, kState == State::decayed ? factors[0] : T{1});
+    for_tiles(rows, [&](auto vectors, std::int64_t at, std::int64_t first, std::int64_t end) HWY_ATTR {
+      using Row = BlockRow<T, decltype(vectors)::value>;
+      const Row x = Row::load(x_ + at);
+      Row out = Row::load(outputs_ + at);
+      const T* before = from.data + (kState == State::zero ? 0 : first * from.stride + at);
+      T* behind = to.data + (kStores ? first * to.stride + at : 0);
+      for (std::int64_t i = first; i < end; ++i) {
+        Row s = Row::zero();
+        if constexpr (kState != State::zero) s = Row::load(before);
+        if constexpr (kState == State::decayed) s.multiply(factor);
+        if constexpr (kState == State::decayed_by_feature) s.multiply(hn::Set(d, factors[i]));
+        s.add_product(x, hn::Set(d, key[i]));
+        if constexpr (kStores) s.store(behind);
+        out.add_product(s, hn::Set(d, query[i]));
+        before += from.stride;
+        behind += to.stride;
+      }
+      out.store(outputs_ + at);
+    });
+  }
+
+  /// Calls visit(vectors, first column, first row, end row) for all tiles in memory order: all columns of 16 rows, then
+  /// the next 16 rows. A tile has `vectors` vectors of columns, a std::integral_constant.
   template <class Visit>
   HWY_INLINE void for_tiles(std::int64_t rows, const Visit& visit) const {
     constexpr std::int64_t kRows = 16;
@@ -119,8 +140,8 @@ class DecodeStep {
     for (std::int64_t i = 0; i < rows; i += kRows) {
       const std::int64_t last = std::min(i + kRows, rows);
       std::int64_t c = columns_.first;
-      for (; c + kWidth <= end; c += kWidth) visit(Tile<kVectors>{*this, c}, i, last);
-      for (; c < end; c += kLanes<T>) visit(Tile<1>{*this, c}, i, last);
+      for (; c + kWidth <= end; c += kWidth) visit(std::integral_constant<std::int64_t, kVectors>(), c, i, last);
+      for (; c < end; c += kLanes<T>) visit(std::integral_constant<std::int64_t, 1>(), c, i, last);
     }
   }
 

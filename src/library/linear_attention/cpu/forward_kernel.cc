@@ -265,9 +265,10 @@ void linear_forward_typed(const LinearForwardProblem& p) {
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     LinearForwardWorker<T> worker(p, memory->scratch.at(team.thread()));
-    team.in_turn(tasks.count(), [&](std::int64_t n) {
+    const auto run = [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
-    });
+    };
+    tasks.keep_states() ? team.in_parts_on(tasks.count(), run) : team.in_turn_on(tasks.count(), run);
   });
   cancellation.throw_if_seen();
 }

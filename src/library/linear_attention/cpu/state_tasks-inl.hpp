@@ -27,14 +27,15 @@ struct StateTask {
 /// blocks of each state among several tasks. Columns of a state are independent, so this does not change results.
 class StateTasks {
  public:
-  StateTasks(const LinearProblem& p, std::int64_t blocks) : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks) {
+  StateTasks(const LinearProblem& p, std::int64_t blocks)
+      : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks), keep_states_(p.B * p.T <= p.N) {
     // A task packs the tokens of a state, even if it computes only some of the state's columns. Packing is a seventh of
     // the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // A further thread is used only for each further kLeastPerThread updates of state elements. Waking a thread for
-    // fewer takes longer than the work.
-    constexpr double kLeastPerThread = 1 << 12;
+    // A further thread is used only for each further kLeastPerThread updates of state elements: four heads of D = 128
+    // and one token. Fewer take less time than waking a thread.
+    constexpr double kLeastPerThread = 1 << 16;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads_ = static_cast<int>(std::clamp<std::int64_t>(std::min(count(), useful), 1, p.context.threads));
@@ -42,6 +43,9 @@ class StateTasks {
 
   std::int64_t count() const { return states_ * pieces_; }
   int threads() const { return threads_; }
+  /// Returns whether each thread should take the same states in every call. This is so while decoding: a state that is
+  /// updated in place then stays in the caches of one core from token to token.
+  bool keep_states() const { return keep_states_; }
   StateTask operator()(std::int64_t task) const {
     const std::int64_t state = task / pieces_, piece = task % pieces_;
     return {state / heads_, state % heads_, blocks_ * piece / pieces_, blocks_ * (piece + 1) / pieces_};
@@ -51,6 +55,7 @@ class StateTasks {
   std::int64_t heads_, states_, blocks_;
   std::int64_t pieces_ = 1;
   int threads_ = 1;
+  bool keep_states_;
 };
 
 /// Calls visit(count), where `count` is the number of vectors in a block's row as a std::integral_constant.
