@@ -365,6 +365,33 @@ TEST_P(ShortConvolution, Snapshots_StateInPlace_HaveTheBitsOfStatesBetweenParts)
   }
 }
 
+TEST_P(ShortConvolution, OneTokenEach_StateInPlace_HasTheBitsOfABufferedCall) {
+  for (const std::vector<std::int64_t>& lengths :
+       {std::vector<std::int64_t>(), std::vector<std::int64_t>{1, 1, 0, 1, 6, 1}}) {
+    Spec s = full_spec(GetParam());
+    s.B = lengths.empty() ? 3 : 1;
+    s.T = lengths.empty() ? 1 : 10;
+    s.C = 288;
+    s.lengths = lengths;
+    on_every_target([&] {
+      s.x = s.y = Layout::spread;
+      s.threads = 1;
+      Problem buffered(s);
+      buffered.forward();
+      s.x = s.y = Layout::btc;
+      for (const int threads : {1, 2, 3}) {
+        s.threads = threads;
+        Problem p(s);
+        p.y.poison();
+        short_convolution_forward({p.y.view(), p.state.view()}, p.inputs(), p.options());
+        EXPECT_TRUE(p.y.bits() == buffered.y.bits()) << describe(s);
+        EXPECT_TRUE(p.state.bits() == buffered.new_state.bits()) << describe(s);
+        EXPECT_FALSE(p.y.spilled() || p.state.spilled());
+      }
+    });
+  }
+}
+
 TEST(ShortConvolution, PackedBatch_EachSequence_HasTheBitsOfACallByItself) {
   Spec s = full_spec(DType::bf16);
   s.lengths = {3, 0, 70, 1, 40, 0};

@@ -65,6 +65,12 @@ inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along 
   return {p, along, row_block, row_blocks, channels, divide_up(p.C, channels)};
 }
 
+/// Plans tasks that compute whole sequences of a block of channels.
+inline ConvolutionPlan plan_sequences(const ShortConvolutionProblem& p, std::int64_t channels) {
+  channels = std::clamp<std::int64_t>(p.C, 1, channels);
+  return {p, Along::channels, p.rows(), 1, channels, divide_up(p.C, channels)};
+}
+
 /// Returns the view with its last two dimensions exchanged: (…, tokens, channels) or (…, channels, taps).
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
@@ -131,9 +137,13 @@ void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::in
   if (weight.strides[2] == p.K * weight.strides[3]) {
     ConstTensorView flat = weight;
     flat.shape = {1, 1, 1, p.C * p.K};
-    load_row(buffer, HeadRows<const void>(flat, 0, 0), 0, first * p.K, cols * p.K);
-    std::fill(buffer + cols * p.K, buffer + width * p.K, T{0});
-    tap_kernels<T>(p.K).transpose(taps.data, width, buffer, width);
+    const HeadRows<const void> stored = HeadRows<const void>(flat, 0, 0).columns(first * p.K, cols * p.K);
+    const T* const dense = cols == width ? dense_row(stored, 0, buffer) : buffer;
+    if (cols < width) {
+      load_row(buffer, stored, 0, 0, cols * p.K);
+      std::fill(buffer + cols * p.K, buffer + width * p.K, T{0});
+    }
+    tap_kernels<T>(p.K).transpose(taps.data, width, dense, width);
   } else {
     for (std::int64_t j = 0; j < p.K; ++j) {
       load_row(taps.at(j), HeadRows<const void>(transposed(weight), 0, 0), j, first, cols);

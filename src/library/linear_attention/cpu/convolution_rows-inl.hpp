@@ -11,6 +11,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 #include <utility>
 
@@ -70,6 +71,50 @@ HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
     if (rows.silu) activate<kRows, T>(sum);
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) store_as<T>(sum[r], y + r * y_stride);
   }
+}
+
+/// Operands of one token, whose K rows of x lie in the state and in x. Each row has n elements; n is a multiple of
+/// kLanes.
+template <typename T, typename Stored>
+struct ConvolvedToken {
+  const T* taps = nullptr;  ///< K rows of taps, then one row of biases; taps_stride apart
+  std::int64_t taps_stride = 0;
+  const Stored* rows[kMaxTaps] = {};    ///< K rows: the old state's, then the token's row of x
+  Stored* new_rows[kMaxTaps - 1] = {};  ///< K − 1 rows of the new state, which may be the old one
+  Stored* y = nullptr;
+  std::int64_t n = 0;
+  bool silu = false;
+};
+
+/// Computes channels c … c + kVecs · kLanes of one token. Loads `row` of all these channels before it writes the new
+/// state, and writes row i of the new state after it has read row i + 1, so that the new state may replace the old one.
+template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
+HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, std::int64_t c) {
+  const Tag<T> d;
+  hn::Vec<Tag<T>> sum[kVecs];
+  HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) {
+    const std::int64_t at = c + v * kLanes<T>;
+    sum[v] = hn::LoadU(d, token.taps + K * token.taps_stride + at);
+    HWY_UNROLL(8)
+    for (std::int64_t j = 0; j < K; ++j)
+      sum[v] =
+          hn::MulAdd(hn::LoadU(d, token.taps + j * token.taps_stride + at), load_as<T>(token.rows[j] + at), sum[v]);
+  }
+  constexpr auto kBytes = static_cast<std::size_t>(kVecs * kLanes<T>) * sizeof(Stored);
+  HWY_UNROLL(8)
+  for (std::int64_t i = 0; i < K - 1; ++i) std::memcpy(token.new_rows[i] + c, token.rows[i + 1] + c, kBytes);
+  if (token.silu) activate<kVecs, T>(sum);
+  HWY_UNROLL(8) for (std::int64_t v = 0; v < kVecs; ++v) store_as<T>(sum[v], token.y + c + v * kLanes<T>);
+}
+
+/// Computes one token's row of y and the new state. Row i of the new state is rows[i + 1].
+template <std::int64_t K, typename T, typename Stored>
+HWY_NOINLINE void convolve_token(const ConvolvedToken<T, Stored>& token) {
+  constexpr std::int64_t kVecs = 4;
+  const ConvolvedToken<T, Stored> copy = token;  // stores cannot change a copy that is in registers
+  std::int64_t c = 0;
+  for (; c + kVecs * kLanes<T> <= copy.n; c += kVecs * kLanes<T>) convolve_token_vectors<K, kVecs>(copy, c);
+  for (; c < copy.n; c += kLanes<T>) convolve_token_vectors<K, 1>(copy, c);
 }
 
 /// Computes kVecs vectors of consecutive tokens of one channel.
@@ -254,6 +299,8 @@ struct TapKernels {
   /// channel with vectors of tokens.
   Convolve<T> strip, row, tokens;
   Convolve<Half> half_strip, half_tokens;
+  void (*token)(const ConvolvedToken<T, T>&);
+  void (*half_token)(const ConvolvedToken<T, Half>&);
   void (*gradient_rows)(const GradientRows<T, T>&);
   void (*half_gradient_rows)(const GradientRows<T, Half>&);
   void (*add_tokens)(const TapProducts<T>&);
@@ -263,9 +310,17 @@ struct TapKernels {
 template <std::int64_t K, typename T>
 constexpr TapKernels<T> tap_kernels_of() {
   using Half = typename TapKernels<T>::Half;
-  return {convolve_rows<K, kStripRows, T, T>,    convolve_rows<K, 1, T, T>,   convolve_tokens<K, T, T>,
-          convolve_rows<K, kStripRows, T, Half>, convolve_tokens<K, T, Half>, convolve_gradient_rows<K, T, T>,
-          convolve_gradient_rows<K, T, Half>,    add_tap_tokens<K, T>,        transpose_taps<K, T>};
+  return {convolve_rows<K, kStripRows, T, T>,
+          convolve_rows<K, 1, T, T>,
+          convolve_tokens<K, T, T>,
+          convolve_rows<K, kStripRows, T, Half>,
+          convolve_tokens<K, T, Half>,
+          convolve_token<K, T, T>,
+          convolve_token<K, T, Half>,
+          convolve_gradient_rows<K, T, T>,
+          convolve_gradient_rows<K, T, Half>,
+          add_tap_tokens<K, T>,
+          transpose_taps<K, T>};
 }
 
 template <typename T, std::size_t... kIndex>

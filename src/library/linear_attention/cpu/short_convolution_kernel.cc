@@ -26,6 +26,10 @@ namespace headgate::HWY_NAMESPACE {
 /// kBufferedTasks applies if the kernels use buffers. The buffers then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
+/// Number of channels of a task that computes whole sequences, and their longest average length. The buffers of a task
+/// then stay in the L1 cache.
+inline constexpr std::int64_t kSequenceChannels = 256;
+inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
 /// Number of tokens that are copied to a buffer at a time. If the kernels work in place, they copy only the first
@@ -40,6 +44,12 @@ bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
   const std::size_t dim = along == Along::tokens ? 2 : 3;
   const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
   return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
+}
+
+/// Returns whether the old and the new state have dense rows of x's dtype, and there are no snapshots.
+inline bool states_lie_as_x(const ShortConvolutionProblem& p) {
+  const auto fits = [&p](const ConstTensorView& state) { return state.dtype == p.dtype && state.strides[3] == 1; };
+  return p.snapshots() == 0 && fits(p.inputs.state) && fits(p.outputs.state);
 }
 
 /// Scratch buffers of one thread.
@@ -82,20 +92,39 @@ class ConvolutionWorker {
         p_(plan.p),
         kernels_(tap_kernels<T>(plan.p.K)),
         scratch_(place_buffers<ConvolutionScratch<T>>(shared.scratch.at(thread), plan)),
-        in_place_(lies_in_vectors<T>(plan.p, plan.along)) {}
+        in_place_(lies_in_vectors<T>(plan.p, plan.along)),
+        states_in_place_(in_place_ && states_lie_as_x(plan.p)) {}
 
   /// Computes y of one block of rows and channels.
   void run_block(std::int64_t row_block, std::int64_t channel_block) {
-    first_ = plan_.first_channel(channel_block);
-    cols_ = plan_.channels(channel_block);
-    if (plan_.along == Along::channels && channel_block != loaded_block_) {
-      load_taps(scratch_.taps, p_, first_, cols_, scratch_.weight.data);
-      loaded_block_ = channel_block;
-    }
+    select_channels(channel_block);
     const std::int64_t begin = row_block * plan_.row_block;
     p_.each_range(begin, std::min(begin + plan_.row_block, p_.rows()), [this](const ConvolutionRange& range) {
       plan_.along == Along::channels ? run_rows(range) : run_channels(range);
     });
+  }
+
+  /// Computes one sequence and block of channels: y, the snapshots and the new state. Reads each row of x and of the
+  /// old state once if the sequence is short.
+  void run_sequence(std::int64_t n, std::int64_t channel_block) {
+    select_channels(channel_block);
+    const ConvolutionRange sequence = p_.sequence(n);
+    if (sequence.T > kShortSequence) {
+      run_rows(sequence);
+      return write_states(n, channel_block);
+    }
+    if (sequence.T == 1 && states_in_place_ && cols_ % kLanes<T> == 0) {
+      return p_.dtype == dtype_of<T>() ? token_in_place(kernels_.token, sequence)
+                                       : token_in_place(kernels_.half_token, sequence);
+    }
+    const SequenceReader reader(p_.inputs.x, p_.inputs.state, sequence);
+    buffered_strip(reader, sequence, 0, sequence.T, 0);
+    const auto store_state = [&](const HeadRows<void>& to, std::int64_t length) {
+      for (std::int64_t i = 0; i < p_.K - 1; ++i) store_row(to, scratch_.x.at(length + i), i, first_, cols_);
+    };
+    for (std::int64_t m = 0; m < p_.snapshots(); ++m)
+      store_state({p_.outputs.snapshots, n * p_.snapshots() + m, 0}, snapshot_length(p_.inputs.snapshot_lengths, n, m));
+    if (p_.outputs.state.present()) store_state({p_.outputs.state, n, 0}, sequence.T);
   }
 
   /// Writes the snapshots and then the new state of one sequence and block of channels. The new state may be the old
@@ -110,6 +139,14 @@ class ConvolutionWorker {
   }
 
  private:
+  void select_channels(std::int64_t channel_block) {
+    first_ = plan_.first_channel(channel_block);
+    cols_ = plan_.channels(channel_block);
+    if (plan_.along == Along::tokens || channel_block == loaded_block_) return;
+    load_taps(scratch_.taps, p_, first_, cols_, scratch_.weight.data);
+    loaded_block_ = channel_block;
+  }
+
   /// Writes the state after `length` tokens of a sequence: the K−1 rows before the next token.
   void write_state(const HeadRows<void>& to, const ConvolutionRange& sequence, std::int64_t length,
                    std::int64_t channel_block) const {
@@ -133,6 +170,25 @@ class ConvolutionWorker {
       }
       if (done < cols_) buffered_strip(reader, range, t, rows, done);
     }
+  }
+
+  /// Computes one token and the new state directly in the tensors.
+  template <typename Stored>
+  void token_in_place(void (*convolve)(const ConvolvedToken<T, Stored>&), const ConvolutionRange& sequence) const {
+    ConvolvedToken<T, Stored> token;
+    token.taps = scratch_.taps.data;
+    token.taps_stride = scratch_.taps.strides[0];
+    const HeadRows<const void> before(p_.inputs.state, sequence.n, 0);
+    const HeadRows<void> behind(p_.outputs.state, sequence.n, 0);
+    for (std::int64_t i = 0; i < p_.K - 1; ++i) {
+      token.rows[i] = before.at<Stored>(i, first_, cols_);
+      token.new_rows[i] = behind.at<Stored>(i, first_, cols_);
+    }
+    token.rows[p_.K - 1] = HeadRows<const void>(p_.inputs.x, sequence.b, 0).at<Stored>(sequence.t0, first_, cols_);
+    token.y = HeadRows<void>(p_.outputs.y, sequence.b, 0).at<Stored>(sequence.t0, first_, cols_);
+    token.n = cols_;
+    token.silu = p_.silu();
+    convolve(token);
   }
 
   /// Computes the first `n` channels of a whole strip directly in the tensors.
@@ -207,32 +263,58 @@ class ConvolutionWorker {
   const TapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
   bool in_place_;                      ///< whether x and y can be read and written in place
+  bool states_in_place_;               ///< whether this also holds for the states
   std::int64_t first_ = 0, cols_ = 0;  ///< first channel and number of channels of the current block
   std::int64_t loaded_block_ = -1;     ///< the channel block whose taps are in the scratch; −1 for none
 };
 
+/// Computes y in blocks of rows and channels, and then writes the states.
 template <typename T>
-void short_convolution_typed(const ShortConvolutionProblem& p) {
-  const Along along = direction_of<T>(p);
-  const ConvolutionPlan plan = plan_convolution(p, along,
-                                                along == Along::tokens         ? kTokensTasks
-                                                : lies_in_vectors<T>(p, along) ? kWideTasks
-                                                                               : kBufferedTasks);
+void convolve_in_blocks(const ConvolutionPlan& plan, Cancellation& cancellation) {
+  const ShortConvolutionProblem& p = plan.p;
   const std::int64_t tasks = plan.tasks();
   const std::int64_t states = p.states() > 0 ? p.N * plan.channel_blocks : 0;
   const int threads = static_cast<int>(std::clamp<std::int64_t>(std::max(tasks, states), 1, p.context.threads));
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
-  Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     ConvolutionWorker<T> worker(plan, *shared, team.thread());
     // in_turn() waits for all threads, so the old states have been read before write_states() overwrites them.
     team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
     });
-    team.in_parts(states, [&](std::int64_t n) {
+    team.in_parts_on(states, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.write_states(n / plan.channel_blocks, n % plan.channel_blocks);
     });
   });
+}
+
+/// Computes short sequences: y and the states of a sequence and a block of channels in one task. A thread takes the
+/// same channels in each call, so that states which are updated in place stay in the caches of one core.
+template <typename T>
+void convolve_sequences(const ConvolutionPlan& plan, Cancellation& cancellation) {
+  const ShortConvolutionProblem& p = plan.p;
+  const std::int64_t tasks = p.N * plan.channel_blocks;
+  const int threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
+  const Placed<ConvolutionBuffers<T>> shared(plan, threads);
+  run_team(threads, [&](const Team& team) {
+    ConvolutionWorker<T> worker(plan, *shared, team.thread());
+    team.in_parts_on(tasks, [&](std::int64_t n) {
+      if (!cancellation.requested()) worker.run_sequence(n % p.N, n / p.N);
+    });
+  });
+}
+
+template <typename T>
+void short_convolution_typed(const ShortConvolutionProblem& p) {
+  Cancellation cancellation(p.context);
+  if (p.rows() <= p.N * kShortSequence) {
+    convolve_sequences<T>(plan_sequences(p, kSequenceChannels), cancellation);
+  } else {
+    const Along along = direction_of<T>(p);
+    const TaskSizes& channel_tasks = lies_in_vectors<T>(p, along) ? kWideTasks : kBufferedTasks;
+    const TaskSizes& sizes = along == Along::tokens ? kTokensTasks : channel_tasks;
+    convolve_in_blocks<T>(plan_convolution(p, along, sizes), cancellation);
+  }
   cancellation.throw_if_seen();
 }
 
