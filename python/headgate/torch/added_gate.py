@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
 # Maps the site of a gate to the projection whose output it gates. The attention kernel applies a gate at g1.
@@ -118,5 +119,5 @@ class AddedGate:
         if take_gate(module) and output is not None:
             raise RuntimeError(
                 f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "
-                f"'{module.config._attn_implementation}' but must be 'headgate'"
+                f"'{module.config._attn_implementation}' but must be {' or '.join(map(repr, IMPLEMENTATIONS))}"
             )

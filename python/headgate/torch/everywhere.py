@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from .precision import Precision, precision_of, require_precision
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
 
@@ -55,7 +56,8 @@ def scaled_dot_product_attention(
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if isinstance(sizes, Refusal):
         return None, sizes.text
-    return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes), None
+    precision = precision_of(query, _switch.precision)
+    return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes, options=precision), None
 
 
 def _served(*arguments: Any, **named: Any) -> Tensor:
@@ -93,7 +95,7 @@ def _restore() -> None:
 _switch = Switch("use_everywhere", "PyTorch", _install, _restore)
 
 
-def use_everywhere(on: bool = True) -> Handle | None:
+def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle | None:
     """Makes Headgate compute torch.nn.functional.scaled_dot_product_attention for all models and threads of the
     process.
 
@@ -102,12 +104,17 @@ def use_everywhere(on: bool = True) -> Handle | None:
     object counts attention calls: `calls` those that Headgate computed, and `declined`, by reason, those that PyTorch
     computed.
 
+    precision="native16" lets calls in bfloat16 multiply bfloat16 numbers, which rounds weights, where the CPU is faster
+    so. Results are as accurate as those of PyTorch's function. Other calls stay exact. If uses nest, the newest one's
+    precision applies.
+
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
     itself rejects. Code that imported the function by name earlier keeps PyTorch's. Meanwhile the fast path of
     nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
     """
+    require_precision("use_everywhere", precision)
     if on:
-        return _switch.begin()
+        return _switch.begin(precision)
     _switch.end_all()
     return None

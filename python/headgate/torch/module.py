@@ -23,6 +23,7 @@ from .checks import require_input, require_number, require_sequences, require_te
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 from .layouts import FUSED, Fused, Heads
+from .precision import Precision
 from .ring import ring_attention
 from .sharding import shard_positions
 from .variant import KEYS, Bias, Control, GateVariant, Grain, Operation, Sinks, Site, Source
@@ -98,7 +99,6 @@ QkvBias = Literal["none", "learned"]
 QkNorm = Literal["per_head", "none"]
 NormKind = Literal["plain", "zero_centred"]
 RopeScaling = Literal["none", "linear", "llama3", "yarn"]
-Precision = Literal["exact", "native16"]
 _CHOICES = {
     "gate_layout": ("separate", *FUSED),
     "attention_qkv_bias": get_args(QkvBias),

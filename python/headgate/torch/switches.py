@@ -10,6 +10,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .eager import are_plain
+from .precision import Precision
 
 # Errors after which the original function computes a call.
 # Headgate raises them for calls that it does not support, and Python raises them for unexpected arguments.
@@ -19,8 +20,10 @@ _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 class Handle:
     """Keeps a switch on, and counts calls. Ends at the end of `with`, or by off()."""
 
-    def __init__(self, switch: "Switch") -> None:
+    def __init__(self, switch: "Switch", precision: Precision) -> None:
         self._switch = switch
+        self.precision = precision
+        """Precision of the calls while this is the newest handle: "exact" or "native16"."""
         self.calls = 0
         """Number of calls that Headgate has computed, without those in compiled programs."""
         self.declined: Counter[str] = Counter()
@@ -51,7 +54,13 @@ class Switch:
         self._install, self._restore = install, restore
         self._lock = threading.RLock()
 
-    def begin(self) -> Handle:
+    @property
+    def precision(self) -> Precision:
+        """The precision of the newest handle; "exact" without one."""
+        newest = self.active[-1:]
+        return newest[0].precision if newest else "exact"
+
+    def begin(self, precision: Precision = "exact") -> Handle:
         """Returns a new handle, which is on. Installs the replacements if no other handle is on."""
         with self._lock:
             if not self.active:
@@ -60,7 +69,7 @@ class Switch:
                 except BaseException:
                     self._restore()
                     raise
-            handle = Handle(self)
+            handle = Handle(self, precision)
             self.active.append(handle)
             return handle
 

@@ -4,6 +4,7 @@ fused kernels that these models call on GPUs."""
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from ..attention import gated_attention
 from ..checks import require_tensor, shape_of
 from ..errors import call_as
+from ..precision import Precision, precision_of, require_precision
 
 _NAMES = {"key_bias": "biases", "bias": "biases"}
 
@@ -23,6 +25,7 @@ def attention(
     gate: Tensor | None = None,
     *,
     scale: float | None = None,
+    precision: Precision = "exact",
 ) -> Tensor:
     """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of everything.
 
@@ -35,12 +38,15 @@ def attention(
             except that biases of keys, (*, 1, 1, S), without gradient are summed separately. -inf hides a key.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
+        precision: "native16" lets calls in bfloat16 multiply bfloat16 numbers, which rounds weights, where the CPU is
+            faster so. Other calls stay exact.
 
     Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
     one-line message for tensors that do not fit together, and for a bias of keys that holds only 0 and 1. Raises
     TypeError if an argument is not a tensor, or if biases is a tensor instead of a sequence of tensors.
     """
     what = "fold.attention"
+    require_precision(what, precision)
     for name, x in (("q", q), ("k", k), ("v", v)):
         require_tensor(what, name, x)
         if x.dim() < 3:
@@ -63,7 +69,8 @@ def attention(
     key_bias = sum(keys[1:], keys[0]) if keys else None
     pair_bias = sum(pairs[1:], pairs[0]) if pairs else None
     gate = gate if gate is None or gate.dtype in (q.dtype, torch.float32) else gate.to(q.dtype)
-    return _in_batches(what, scale, q, k, v, pair_bias, key_bias, gate)
+    options = {"scale": scale, **precision_of(q, precision)}
+    return _in_batches(what, options, q, k, v, pair_bias, key_bias, gate)
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -129,7 +136,7 @@ def _check_bias(what: str, name: str, bias: Tensor | None, full: tuple[int, ...]
 
 def _in_batches(
     what: str,
-    scale: float | None,
+    options: dict[str, Any],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -138,10 +145,10 @@ def _in_batches(
     gate: Tensor | None,
 ) -> Tensor:
     """Computes attention in one call if pair_bias varies along all leading dimensions or along none. Otherwise makes a
-    call for each of its matrices. Biases have as many dimensions as q."""
+    call for each of its matrices. Biases have as many dimensions as q. `options` are arguments of gated_attention."""
     lead = q.shape[:-3]
     if pair_bias is None or pair_bias.shape[:-3] in ((1,) * len(lead), lead) or 0 in lead:
-        return _one_batch(what, scale, q, k, v, pair_bias, key_bias, gate)
+        return _one_batch(what, options, q, k, v, pair_bias, key_bias, gate)
     at = next(i for i, size in enumerate(pair_bias.shape[:-3]) if size != 1)
 
     def slices(x: Tensor | None) -> list[Tensor | None]:
@@ -150,12 +157,12 @@ def _in_batches(
         return [x.select(at, 0 if x.shape[at] == 1 else n) for n in range(lead[at])]
 
     parts = zip(*map(slices, (q, k, v, pair_bias, key_bias, gate)))
-    return torch.stack([_in_batches(what, scale, *part) for part in parts], at)
+    return torch.stack([_in_batches(what, options, *part) for part in parts], at)
 
 
 def _one_batch(
     what: str,
-    scale: float | None,
+    options: dict[str, Any],
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -174,7 +181,7 @@ def _one_batch(
             return x.reshape(1, *x.shape[-3:])
         return x.expand(*lead, *x.shape[-3:]).reshape(math.prod(lead), *x.shape[-3:])
 
-    given = {"bias": batch(pair_bias), "key_bias": batch(key_bias), "scale": scale}
+    given = {"bias": batch(pair_bias), "key_bias": batch(key_bias), **options}
     given = {name: value for name, value in given.items() if value is not None}
     whole = [x.reshape(math.prod(lead), *x.shape[-3:]) for x in (q, k, v)]
     whole_gate = None if gate is None else gate.reshape(math.prod(lead), *gate.shape[-3:])

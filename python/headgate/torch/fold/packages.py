@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ..precision import Precision
 from .functions import attention
 
 
@@ -16,8 +17,8 @@ class Replaced(NamedTuple):
 
     path: str
     adapter: Callable[..., Any]
-    """Computes a call with Headgate. Its parameters are the arguments that it uses, with the package's names. Raises
-    ValueError for calls that it does not support."""
+    """Computes a call with Headgate. Its parameters are the arguments that it uses, with the package's names, and the
+    precision of attention(). Raises ValueError for calls that it does not support."""
     harmless: Mapping[str, str] = {}
     """Maps arguments that do not change the result to the reason. Other arguments that the adapter does not use must
     have their defaults. Otherwise the package computes the call."""
@@ -35,7 +36,7 @@ class Package(NamedTuple):
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any) -> Tensor:
+def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any, precision: Precision) -> Tensor:
     """Computes the multi-head attention of AlphaFold, with its gate, from the parts of such a module."""
     sigmoid = self.sigmoid
     if type(sigmoid) is not torch.nn.Sigmoid:
@@ -46,15 +47,19 @@ def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any) -> Tensor:
     gate = None
     if self.linear_g is not None:
         gate = self.linear_g(q_x).unflatten(-1, (self.no_heads, -1)).transpose(-2, -3)
-    y = attention(q, k, v, biases or (), gate, scale=1.0)
+    y = attention(q, k, v, biases or (), gate, scale=1.0, precision=precision)
     return self.linear_o(y.transpose(-2, -3).flatten(-2))
 
 
-def _of_boltz(self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor) -> Tensor:
-    return _gated(self, q_x, kv_x, [mask_bias, tri_bias])
+def _of_boltz(
+    self: Any, q_x: Tensor, kv_x: Tensor, tri_bias: Tensor, mask_bias: Tensor, precision: Precision
+) -> Tensor:
+    return _gated(self, q_x, kv_x, [mask_bias, tri_bias], precision)
 
 
-def _with_pair_bias(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int) -> Tensor:
+def _with_pair_bias(
+    self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int, precision: Precision
+) -> Tensor:
     """Computes the attention with a pair bias of Boltz. `multiplicity` sequences share a matrix of z."""
     B, M = s.shape[0], multiplicity
 
@@ -71,12 +76,20 @@ def _with_pair_bias(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor,
         if bias.shape[0] * M != B:
             raise ValueError(f"z of {bias.shape[0]} sequences for {B} with multiplicity {M}")
         bias, hidden = bias.unsqueeze(1), hidden.unflatten(0, (-1, M))
-    y = attention(q.float(), k.float(), v.float(), [bias, hidden], gate, scale=self.head_dim**-0.5)
+    scale = self.head_dim**-0.5
+    y = attention(q.float(), k.float(), v.float(), [bias, hidden], gate, scale=scale, precision=precision)
     return self.proj_o(y.to(v.dtype).transpose(-2, -3).reshape(B, -1, self.c_s))
 
 
 def _of_boltz1(
-    self: Any, s: Tensor, z: Tensor, mask: Tensor, multiplicity: int, to_keys: Any, model_cache: Any
+    self: Any,
+    s: Tensor,
+    z: Tensor,
+    mask: Tensor,
+    multiplicity: int,
+    to_keys: Any,
+    model_cache: Any,
+    precision: Precision,
 ) -> Tensor:
     if self.initial_norm:
         s = self.norm_s(s)
@@ -89,26 +102,33 @@ def _of_boltz1(
         z = model_cache["z"]
     else:
         z = model_cache["z"] = self.proj_z(z)
-    return _with_pair_bias(self, s, z, mask, k_in, multiplicity)
+    return _with_pair_bias(self, s, z, mask, k_in, multiplicity, precision)
 
 
-def _of_boltz2(self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int) -> Tensor:
-    return _with_pair_bias(self, s, self.proj_z(z), mask, k_in, multiplicity)
+def _of_boltz2(
+    self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int, precision: Precision
+) -> Tensor:
+    return _with_pair_bias(self, s, self.proj_z(z), mask, k_in, multiplicity, precision)
 
 
 def _of_protenix(
-    q: Tensor, k: Tensor, v: Tensor, attn_bias: Tensor | None, use_efficient_implementation: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    attn_bias: Tensor | None,
+    use_efficient_implementation: bool,
+    precision: Precision,
 ) -> Tensor:
     mixed = use_efficient_implementation and not (q.dtype == v.dtype == torch.float32)
     if mixed and not torch.is_autocast_enabled("cpu"):
         raise ValueError(f"use_efficient_implementation with v of {v.dtype}")
     biases = [] if attn_bias is None else [attn_bias.float()]
-    y = attention(q.float(), k.float(), v.float(), biases, scale=1.0)
+    y = attention(q.float(), k.float(), v.float(), biases, scale=1.0, precision=precision)
     return y.to(q.dtype) if y.dtype == torch.float32 else y
 
 
-def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any) -> Tensor:
-    return attention(query, key, value, biases, scale=1.0).to(query.dtype)
+def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any, precision: Precision) -> Tensor:
+    return attention(query, key, value, biases, scale=1.0, precision=precision).to(query.dtype)
 
 
 class _Weights:
@@ -121,7 +141,9 @@ class _Weights:
 _WEIGHTS = _Weights()
 
 
-def _of_esmfold(self: Any, x: Tensor, mask: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Any]:
+def _of_esmfold(
+    self: Any, x: Tensor, mask: Tensor | None, bias: Tensor | None, precision: Precision
+) -> tuple[Tensor, Any]:
     B, L = x.shape[:2]
     q, k, v = self.proj(x).view(B, L, self.num_heads, -1).transpose(1, 2).chunk(3, dim=-1)
     biases = [] if bias is None else [bias.permute(0, 3, 1, 2)]
@@ -129,7 +151,7 @@ def _of_esmfold(self: Any, x: Tensor, mask: Tensor | None, bias: Tensor | None) 
         shown = mask[:, None, None]
         biases.append(torch.zeros(shown.shape).masked_fill(shown == 0, -math.inf))
     gate = self.g_proj(x).view(B, L, self.num_heads, -1).transpose(1, 2) if self.gated else None
-    y = attention(q, k, v, biases, gate, scale=self.rescale_factor)
+    y = attention(q, k, v, biases, gate, scale=self.rescale_factor, precision=precision)
     return self.o_proj(y.transpose(1, 2).flatten(2)), _WEIGHTS
 
 

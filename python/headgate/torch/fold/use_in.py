@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ..precision import Precision, require_precision
 from ..switches import Handle, Switch, unsupported
 from .packages import PACKAGES, Package, Replaced
 
@@ -26,7 +27,7 @@ class _Replacement:
         parameters = inspect.signature(self.original).parameters
         self._names = tuple(parameters)
         self._defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-        self._used = tuple(inspect.signature(replaced.adapter).parameters)
+        self._used = tuple(name for name in inspect.signature(replaced.adapter).parameters if name != "precision")
         self._require_signature(package)
 
         @functools.wraps(self.original)
@@ -64,7 +65,8 @@ class _Replacement:
         reason = unsupported(_tensors(arguments.values()))
         if reason is not None:
             return None, reason
-        return self._replaced.adapter(**{name: arguments[name] for name in self._used}), None
+        used = {name: arguments[name] for name in self._used}
+        return self._replaced.adapter(**used, precision=self._switch.precision), None
 
     def install(self) -> None:
         self._exchange(self.original, self.served)
@@ -154,7 +156,7 @@ class _Use:
 _uses = {name: _Use(name, package) for name, package in PACKAGES.items()}
 
 
-def use_in(package: str, on: bool = True) -> Handle | None:
+def use_in(package: str, on: bool = True, *, precision: Precision = "exact") -> Handle | None:
     """Makes Headgate compute the attention of a package that folds proteins, for all models and threads of the process.
 
         with fold.use_in("boltz") as served:
@@ -167,6 +169,8 @@ def use_in(package: str, on: bool = True) -> Handle | None:
     restores the package's functions. use_in(package, False) ends all of them, and returns None. The returned object
     counts `calls`, those that Headgate computed, and `declined`, those that the package computed, by reason.
 
+    precision is that of attention(), for calls in bfloat16. If calls nest, that of the newest one applies.
+
     Where the package computes activations again (checkpoints), keep it on until backward() has run.
 
     Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices,
@@ -177,8 +181,9 @@ def use_in(package: str, on: bool = True) -> Handle | None:
     """
     if package not in _uses:
         raise ValueError(f"{_WHAT}: package is {package!r} but must be one of {', '.join(map(repr, _uses))}")
+    require_precision(_WHAT, precision)
     switch = _uses[package].switch
     if on:
-        return switch.begin()
+        return switch.begin(precision)
     switch.end_all()
     return None

@@ -14,14 +14,13 @@ from ..added_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import lists_of_index
+from ..precision import IMPLEMENTATIONS
 from .call import Call, both
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .handle import Watch
 
-HEADGATE = "headgate"
-"""Name of the attention implementation that computes the log-sum-exp with Headgate's kernels."""
 USED = (
     "module query key value attention_mask dropout scaling softcap s_aux sinks position_bias is_causal sliding_window "
     "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
@@ -49,7 +48,7 @@ def install(watch: "Watch") -> Callable[[], None]:
                 described = watch.described(layer, lambda: call_of(watch, layer.module, name, function, args, kwargs))
                 with observers.kept_lse() as kept:
                     out = function(*args, **kwargs)
-                own = kept[0] if name == HEADGATE and len(kept) == 1 else None
+                own = kept[0] if name in IMPLEMENTATIONS and len(kept) == 1 else None
                 watch.add(layer, described, own)
                 return out
 

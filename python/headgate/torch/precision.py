@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Defines the precisions of attention in bfloat16, and which calls of other libraries they apply to."""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+Precision = Literal["exact", "native16"]
+IMPLEMENTATIONS: dict[str, Precision] = {"headgate": "exact", "headgate-native16": "native16"}
+"""Maps values of transformers' attn_implementation to precisions."""
+
+
+def require_precision(what: str, precision: Any) -> None:
+    """Raises ValueError unless `precision` is one of Precision. The error names the function `what`."""
+    if precision not in get_args(Precision):
+        words = " or ".join(map(repr, get_args(Precision)))
+        raise ValueError(f"{what}: precision is {precision!r} but must be {words}")
+
+
+def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:
+    """Returns the argument `precision` of gated_attention for a call with this query. Calls that do not compute in
+    bfloat16, under autocast or by their dtype, have no argument and are exact."""
+    dtype = query.dtype
+    if torch.is_autocast_enabled("cpu") and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype("cpu")
+    return {"precision": precision} if precision != "exact" and dtype == torch.bfloat16 else {}
