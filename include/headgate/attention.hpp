@@ -139,6 +139,11 @@ struct AttentionInputs {
   /// numbered within the query's sequence, and S is S_n. The time of both passes grows with K, not with S; statistics
   /// compute all scores.
   ConstTensorView key_indices{};
+  /// (B,Hkv,F,D) or, in a packed batch, (N,Hkv,F,D); f32, f64, bf16 or f16; forward pass only. Needs k of dtype i8, and
+  /// v_first. The first F keys and values of each sequence are k_first[j] and v_first[j], not rounded to int8. Rows
+  /// j < F of k, v and their scales are then ignored. F may exceed the number of keys.
+  ConstTensorView k_first{};
+  ConstTensorView v_first{};  ///< (B|N,Hkv,F,Dv), dtype of k_first
 };
 
 /// The outputs of the forward pass, which overwrites them. Leave y and attn absent to compute only lse, weights or

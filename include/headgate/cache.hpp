@@ -36,6 +36,10 @@ struct CacheShape {
   std::int64_t page = 16;      ///< tokens per page, at least 1
   std::int64_t pages = 0;      ///< number of pages P, below 2^31
   DType dtype = DType::f32;    ///< f32, f64, bf16, f16, or i8 with a scale, max|x| / 127, for each token and head
+  /// Number F of first tokens of each sequence whose keys and values attention reads unrounded: k_first and v_first of
+  /// AttentionInputs. Only with i8. Each sequence owns the memory of these rows, apart from the pages.
+  std::int64_t whole_first = 0;
+  DType whole_dtype = DType::f32;  ///< type of the first rows: f32, f64, bf16 or f16
 };
 
 /// The memory of a cache.
@@ -53,16 +57,20 @@ HEADGATE_API std::size_t cache_bytes(const CacheShape& shape);
 /// Does not write to the memory.
 HEADGATE_API CacheTensors place_cache(void* memory, const CacheShape& shape);
 
-/// Attention inputs for some sequences of a cache. Owns block_table, key_lengths and query_offsets; `tensors` points to
-/// the cache's memory.
+/// Attention inputs for some sequences of a cache. Owns block_table, key_lengths, query_offsets and the first rows;
+/// `tensors` points to the cache's memory.
 struct CacheBatch {
   CacheTensors tensors;
   std::vector<std::int32_t> block_table;    ///< (B,M)
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
+  std::int64_t first = 0;                   ///< F: rows of k_first and v_first of a sequence
+  DType first_dtype = DType::f32;
+  std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
+  std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
 
-  /// Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of `inputs`. The batch must outlive
-  /// `inputs`.
+  /// Sets k, v, k_scale, v_scale, block_table, key_lengths, query_offsets, k_first and v_first of `inputs`. The batch
+  /// must outlive `inputs`.
   HEADGATE_API void set(AttentionInputs& inputs) const;
 };
 
@@ -70,8 +78,9 @@ struct CacheBatch {
 /// nothing. Not thread-safe: no thread may use the cache while another one changes it.
 class HEADGATE_API KvCache {
  public:
-  /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides.
-  explicit KvCache(const CacheTensors& tensors);
+  /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides. The cache
+  /// itself allocates the rows of whole_first tokens (CacheShape) when a sequence is added.
+  explicit KvCache(const CacheTensors& tensors, std::int64_t whole_first = 0, DType whole_dtype = DType::f32);
   /// Creates a cache that allocates and owns its memory.
   explicit KvCache(const CacheShape& shape);
 
@@ -98,6 +107,8 @@ class HEADGATE_API KvCache {
   ///   - Attention sees the remaining tokens as keys 0 … length() − 1, with new queries at the end. Causal masks and
   ///     ALiBi distances are right, except that distances to the sinks are too short.
   ///   - The window is rounded up to whole pages. Do not set a window in AttentionOptions too: it would hide the sinks.
+  ///   - Of the first whole_first tokens, those that stay are still read unrounded. The tokens that take the place of
+  ///     dropped ones are read as int8.
   ///
   /// In all calls for one sequence, `sinks` must fill the same number of pages.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
@@ -134,6 +145,7 @@ class HEADGATE_API KvCache {
     std::int64_t dropped = 0;      // number of tokens dropped by slide()
     std::int64_t dropped_at = -1;  // number of tokens before the dropped ones; -1 if none were dropped
     std::vector<std::int32_t> pages;
+    std::vector<std::byte> whole;  // k (Hkv,F,D), then v (Hkv,F,Dv) of the first F = whole_first tokens
   };
 
   const Tokens& tokens(const char* function, std::int64_t sequence) const;
@@ -143,6 +155,8 @@ class HEADGATE_API KvCache {
   void release_page(std::int32_t page);
   void copy_page(std::int32_t to, std::int32_t from, std::int64_t rows);
   void adopt(const CacheTensors& tensors, std::int64_t pages);
+  std::int64_t whole_rows(const Tokens& of) const;
+  void place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const;
 
   CacheShape shape_;
   CacheTensors tensors_;

@@ -172,6 +172,11 @@ typedef struct headgate_attention_inputs {
                                          up. In a packed batch, keys are numbered within the query's sequence, and S is
                                          S_n. The time of both passes grows with K, not with S;
                                          statistics compute all scores */
+  headgate_const_tensor k_first; /**< (B,Hkv,F,D) or, in a packed batch, (N,Hkv,F,D); f32, f64, bf16 or f16; forward
+                                    pass only. Needs k of dtype i8, and v_first. The first F keys and values of
+                                    each sequence are k_first[j] and v_first[j], not rounded to int8. Rows j < F of
+                                    k, v and their scales are then ignored. F may exceed the number of keys */
+  headgate_const_tensor v_first; /**< (B|N,Hkv,F,Dv), dtype of k_first */
 } headgate_attention_inputs;
 
 #define HEADGATE_ATTENTION_INPUTS_INIT HEADGATE_INIT(headgate_attention_inputs)
@@ -418,7 +423,10 @@ typedef struct headgate_cache_shape {
   int64_t page;         /**< tokens per page; 0 means 16 */
   int64_t pages;        /**< number of pages P, 0 to 2^31 - 1 */
   headgate_dtype dtype; /**< f32 (also for 0), f64, bf16, f16, or i8 with a scale, max|x| / 127, per token and head */
-  int32_t reserved;     /**< 0 */
+  headgate_dtype whole_dtype; /**< type of the first rows: f32 (also for 0), f64, bf16 or f16 */
+  /** Number F of first tokens of each sequence whose keys and values attention reads unrounded: k_first and v_first of
+   * headgate_attention_inputs. Only with i8. Each sequence owns the memory of these rows, apart from the pages. */
+  int64_t whole_first;
 } headgate_cache_shape;
 
 #define HEADGATE_CACHE_SHAPE_INIT HEADGATE_INIT(headgate_cache_shape)
@@ -443,8 +451,8 @@ HEADGATE_API headgate_status headgate_cache_place(headgate_cache_tensors* tensor
                                                   const headgate_cache_shape* shape);
 
 /** Creates a cache, which headgate_cache_destroy frees. headgate_cache_create allocates the memory of the cache.
- * headgate_cache_create_over uses the caller's tensors with any strides; their memory must outlive the cache. A NULL
- * cache may be destroyed. */
+ * headgate_cache_create_over uses the caller's tensors with any strides; their memory must outlive the cache. Such a
+ * cache has no rows of whole_first tokens. A NULL cache may be destroyed. */
 HEADGATE_API headgate_status headgate_cache_create(headgate_cache** cache, const headgate_cache_shape* shape);
 HEADGATE_API headgate_status headgate_cache_create_over(headgate_cache** cache, const headgate_cache_tensors* tensors);
 HEADGATE_API void headgate_cache_destroy(headgate_cache* cache);
@@ -491,13 +499,14 @@ HEADGATE_API headgate_status headgate_cache_get_tensors(const headgate_cache* ca
 HEADGATE_API headgate_status headgate_cache_table_entries(const headgate_cache* cache, size_t* entries,
                                                           const int64_t* sequences, size_t count);
 
-/** Sets k, v, k_scale, v_scale, block_table, key_lengths and query_offsets of `*inputs` for a batch of B = count
- * sequences. The T queries of each sequence are its last T tokens; T is at most the shortest length. The caller sets
- * inputs->struct_size.
+/** Sets k, v, k_scale, v_scale, block_table, key_lengths, query_offsets, k_first and v_first of `*inputs` for a batch
+ * of B = count sequences. The T queries of each sequence are its last T tokens; T is at most the shortest length. The
+ * caller sets inputs->struct_size.
  *
  * The three arrays are the caller's memory and must outlive `*inputs`. `block_table` has `capacity` entries, at least
- * as many as headgate_cache_table_entries returns; `key_lengths` and `query_offsets` have `count`. For packed queries
- * (cu_seqlens_q), pass T = 0 and clear query_offsets of `*inputs`. */
+ * as many as headgate_cache_table_entries returns; `key_lengths` and `query_offsets` have `count`. The cache owns the
+ * memory of k_first and v_first, until its next batch. For packed queries (cu_seqlens_q), pass T = 0 and clear
+ * query_offsets of `*inputs`. */
 HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, headgate_attention_inputs* inputs,
                                                   int32_t* block_table, size_t capacity, int64_t* key_lengths,
                                                   int64_t* query_offsets, const int64_t* sequences, size_t count,

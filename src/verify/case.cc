@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <tuple>
 
 #include "headgate/merge.hpp"
 #include "library/core/element.hpp"
@@ -33,7 +34,8 @@ enum Stream : std::uint64_t {
   kScales,
   kSelection,
   kKeyBias,
-  kLists
+  kLists,
+  kFirst
 };
 
 template <typename Value>
@@ -108,6 +110,8 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   inputs_.v_scale = v_scale_;
   inputs_.key_bias = key_bias_;
   inputs_.key_indices = key_indices_;
+  inputs_.k_first = k_first_;
+  inputs_.v_first = v_first_;
   incoming_ = {dy_, dlse_};
 }
 
@@ -199,6 +203,10 @@ void Case::place_cache() {
   if (!s.quantized) return;
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
+  if (s.first_rows == DType::none) return;
+  // Never broadcasts the dimension of sequences: each has hidden keys and a number of keys of its own.
+  k_first_ = place(input_slabs_, "k_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.D}, kRepeatH);
+  v_first_ = place(input_slabs_, "v_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.Dv}, kRepeatH);
 }
 
 void Case::place_incoming() {
@@ -289,6 +297,7 @@ void Case::fill_inputs() {
   fill_table();
   fill_lists();
   fill_keys();
+  fill_first_rows();
   fill_maps();
 }
 
@@ -471,8 +480,8 @@ void Case::fill_table() {
   });
 }
 
-/// Fills k, v and their scales. Rows at and beyond a sequence's length, and unused pages, keep the poison bytes 0xFF:
-/// NaN, or −1 in int8 with a scale of NaN.
+/// Fills k, v and their scales. Rows at and beyond a sequence's length, those that k_first and v_first replace, and
+/// unused pages keep the poison bytes 0xFF: NaN, or −1 in int8 with a scale of NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   struct Tensor {
@@ -489,7 +498,7 @@ void Case::fill_keys() {
                                                                             std::int64_t j, std::int64_t d) {
       const double x = random.normal();
       if (d == 0) {
-        is_read = key_is_read(b, j);
+        is_read = key_is_read(b, j) && j - rows_of(sequence_of_key(b, j)).k0 >= k_first_.shape[2];
         is_huge = spec_.huge_hidden_keys && key_is_hidden(b, j);
       }
       if (!is_read) return;
@@ -506,6 +515,26 @@ void Case::fill_keys() {
       constexpr double kHugeScale = 0x1p120;  // products of int8 values and this scale are still finite
       const double scale_of_row = by * (0.5 + scales.uniform()) / kSteps;
       store(row_scale, batch, h, row, 0, is_huge ? kHugeScale : scale_of_row);
+    });
+  }
+}
+
+/// Fills the rows of k_first and v_first. Rows at and beyond a sequence's length stay NaN.
+void Case::fill_first_rows() {
+  const Factors f = factors_of(spec_);
+  const DType computed = spec_.dtype == DType::f64 ? DType::f64 : DType::f32;
+  const double huge = std::min(largest_number(spec_.first_rows), largest_number(computed));
+  for (const auto& [view, stream, factor] :
+       {std::tuple{&k_first_, kFirst + kK, f.k}, std::tuple{&v_first_, kFirst + kV, f.v}}) {
+    if (!view->present()) continue;
+    Random random(spec_.seed, stream);
+    fill(*view, [&, &to = *view, by = factor](std::int64_t n, std::int64_t h, std::int64_t j, std::int64_t d) {
+      const double x = random.normal();
+      const Rows rows = rows_of(n);
+      if (j >= rows.keys) return;
+      const bool is_batch = spec_.page > 0 || !cu_seqlens_k_.present();
+      const bool is_huge = spec_.huge_hidden_keys && key_is_hidden(is_batch ? n : 0, rows.k0 + j);
+      store(to, n, h, j, d, is_huge ? std::copysign(huge, x) : by * x);
     });
   }
 }

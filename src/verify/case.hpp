@@ -86,6 +86,7 @@ class Case {
   void fill_lists();
   void fill_gate();
   void fill_keys();
+  void fill_first_rows();
   void fill_maps();
   void fill_vectors();
   void fill_sequences();
@@ -110,7 +111,7 @@ class Case {
   TensorView q_, k_, v_, gate_, bias_, key_bias_, key_indices_, mask_, key_lengths_, query_offsets_, alibi_slopes_,
       sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
-  TensorView block_table_, k_scale_, v_scale_;
+  TensorView block_table_, k_scale_, v_scale_, k_first_, v_first_;
   AttentionInputs inputs_;
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // shared by plain forward passes and those that save for a backward pass

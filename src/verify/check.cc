@@ -28,7 +28,7 @@ std::optional<std::string> check_lse_alone(Case& problem, const Kernels& kernels
   const CaseSpec& spec = problem.spec();
   const TensorView lse = problem.saving_outputs().lse, max_logit = problem.saving_outputs().max_logit;
   AttentionInputs inputs = problem.inputs();
-  if (spec.seed % 2 != 0) inputs.v = inputs.v_scale = {};
+  if (spec.seed % 2 != 0) inputs.v = inputs.v_scale = inputs.v_first = {};
   problem.poison_outputs();
   if (auto error = thrown_by("attention_forward of lse", describing(problem), [&] {
         kernels.forward({.lse = lse, .max_logit = max_logit}, inputs, problem.options());

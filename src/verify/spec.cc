@@ -111,6 +111,18 @@ void draw_cache(CaseSpec& spec, const Pick& pick) {
   if (maybe(pick, 6)) spec = quantized(spec);
 }
 
+CaseSpec with_first_rows(CaseSpec spec, DType dtype, std::int64_t first) {
+  spec.first_rows = dtype;
+  spec.first = first;
+  return spec;
+}
+
+void draw_first_rows(CaseSpec& spec, const Pick& pick) {
+  if (!spec.quantized || !maybe(pick, 2)) return;
+  const DType dtype = one_of(pick, std::array{DType::f32, DType::bf16, DType::f16, DType::f64});
+  spec = with_first_rows(spec, dtype, one_of(pick, std::array<std::int64_t, 8>{4, 1, 0, 3, 8, 17, 64, 150}));
+}
+
 void draw_lists(CaseSpec& spec, const Pick& pick) {
   if (!maybe(pick, 4)) return;
   spec.key_indices = one_of(pick, std::array{DType::i32, DType::i64});
@@ -230,6 +242,8 @@ void add_caches(std::vector<CaseSpec>& list, DType dtype) {
         spec = gated(spec, GateInput::headwise, GateFn::sigmoid, GateOp::mul);
         if (page > 0) spec = paged(spec, page);
         list.push_back(bytes ? quantized(spec) : spec);
+        if (bytes)
+          list.push_back(with_first_rows(list.back(), page == 3 ? DType::bf16 : DType::f32, page == 16 ? 70 : 4));
       };
       add(shaped(2, 2, 2, 70, 90, 32, 24));
       add(shaped(2, 1, 8, 1, 1030, 64, 32));
@@ -263,6 +277,10 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   many.dtype = dtype;
   list.push_back(many);
   list.push_back(quantized(many));
+  // Rows of k_first in two splits.
+  CaseSpec two = quantized(gated(shaped(1, 1, 2, 1, 2100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul));
+  two.dtype = dtype;
+  list.push_back(with_first_rows(two, DType::bf16, 2051));
   many.key_lengths = DType::i32;
   many.query_offsets = DType::i32;
   many.window_left = 300;
@@ -312,6 +330,7 @@ void add_packed_caches(std::vector<CaseSpec>& list, DType dtype) {
     spec = paged(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul), page);
     list.push_back(spec);
     list.push_back(quantized(spec));
+    list.push_back(with_first_rows(list.back(), dtype, 5));
     spec = with_all_features(spec);
     list.push_back(spec);
     spec.bias = {true, false, false, false};
@@ -413,6 +432,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.cu_seqlens != DType::none, fmt::format("packed={}:{}", spec.packed, dtype_name(spec.cu_seqlens)));
   add(spec.page > 0, fmt::format("page={}", spec.page));
   add(spec.quantized, "int8");
+  add(spec.first_rows != DType::none, fmt::format("first_rows={}:{}", dtype_name(spec.first_rows), spec.first));
   const StatisticsSpec& statistics = spec.statistics;
   const StatisticsSpec usual;
   add(statistics.absent != 0, fmt::format("absent_statistics={:#x}", statistics.absent));
@@ -458,6 +478,7 @@ CaseSpec draw_spec(const Pick& pick) {
   spec.max_logit_by_head = spec.max_logit != DType::none && maybe(pick, 2);
   spec.sinks_by_query = spec.sinks != DType::none && maybe(pick, 2);
   spec.sinks_by_batch = spec.sinks_by_query && maybe(pick, 2);
+  draw_first_rows(spec, pick);
   return spec;
 }
 

@@ -111,10 +111,12 @@ struct CaseSpec : AttentionOptions {
   std::int64_t packed = 1;         // number of packed sequences; read only with cu_seqlens
   std::vector<std::int64_t> packed_queries, packed_keys;  // sequence lengths; drawn from the seed if empty
 
-  std::int64_t page = 0;         // rows of a page of k and v; 0: no block table. Pages require key_lengths
-  bool quantized = false;        // k and v are int8 with scales
-  double closed_share = -1.0;    // approximate fraction of rows that gate_threshold closes; < 0: no threshold
-  bool closed_by_group = false;  // makes gates similar within a GQA group, so that gate_threshold closes whole groups
+  std::int64_t page = 0;           // rows of a page of k and v; 0: no block table. Pages require key_lengths
+  bool quantized = false;          // k and v are int8 with scales
+  DType first_rows = DType::none;  // dtype of k_first and v_first, or none; read only with `quantized`
+  std::int64_t first = 0;          // F, the number of rows of k_first and v_first of a sequence
+  double closed_share = -1.0;      // approximate fraction of rows that gate_threshold closes; < 0: no threshold
+  bool closed_by_group = false;    // makes gates similar within a GQA group, so that gate_threshold closes whole groups
 
   StatisticsSpec statistics;
 

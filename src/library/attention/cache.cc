@@ -45,6 +45,16 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
 }
 
+/// Returns the bytes of the unrounded first rows of one sequence.
+std::size_t whole_bytes(const CacheShape& s) {
+  std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * (s.head_dim + s.value_dim);
+  for (const std::int64_t n : {s.kv_heads, s.whole_first}) {
+    require(!__builtin_mul_overflow(bytes, n, &bytes) && bytes <= kMostBytes,
+            "cache: whole_first is {}: its rows are longer than any memory", s.whole_first);
+  }
+  return static_cast<std::size_t>(bytes);
+}
+
 void check_shape(const CacheShape& s) {
   const bool known = s.dtype == DType::f32 || s.dtype == DType::f64 || s.dtype == DType::bf16 ||
                      s.dtype == DType::f16 || s.dtype == DType::i8;
@@ -54,18 +64,32 @@ void check_shape(const CacheShape& s) {
     require(dim >= 1 && dim <= kMaxHeadDim, "cache: {} is {} but must be 1 to {}", name, dim, kMaxHeadDim);
   }
   require(s.page >= 1, "cache: page is {} but must be at least 1 token", s.page);
+  require(s.whole_first >= 0, "cache: whole_first is {} but must be at least 0", s.whole_first);
+  require(s.whole_first == 0 || s.dtype == DType::i8,
+          "cache: whole_first is {} but dtype is {}: only i8 rounds keys and values", s.whole_first,
+          dtype_text(s.dtype));
+  const bool whole_known = s.whole_dtype == DType::f32 || s.whole_dtype == DType::f64 || s.whole_dtype == DType::bf16 ||
+                           s.whole_dtype == DType::f16;
+  require(whole_known, "cache: whole_dtype is {} but must be f32, f64, bf16 or f16", dtype_text(s.whole_dtype));
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
   // Checks the size of one page even if the cache has no pages, so that later sums of token counts cannot overflow.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);
+  (void)whole_bytes(some);
 }
 
-CacheShape shape_of(const CacheTensors& t) {
+CacheShape shape_of(const CacheTensors& t, std::int64_t whole_first, DType whole_dtype) {
   const Shape& k = t.k.shape;
-  return {
-      .kv_heads = k[1], .head_dim = k[3], .value_dim = t.v.shape[3], .page = k[2], .pages = k[0], .dtype = t.k.dtype};
+  return {.kv_heads = k[1],
+          .head_dim = k[3],
+          .value_dim = t.v.shape[3],
+          .page = k[2],
+          .pages = k[0],
+          .dtype = t.k.dtype,
+          .whole_first = whole_first,
+          .whole_dtype = whole_dtype};
 }
 
 /// Throws Error unless the tensors have the shapes and dtypes that a cache of `shape` needs.
@@ -94,6 +118,27 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   part.shape[0] = 1;
   part.shape[2] = n;
   return part;
+}
+
+/// Returns views (1,Hkv,F,D) and (1,Hkv,F,Dv) of the first rows of a sequence in `memory`.
+template <typename Byte>
+auto first_rows(Byte* memory, const CacheShape& s) {
+  const Shape k{1, s.kv_heads, s.whole_first, s.head_dim}, v{1, s.kv_heads, s.whole_first, s.value_dim};
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * s.kv_heads * s.whole_first * s.head_dim;
+  using View = std::conditional_t<std::is_const_v<Byte>, ConstTensorView, TensorView>;
+  return std::array{View{memory, s.whole_dtype, k, contiguous_strides(k)},
+                    View{memory + bytes, s.whole_dtype, v, contiguous_strides(v)}};
+}
+
+/// Stores scale · row of int8 rows (1,Hkv,n,X) in `to`, rounded to its dtype.
+void dequantize(const TensorView& to, const ConstTensorView& rows, const ConstTensorView& scale) {
+  for (std::int64_t h = 0; h < to.shape[1]; ++h) {
+    for (std::int64_t j = 0; j < to.shape[2]; ++j) {
+      for (std::int64_t d = 0; d < to.shape[3]; ++d) {
+        store(to, 0, h, j, d, load(scale, 0, h, j, 0) * load(rows, 0, h, j, d));
+      }
+    }
+  }
 }
 
 void copy_rows(const TensorView& to, const TensorView& from) {
@@ -150,14 +195,23 @@ void CacheBatch::set(AttentionInputs& inputs) const {
   inputs.block_table = make_view(block_table.data(), Shape{1, 1, B, M});
   inputs.key_lengths = make_vector_view(key_lengths.data(), B);
   inputs.query_offsets = make_vector_view(query_offsets.data(), B);
+  inputs.k_first = inputs.v_first = {};
+  if (first == 0) return;
+  const auto rows = [&](const std::vector<std::byte>& memory, const TensorView& of) {
+    const Shape shape{B, of.shape[1], first, of.shape[3]};
+    return ConstTensorView{memory.data(), first_dtype, shape, contiguous_strides(shape)};
+  };
+  inputs.k_first = rows(k_first, tensors.k);
+  inputs.v_first = rows(v_first, tensors.v);
 }
 
-KvCache::KvCache(const CacheTensors& tensors) {
-  check_tensors(tensors, headgate::shape_of(tensors));
+KvCache::KvCache(const CacheTensors& tensors, std::int64_t whole_first, DType whole_dtype)
+    : shape_(headgate::shape_of(tensors, whole_first, whole_dtype)) {
+  check_tensors(tensors, shape_);
   adopt(tensors, 0);
 }
 
-KvCache::KvCache(const CacheShape& shape) : memory_(new std::byte[cache_bytes(shape)]) {
+KvCache::KvCache(const CacheShape& shape) : shape_(shape), memory_(new std::byte[cache_bytes(shape)]) {
   adopt(place_cache(memory_.get(), shape), 0);
 }
 
@@ -165,7 +219,7 @@ KvCache::KvCache(const CacheShape& shape) : memory_(new std::byte[cache_bytes(sh
 /// The first `pages` pages stay in use or free as they were; all later pages are free.
 /// Allocates before it changes the cache, so that std::bad_alloc leaves the cache as it was.
 void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
-  const CacheShape shape = headgate::shape_of(tensors);
+  const CacheShape shape = headgate::shape_of(tensors, shape_.whole_first, shape_.whole_dtype);
   users_.resize(static_cast<std::size_t>(shape.pages), 0);
   free_.reserve(static_cast<std::size_t>(shape.pages));
   // free_ is a stack: take_page() takes its last entry.
@@ -188,8 +242,11 @@ const KvCache::Tokens& KvCache::tokens(const char* function, std::int64_t sequen
 std::int64_t KvCache::add_sequence() {
   const auto unused = std::find_if(sequences_.begin(), sequences_.end(), [](const Tokens& t) { return !t.used; });
   const auto at = unused - sequences_.begin();
+  std::vector<std::byte> whole(whole_bytes(shape_));
   if (unused == sequences_.end()) sequences_.emplace_back();
-  sequences_[static_cast<std::size_t>(at)].used = true;
+  Tokens& added = sequences_[static_cast<std::size_t>(at)];
+  added.used = true;
+  added.whole = std::move(whole);
   return at;
 }
 
@@ -270,6 +327,11 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
   for (std::int64_t b = 0; b < B; ++b) {
     Tokens& t = sequences_[static_cast<std::size_t>(sequences[static_cast<std::size_t>(b)])];
+    if (const std::int64_t n = std::min(T, whole_rows(t) - t.length); n > 0) {
+      const auto whole = first_rows(t.whole.data(), shape_);
+      convert_unchecked(rows_of(whole[0], 0, t.length, n), rows_of(k, b, 0, n));
+      convert_unchecked(rows_of(whole[1], 0, t.length, n), rows_of(v, b, 0, n));
+    }
     for (std::int64_t done = 0; done < T;) {
       const std::int64_t row = t.length % shape_.page;
       if (open_page(t) < 0) {
@@ -295,6 +357,44 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
       t.length += n;
     }
   }
+}
+
+/// Returns how many of the sequence's keys, from key 0, are those of its first tokens and at most whole_first.
+std::int64_t KvCache::whole_rows(const Tokens& of) const {
+  return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
+}
+
+/// Sets the first rows of a batch. Their number is the largest whole_rows() of the sequences. Rows of other keys are
+/// dequantized, in f32 at least, so that they are not rounded to 16 bits too.
+void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
+  std::int64_t least = shape_.whole_first;
+  for (const std::int64_t s : sequences) {
+    const std::int64_t rows = whole_rows(tokens("batch", s));
+    batch.first = std::max(batch.first, rows);
+    least = std::min(least, rows);
+  }
+  if (batch.first == 0) return;
+  const bool narrow = dtype_bytes(shape_.whole_dtype) < sizeof(float);
+  batch.first_dtype = narrow && least < batch.first ? DType::f32 : shape_.whole_dtype;
+  const auto B = static_cast<std::int64_t>(sequences.size());
+  const auto place = [&](std::size_t n, std::vector<std::byte>& memory, const TensorView& pages,
+                         const TensorView& scales) {
+    const Shape shape{B, shape_.kv_heads, batch.first, pages.shape[3]};
+    TensorView to{nullptr, batch.first_dtype, shape, contiguous_strides(shape)};
+    memory.resize(static_cast<std::size_t>(to.numel()) * dtype_bytes(batch.first_dtype));
+    to.data = memory.data();
+    for (std::int64_t b = 0; b < B; ++b) {
+      const Tokens& t = tokens("batch", sequences[static_cast<std::size_t>(b)]);
+      const std::int64_t held = std::min(t.length, batch.first), whole = std::min(held, whole_rows(t));
+      convert_unchecked(rows_of(to, b, 0, whole), rows_of(first_rows(t.whole.data(), shape_)[n], 0, 0, whole));
+      for (std::int64_t j = whole; j < held; ++j) {
+        const std::int64_t page = t.pages[static_cast<std::size_t>(j / shape_.page)], row = j % shape_.page;
+        dequantize(rows_of(to, b, j, 1), rows_of(pages, page, row, 1), rows_of(scales, page, row, 1));
+      }
+    }
+  };
+  place(0, batch.k_first, tensors_.k, tensors_.k_scale);
+  place(1, batch.v_first, tensors_.v, tensors_.v_scale);
 }
 
 void KvCache::truncate(std::int64_t sequence, std::int64_t length) {
@@ -359,6 +459,7 @@ CacheBatch KvCache::batch(std::span<const std::int64_t> sequences, std::int64_t 
     const Tokens& t = tokens("batch", sequences[b]);
     std::copy(t.pages.begin(), t.pages.end(), batch.block_table.begin() + static_cast<std::ptrdiff_t>(b * most));
   }
+  place_first_rows(batch, sequences);
   return batch;
 }
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <numbers>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "library/attention/gate_checks.hpp"
@@ -111,6 +112,29 @@ void check_scales(Call& call, const AttentionInputs& in) {
     call.input(scale, {DType::f32});
     call.shape(scale, in.block_table.present() ? "(P,Hkv,page,1)" : "(B,Hkv,S,1)",
                {of.view.shape[0], of.view.shape[1], of.view.shape[2], 1});
+  }
+}
+
+/// Checks k_first and v_first, the first F rows of each sequence that are not rounded to int8.
+void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
+  const Argument k{"k_first", in.k_first};
+  const Argument v{"v_first", in.v_first};
+  if (call.given(k) != call.given(v)) {
+    call.fail("{} is given but {} is absent", call.given(k) ? k.name : v.name, call.given(k) ? v.name : k.name);
+  }
+  if (!call.given(k)) return;
+  if (in.k.dtype != DType::i8) {
+    call.fail("k_first is given but k has dtype {} and not i8", dtype_name(in.k.dtype));
+  }
+  const std::int64_t F = k.view.shape[2];
+  for (const auto& [rows, letters, width] : {std::tuple{k, p.packed() ? "(N,Hkv,F,D)" : "(B,Hkv,F,D)", p.D},
+                                             std::tuple{v, p.packed() ? "(N,Hkv,F,Dv)" : "(B,Hkv,F,Dv)", p.Dv}}) {
+    call.input(rows, {DType::f32, DType::f64, DType::bf16, DType::f16});
+    call.shape(rows, letters, {p.N, p.Hkv, F, width});
+  }
+  if (in.v_first.dtype != in.k_first.dtype) {
+    call.fail("v_first has dtype {} but k_first has dtype {}", dtype_name(in.v_first.dtype),
+              dtype_name(in.k_first.dtype));
   }
 }
 
@@ -387,6 +411,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   check_pages(call, in, p);
   check_size_of_scores(call, in, p);
   check_scales(call, in);
+  check_first_rows(call, in, p);
   const ComputeRange range = compute_range(in.q.dtype);
   check_options(call, options, range, p);
   check_gate(call, in, options, p);
@@ -445,8 +470,11 @@ AttentionInputs without_values(const AttentionInputs& given) {
   AttentionInputs in = given;
   in.v = in.k;
   in.v_scale = in.k_scale;
-  in.v.shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
-  in.v.strides[3] = 0;
+  in.v_first = in.k_first;
+  for (ConstTensorView* rows : {&in.v, &in.v_first}) {
+    rows->shape[3] = in.gate.present() ? std::clamp<std::int64_t>(in.gate.shape[3], 1, kMaxHeadDim) : 1;
+    rows->strides[3] = 0;
+  }
   return in;
 }
 
@@ -493,7 +521,7 @@ void leave_out_y(const Call& call, ForwardProblem& p) {
   if (p.gate_threshold > 0.0) {
     call.fail("gate_threshold is {} but y is absent: it must then be 0, since the gate is not read", p.gate_threshold);
   }
-  p.Dv = p.inputs.v.shape[3] = 0;
+  p.Dv = p.inputs.v.shape[3] = p.inputs.v_first.shape[3] = 0;
   p.inputs.gate = {};
 }
 
@@ -557,7 +585,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                       causal || options.window_right == 0, lse, selection, outputs};
   check_dropout(call, options);
   check_range_of_gate_threshold(call, options, compute_range(p.inputs.q.dtype));
-  p.inputs.v = p.inputs.v_scale = {};
+  p.inputs.v = p.inputs.v_scale = p.inputs.v_first = {};
   const Argument log_sum{"lse", lse};
   call.require_given(log_sum);
   call.input(log_sum, {DType::f32, DType::f64});

@@ -16,6 +16,7 @@
 
 struct headgate_cache {
   headgate::KvCache cache;
+  mutable headgate::CacheBatch batch;  // owns k_first and v_first that headgate_cache_batch set last
 };
 
 namespace headgate::capi {
@@ -23,13 +24,12 @@ namespace {
 
 // Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
 // with version 0.2 depend on them.
-static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 5 * 8 + 8);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 6 * 8 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_tensors) == 8 + 4 * 80);
 
-/// Converts the shape of a cache from C. Zero means the default of the C++ struct in `page` and `dtype`.
+/// Converts the shape of a cache from C. Zero means the default of the C++ struct in `page`, `dtype` and `whole_dtype`.
 CacheShape to_cache_shape(const headgate_cache_shape* given) {
-  const auto c = read_sized(given, "shape");
-  require(c.reserved == 0, "shape.reserved is {} but must be 0", c.reserved);
+  const auto c = read_sized(given, "shape", {offsetof(headgate_cache_shape, whole_first)});
   CacheShape shape;
   shape.kv_heads = c.kv_heads;
   shape.head_dim = c.head_dim;
@@ -37,6 +37,8 @@ CacheShape to_cache_shape(const headgate_cache_shape* given) {
   shape.pages = c.pages;
   if (c.page != 0) shape.page = c.page;
   if (c.dtype != HEADGATE_DTYPE_NONE) shape.dtype = static_cast<DType>(c.dtype);
+  if (c.whole_dtype != HEADGATE_DTYPE_NONE) shape.whole_dtype = static_cast<DType>(c.whole_dtype);
+  shape.whole_first = c.whole_first;
   return shape;
 }
 
@@ -77,7 +79,7 @@ std::span<const std::int64_t> to_sequences(const std::int64_t* sequences, std::s
 template <typename Source>
 void create(headgate_cache** cache, const Source& source) {
   headgate_cache*& to = out(cache, "cache");
-  to = std::make_unique<headgate_cache>(headgate_cache{KvCache(source)}).release();
+  to = std::make_unique<headgate_cache>(headgate_cache{KvCache(source), {}}).release();
 }
 
 std::size_t table_entries(const KvCache& cache, std::span<const std::int64_t> sequences) {
@@ -94,10 +96,15 @@ struct BatchMemory {
   std::int64_t *key_lengths, *query_offsets;
 };
 
-void make_batch(const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
+/// Sets the inputs of a batch. If it has first rows, `owner` receives it, to own them.
+void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
                 std::span<const std::int64_t> sequences, std::int64_t T) {
-  read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs");
-  const CacheBatch batch = cache.batch(sequences, T);
+  read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs",
+             {offsetof(headgate_attention_inputs, k_first)});
+  const bool has_first_rows = inputs->struct_size >= sizeof(headgate_attention_inputs);
+  CacheBatch batch = cache.batch(sequences, T);
+  require(has_first_rows || batch.first == 0,
+          "inputs.struct_size is {}: this older struct has no k_first, which the cache sets", inputs->struct_size);
   const std::size_t entries = batch.block_table.size();
   require(entries <= memory.capacity, "capacity is {} but the block table has {} entries", memory.capacity, entries);
   require(memory.block_table != nullptr || entries == 0, "block_table is null but receives {} entries", entries);
@@ -114,6 +121,10 @@ void make_batch(const KvCache& cache, headgate_attention_inputs* inputs, const B
   inputs->v = to_c(views.v);
   inputs->k_scale = to_c(views.k_scale);
   inputs->v_scale = to_c(views.v_scale);
+  if (has_first_rows) {
+    inputs->k_first = to_c(views.k_first);
+    inputs->v_first = to_c(views.v_first);
+  }
   const auto in_memory_of_the_caller = [](ConstTensorView view, const void* data) {
     view.data = data;
     return to_c(view);
@@ -121,6 +132,7 @@ void make_batch(const KvCache& cache, headgate_attention_inputs* inputs, const B
   inputs->block_table = in_memory_of_the_caller(views.block_table, memory.block_table);
   inputs->key_lengths = in_memory_of_the_caller(views.key_lengths, memory.key_lengths);
   inputs->query_offsets = in_memory_of_the_caller(views.query_offsets, memory.query_offsets);
+  if (batch.first > 0) owner = std::move(batch);  // the vectors of first rows keep their memory
 }
 
 }  // namespace
@@ -211,7 +223,8 @@ headgate_status headgate_cache_batch(const headgate_cache* cache, headgate_atten
                                      int32_t* block_table, size_t capacity, int64_t* key_lengths,
                                      int64_t* query_offsets, const int64_t* sequences, size_t count, int64_t T) {
   return capi::guarded(__func__, [&] {
-    capi::make_batch(capi::cache_of(cache), inputs, {block_table, capacity, key_lengths, query_offsets},
+    const headgate::KvCache& from = capi::cache_of(cache);
+    capi::make_batch(cache->batch, from, inputs, {block_table, capacity, key_lengths, query_offsets},
                      capi::to_sequences(sequences, count), T);
   });
 }

@@ -81,6 +81,13 @@ inline constexpr auto kAttentionInputs = [] {
                      "lists of keys: query i sees key j only if its list has j; -1 is an empty entry; leading "
                      "dimensions may be left out",
                      {"--key-indices", "KI.npy"}, {.older_c_ends_here = true}),
+      AttentionInput("k_first", &I::k_first, &C::k_first, heads, floats, "(B|N,Hkv,F,D)",
+                     "the first F keys of each sequence, not rounded: read in place of rows j < F of k in int8. Of a "
+                     "packed batch (N,Hkv,F,D)",
+                     {"--k-first", "KF.npy"}, {.forward_only = true, .needs = &I::v_first, .older_c_ends_here = true}),
+      AttentionInput("v_first", &I::v_first, &C::v_first, heads, floats, "(B|N,Hkv,F,Dv)",
+                     "values of the first F keys, of the dtype of k_first", {"--v-first", "VF.npy"},
+                     {.forward_only = true, .needs = &I::k_first}),
   };
 }();
 static_assert(AttentionInput::are_all_members(kAttentionInputs));

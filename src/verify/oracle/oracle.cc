@@ -100,6 +100,12 @@ KeyValue load_keys(const AttentionInputs& in, const Sizes& n, std::int64_t b, st
   KeyValue kv;
   kv.keys = in.key_lengths.present() ? static_cast<std::int64_t>(load(in.key_lengths, 0, 0, 0, b)) : n.S;
   for (std::int64_t j = 0; j < kv.keys; ++j) {
+    if (j < in.k_first.shape[2]) {
+      for (std::int64_t d = 0; d < n.D; ++d) kv.k.push_back(load(in.k_first, b, hk, j, d));
+      for (std::int64_t d = 0; d < n.Dv; ++d) kv.v.push_back(load(in.v_first, b, hk, j, d));
+      kv.v_unscaled.resize(kv.v.size());
+      continue;
+    }
     const KeyPlace at = place_of_key(in, b, j);
     const double k_scale = in.k_scale.present() ? load(in.k_scale, at.b, hk, at.j, 0) : 1.0;
     const double v_scale = in.v_scale.present() ? load(in.v_scale, at.b, hk, at.j, 0) : 1.0;

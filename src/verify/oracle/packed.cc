@@ -58,6 +58,8 @@ struct OneSequence {
     in.key_lengths = part(all.key_lengths, 3, n, 1);
     in.query_offsets = part(all.query_offsets, 3, n, 1);
     if (has_query_sinks(all)) in.sinks = part(all.sinks, 2, at.q0, at.T);
+    in.k_first = part(all.k_first, 0, n, 1);
+    in.v_first = part(all.v_first, 0, n, 1);
     if (all.alibi_slopes.shape[2] > 1) in.alibi_slopes = part(all.alibi_slopes, 2, n, 1);
     if (all.block_table.present()) {
       in.block_table = part(all.block_table, 2, n, 1);

@@ -100,6 +100,29 @@ void expect_tokens(const KvCache& cache, std::int64_t sequence, const std::vecto
   expect_rows(cache, sequence, cache.tensors().v_scale, v.scale_view);
 }
 
+/// Expects that a batch of the sequence has the first rows of `tokens` as they were appended.
+void expect_first_rows(const KvCache& cache, std::int64_t sequence, const std::vector<std::int64_t>& tokens) {
+  const CacheShape& shape = cache.shape();
+  if (shape.whole_first == 0) return;
+  const CacheBatch batch = cache.batch(std::vector<std::int64_t>{sequence}, 0);
+  AttentionInputs in;
+  batch.set(in);
+  ASSERT_EQ(in.k_first.shape, (Shape{1, kHkv, shape.whole_first, kD}));
+  ASSERT_EQ(in.v_first.shape, (Shape{1, kHkv, shape.whole_first, kDv}));
+  const auto held = std::min(shape.whole_first, static_cast<std::int64_t>(tokens.size()));
+  for (const bool value : {false, true}) {
+    const Stored wanted(shape.whole_dtype, {tokens.begin(), tokens.begin() + held}, value);
+    const ConstTensorView& rows = value ? in.v_first : in.k_first;
+    for (std::int64_t h = 0; h < kHkv; ++h) {
+      for (std::int64_t j = 0; j < held; ++j) {
+        for (std::int64_t d = 0; d < rows.shape[3]; ++d) {
+          ASSERT_EQ(load(rows, 0, h, j, d), load(wanted.view, 0, h, j, d)) << "head " << h << " token " << j;
+        }
+      }
+    }
+  }
+}
+
 std::string said_by(const std::function<void()>& run) {
   try {
     run();
@@ -112,8 +135,7 @@ std::string said_by(const std::function<void()>& run) {
 /// Applies random operations to a cache and to lists of tokens.
 class RandomOperations {
  public:
-  RandomOperations(DType dtype, std::int64_t page, std::uint32_t seed)
-      : random_(seed), cache_(shape_with(dtype, page, 12)) {}
+  RandomOperations(const CacheShape& shape, std::uint32_t seed) : random_(seed), cache_(shape) {}
 
   void step() {
     const std::int64_t kind = below(8);
@@ -143,7 +165,10 @@ class RandomOperations {
   }
 
   void expect_right() const {
-    for (const auto& [sequence, tokens] : model_) expect_tokens(cache_, sequence, tokens);
+    for (const auto& [sequence, tokens] : model_) {
+      expect_tokens(cache_, sequence, tokens);
+      expect_first_rows(cache_, sequence, tokens);
+    }
   }
 
  private:
@@ -171,7 +196,7 @@ class RandomOperations {
 TEST(Cache, Rows_AnySequenceOfOperations_AreThoseAppended) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i8}) {
     for (const std::int64_t page : {1, 3, 16}) {
-      RandomOperations operations(dtype, page, static_cast<std::uint32_t>(page) + 7);
+      RandomOperations operations(shape_with(dtype, page, 12), static_cast<std::uint32_t>(page) + 7);
       for (int n = 0; n < 120; ++n) {
         operations.step();
         if (n % 4 == 3) operations.expect_right();
@@ -179,6 +204,114 @@ TEST(Cache, Rows_AnySequenceOfOperations_AreThoseAppended) {
       }
     }
   }
+}
+
+TEST(Cache, FirstRows_AnySequenceOfOperations_StayUnrounded) {
+  for (const DType whole : {DType::f32, DType::bf16, DType::f64}) {
+    for (const std::int64_t page : {1, 3, 16}) {
+      CacheShape shape = shape_with(DType::i8, page, 12);
+      shape.whole_first = 4;
+      shape.whole_dtype = whole;
+      RandomOperations operations(shape, static_cast<std::uint32_t>(page) + 9);
+      for (int n = 0; n < 120; ++n) {
+        operations.step();
+        if (n % 4 == 3) operations.expect_right();
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+/// Returns y of one query of each head over a batch.
+std::vector<float> attended(const CacheBatch& batch) {
+  const auto B = static_cast<std::int64_t>(batch.key_lengths.size());
+  std::vector<float> q(static_cast<std::size_t>(B * 2 * kHkv * kD)), y(static_cast<std::size_t>(B * 2 * kHkv * kDv));
+  for (std::size_t n = 0; n < q.size(); ++n) q[n] = element(static_cast<std::int64_t>(n % 24), false, 5, 3);
+  AttentionInputs in;
+  in.q = make_view(static_cast<const float*>(q.data()), Shape{B, 2 * kHkv, 1, kD});
+  batch.set(in);
+  AttentionOutputs out;
+  out.y = make_view(y.data(), Shape{B, 2 * kHkv, 1, kDv});
+  AttentionOptions options;
+  options.causality = Causality::causal;
+  attention_forward(out, in, options);
+  return y;
+}
+
+TEST(Cache, FirstRows_AppendedInOtherPortionsAndPages_GiveTheSameBits) {
+  std::vector<std::int64_t> tokens(40);
+  for (std::size_t n = 0; n < tokens.size(); ++n) tokens[n] = static_cast<std::int64_t>(n);
+  std::vector<float> wanted;
+  for (const std::int64_t page : {1, 3, 64}) {
+    for (const std::size_t portion : {40, 1, 3, 8}) {
+      CacheShape shape = shape_with(DType::i8, page, 64);
+      shape.whole_first = 5;
+      KvCache cache(shape);
+      const std::int64_t s = cache.add_sequence();
+      append(cache, {s}, {{90, 91, 92}});  // tokens that are taken back
+      cache.truncate(s, 0);
+      for (std::size_t first = 0; first < tokens.size(); first += portion) {
+        const auto begin = tokens.begin() + static_cast<std::ptrdiff_t>(first);
+        const auto count = static_cast<std::ptrdiff_t>(std::min(portion, tokens.size() - first));
+        append(cache, {s}, {{begin, begin + count}});
+      }
+      const std::vector<float> y = attended(cache.batch(std::vector<std::int64_t>{s}, 1));
+      if (wanted.empty()) wanted = y;
+      EXPECT_EQ(y, wanted) << "page " << page << " portions of " << portion;
+    }
+  }
+  KvCache rounded(shape_with(DType::i8, 64, 1));
+  const std::int64_t s = rounded.add_sequence();
+  append(rounded, {s}, {tokens});
+  EXPECT_NE(attended(rounded.batch(std::vector<std::int64_t>{s}, 1)), wanted);
+}
+
+TEST(Cache, FirstRows_DroppedByAWindow_AreReadAsInt8) {
+  CacheShape shape = shape_with(DType::i8, 2, 40);
+  shape.whole_first = 3;
+  shape.whole_dtype = DType::bf16;
+  KvCache cache(shape);
+  KvCache rounded(shape_with(DType::i8, 2, 40));
+  const std::int64_t s = cache.add_sequence(), other = cache.add_sequence();
+  rounded.add_sequence();
+  rounded.add_sequence();
+  for (KvCache* each : {&cache, &rounded}) {
+    append(*each, {s, other}, {{1, 2, 3, 4, 5, 6, 7, 8}, {11, 12, 13, 14, 15, 16, 17, 18}});
+    each->slide(s, 0, 3);
+  }
+  const std::vector<std::int64_t> slid{s}, both{s, other};
+  EXPECT_EQ(cache.batch(slid, 1).first, 0);
+  EXPECT_EQ(attended(cache.batch(slid, 1)), attended(rounded.batch(slid, 1)));
+
+  const CacheBatch mixed = cache.batch(both, 1);  // the other sequence has all of its first rows
+  EXPECT_EQ(mixed.first, 3);
+  EXPECT_EQ(mixed.first_dtype, DType::f32);
+  const std::vector<float> y = attended(mixed), int8 = attended(rounded.batch(both, 1));
+  const std::size_t half = y.size() / 2;
+  for (std::size_t n = 0; n < half; ++n) EXPECT_NEAR(y[n], int8[n], 1e-5) << n;
+  EXPECT_NE(std::vector<float>(y.begin() + half, y.end()), std::vector<float>(int8.begin() + half, int8.end()));
+
+  cache.slide(other, 2, 2);  // keeps the page of tokens 11 and 12
+  EXPECT_EQ(cache.batch(std::vector<std::int64_t>{other}, 1).first, 2);
+  cache.truncate(s, 0);
+  append(cache, {s}, {{21, 22, 23, 24}});
+  expect_first_rows(cache, s, {21, 22, 23, 24});
+}
+
+TEST(Cache, FirstRows_BadShape_IsRefused) {
+  CacheShape shape = shape_with(DType::f32, 4, 3);
+  shape.whole_first = 4;
+  EXPECT_EQ(said_by([&] { KvCache cache(shape); }),
+            "cache: whole_first is 4 but dtype is f32: only i8 rounds keys and values");
+  shape.dtype = DType::i8;
+  shape.whole_dtype = DType::i8;
+  EXPECT_EQ(said_by([&] { KvCache cache(shape); }), "cache: whole_dtype is i8 but must be f32, f64, bf16 or f16");
+  shape.whole_dtype = DType::f32;
+  shape.whole_first = -1;
+  EXPECT_EQ(said_by([&] { KvCache cache(shape); }), "cache: whole_first is -1 but must be at least 0");
+  shape.whole_first = std::int64_t{1} << 60;
+  EXPECT_EQ(said_by([&] { KvCache cache(shape); }),
+            "cache: whole_first is 1152921504606846976: its rows are longer than any memory");
 }
 
 TEST(Cache, PagedKeys_SameRows_GiveTheOutputOfDenseKeys) {

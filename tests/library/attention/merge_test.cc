@@ -423,5 +423,23 @@ TEST(NarrowKeys, NarrowKeys_Int8Keys_NarrowsTheirScales) {
   }
 }
 
+TEST(NarrowKeys, NarrowKeys_FirstRows_AreThoseOfTheRange) {
+  CaseSpec spec;
+  spec.Hkv = 2;
+  spec.S = 12;
+  spec.quantized = true;
+  spec.first_rows = DType::f32;
+  spec.first = 7;
+  verify::Case problem(spec);
+  KeyRangeVectors vectors;
+  const AttentionInputs range = narrow_keys(problem.inputs(), 5, 9, vectors);
+  for (const auto rows : {&AttentionInputs::k_first, &AttentionInputs::v_first}) {
+    const ConstTensorView &part = range.*rows, &whole = problem.inputs().*rows;
+    ASSERT_EQ(part.shape[2], 2);
+    EXPECT_EQ(load(part, 0, 1, 1, 0), load(whole, 0, 1, 6, 0));
+    EXPECT_FALSE((narrow_keys(problem.inputs(), 7, 9, vectors).*rows).present());
+  }
+}
+
 }  // namespace
 }  // namespace headgate

@@ -297,6 +297,8 @@ void expect_paged_sequences_as_alone(const verify::Case& problem) {
     own.bias = rows(in.bias);
     own.mask = rows(in.mask);
     own.block_table = part(in.block_table, 2, n, n + 1);
+    own.k_first = part(in.k_first, 0, n, n + 1);
+    own.v_first = part(in.v_first, 0, n, n + 1);
     own.key_lengths = part(in.key_lengths, 3, n, n + 1);
     own.query_offsets = part(in.query_offsets, 3, n, n + 1);
     if (!in.query_offsets.present()) own.query_offsets = make_vector_view(&first_position, 1);
@@ -328,6 +330,8 @@ TEST(Packed, PackedBatch_SequencesOfACache_IsBitwiseIdenticalToSeparateCalls) {
         spec.bias = {true, true, true, true};
         spec.mask = {true, false, true, true};
         spec.window_left = 100;
+        spec.first_rows = DType::f32;
+        spec.first = 6;
       }
       const verify::Case problem(spec);
       for (const std::string& target : supported_targets()) {

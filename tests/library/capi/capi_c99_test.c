@@ -508,6 +508,34 @@ static void test_cache_over_memory(void) {
   headgate_cache_destroy(cache);
 }
 
+static void test_cache_with_first_rows(void) {
+  headgate_cache_shape shape = small_cache(4, 1);
+  headgate_cache* cache = NULL;
+  int64_t sequence = -1;
+  int32_t page = -1;
+  int64_t key_length = -1;
+  int64_t query_offset = -1;
+  Problem p;
+  shape.whole_first = 1;
+  CHECK_REFUSED(headgate_cache_create(&cache, &shape), "whole_first is 1 but dtype is f32");
+  shape.dtype = HEADGATE_DTYPE_I8;
+  CHECK_STATUS(headgate_cache_create(&cache, &shape), HEADGATE_OK);
+  CHECK_STATUS(headgate_cache_add_sequence(cache, &sequence), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, sequence, 0.0F, 0.0F), HEADGATE_OK);
+  CHECK_STATUS(append_one(cache, sequence, logf(3.0F), 4.0F), HEADGATE_OK);
+  attend_cached(cache, sequence, 1.5F);
+
+  setup(&p);
+  CHECK_STATUS(headgate_cache_batch(cache, &p.inputs, &page, 1, &key_length, &query_offset, &sequence, 1, 1),
+               HEADGATE_OK);
+  CHECK(p.inputs.k_first.dtype == HEADGATE_DTYPE_F32 && p.inputs.k_first.shape[2] == 1);
+  CHECK(*(const float*)p.inputs.v_first.data == 0.0F && p.inputs.v_first.shape[3] == 1);
+  p.inputs.struct_size = offsetof(headgate_attention_inputs, k_first); /* a caller that does not know first rows */
+  CHECK_REFUSED(headgate_cache_batch(cache, &p.inputs, &page, 1, &key_length, &query_offset, &sequence, 1, 1),
+                "this older struct has no k_first");
+  headgate_cache_destroy(cache);
+}
+
 static void test_cache_refusals(void) {
   headgate_cache_shape shape = small_cache(2, 2);
   headgate_cache_tensors tensors = HEADGATE_CACHE_TENSORS_INIT;
@@ -548,6 +576,7 @@ int main(void) {
   test_struct_sizes();
   test_cache_with_its_own_memory();
   test_cache_over_memory();
+  test_cache_with_first_rows();
   test_cache_refusals();
   return result_of_checks();
 }

@@ -53,29 +53,44 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row.
+/// The tensors of keys, or those of values.
+struct KeyTensors {
+  const ConstTensorView& rows;   ///< k or v
+  const ConstTensorView& scale;  ///< scales of int8 rows, or absent
+  const ConstTensorView& first;  ///< rows of the first keys of each sequence that are not int8, or absent
+};
+inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k_scale, p.inputs.k_first}; }
+inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
+
+/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row. Beside
+/// int8 rows, the first rows of the sequence may lie in another tensor, in floating point and without scales.
 class KeyRows {
  public:
-  /// `tensor` is k or v of `p`; `scale` holds the int8 scales of `tensor`, or is absent.
-  KeyRows(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale, const Sequence& s,
-          std::int64_t h)
-      : cols(tensor.shape[3]),
+  KeyRows(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h)
+      : cols(of.rows.shape[3]),
         page_(p.page),
         table_row_(s.number),
         table_(p.inputs.block_table),
-        rows_(page_ > 0 ? HeadRows<const void>(tensor, 0, h) : key_rows(tensor, s, h)),
-        scales_(page_ > 0 || !scale.present() ? HeadRows<const void>(scale, 0, h) : key_rows(scale, s, h)),
-        page_stride_(tensor.strides[0]),
-        scale_page_stride_(scale.strides[0]) {}
+        rows_(page_ > 0 ? HeadRows<const void>(of.rows, 0, h) : key_rows(of.rows, s, h)),
+        scales_(page_ > 0 || !of.scale.present() ? HeadRows<const void>(of.scale, 0, h) : key_rows(of.scale, s, h)),
+        first_(of.first, s.number, h),
+        page_stride_(of.rows.strides[0]),
+        scale_page_stride_(of.scale.strides[0]) {}
 
   DType dtype() const { return rows_.dtype; }
   /// Returns the column stride in elements.
   std::int64_t stride() const { return rows_.stride; }
   bool scaled() const { return scales_.present(); }
+  /// Returns the number of first rows that are not stored as dtype() and have no scale. 0 without such rows.
+  std::int64_t first_rows() const { return first_.rows; }
 
   /// Returns row j as a view of one row, without its scale.
-  HeadRows<const void> row(std::int64_t j) const { return at(rows_, page_stride_, j); }
-  float scale(std::int64_t j) const { return *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1); }
+  HeadRows<const void> row(std::int64_t j) const { return j < first_.rows ? first_.range(j, 1) : stored_row(j); }
+  /// Returns row j of the tensor of dtype(), even if row(j) lies in another tensor.
+  HeadRows<const void> stored_row(std::int64_t j) const { return at(rows_, page_stride_, j); }
+  float scale(std::int64_t j) const {
+    return j < first_.rows ? 1.0F : *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1);
+  }
 
   /// Elements at addresses first, first + step, first + 2 · step, …
   template <typename E>
@@ -83,7 +98,7 @@ class KeyRows {
     const E* first = nullptr;  ///< null if the elements lie in pages
     std::int64_t step = 0;
   };
-  /// Returns the rows from row j on. `first` is null if the rows lie in pages.
+  /// Returns the rows of dtype() from row j on. `first` is null if the rows lie in pages.
   /// scales_from() does the same for scales.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {
@@ -93,7 +108,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// Calls visit(r, address) for r < n, with the address of row first + r.
+  /// Calls visit(r, address) for r < n, with the address of row first + r of dtype().
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
@@ -101,7 +116,7 @@ class KeyRows {
                   for (; r < end; ++r, row += step) visit(r, row);
                 });
   }
-  /// Copies the scales of rows first … first + n to to[0 … n).
+  /// Copies the stored scales of rows first … first + n to to[0 … n).
   template <typename T>
   void scales(T* HWY_RESTRICT to, std::int64_t first, std::int64_t n) const {
     each_run<float>(scales_, scale_page_stride_, first, n,
@@ -141,21 +156,20 @@ class KeyRows {
   std::int64_t page_, table_row_;
   ConstTensorView table_;
   HeadRows<const void> rows_, scales_;  // rows of page 0 if k and v are stored in pages
+  HeadRows<const void> first_;          // row j of the sequence if j is below the number of these rows
   std::int64_t page_stride_, scale_page_stride_;
 };
 
-inline KeyRows rows_of_keys(const Problem& p, const Sequence& s, std::int64_t h) {
-  return {p, p.inputs.k, p.inputs.k_scale, s, h};
-}
+inline KeyRows rows_of_keys(const Problem& p, const Sequence& s, std::int64_t h) { return {p, key_tensors(p), s, h}; }
 inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t h) {
-  return {p, p.inputs.v, p.inputs.v_scale, s, h};
+  return {p, value_tensors(p), s, h};
 }
 
 /// Returns row j times its scale as T. Returns the row in place if it is T and has no scale, otherwise in `buffer`.
 template <typename T>
 const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from.row(j), 0, buffer);
-  if (!from.scaled()) return row;
+  if (!from.scaled() || j < from.first_rows()) return row;
   const T scale = static_cast<T>(from.scale(j));
   for (std::int64_t x = 0; x < from.cols; ++x) buffer[x] *= scale;
   return buffer;

@@ -281,10 +281,12 @@ class FewQueriesWorker {
   /// on positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
     const Visibility visibility(p_, sequence);
-    OrderedKeys order{keys.begin, keys.end - keys.begin, 0};
+    OrderedKeys order{keys.begin, keys.end - keys.begin};
+    const std::int64_t first_rows = std::max<std::int64_t>(p_.inputs.k_first.shape[2] - keys.begin, 0);
+    order.whole = std::min(order.count, round_up(first_rows, kTileKeys));
     if (!plan_.rules.by_position() && visibility.row(sequence.T - 1).begin <= keys.begin) {
       const std::int64_t seen_by_all = std::min(visibility.row(0).end, keys.end) - keys.begin;
-      order.streamed = std::max<std::int64_t>(seen_by_all, 0) / kTileKeys * kTileKeys;
+      order.streamed = std::max<std::int64_t>(seen_by_all - order.whole, 0) / kTileKeys * kTileKeys;
     }
     return order;
   }
@@ -343,7 +345,7 @@ class FewQueriesWorker {
     const OrderedKeys& keys = keys_.rows.keys();
     const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
     const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
-    const bool all_seen = keys.streamed == keys.count && keys.count % kLanes<T> == 0;
+    const bool all_seen = keys.streamed > 0 && keys.streams_end() == keys.count && keys.count % kLanes<T> == 0;
     if (!all_seen || plan_.rules.any()) {
       if (key_scales != nullptr) scale_scores(key_scales, keys.count);
       key_scales = nullptr;
@@ -394,7 +396,7 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all streamed keys (OrderedKeys::streamed)
+      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all keys up to the end of the streams
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }

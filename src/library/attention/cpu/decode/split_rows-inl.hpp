@@ -41,19 +41,25 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which the keys `first` … `first` + `count` of a split are used.
-/// The first `streamed` of these keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of
-/// every stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
+/// The first `whole` of these keys come first, in ascending order: some of their rows are not stored as the others.
+/// The next `streamed` keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of every
+/// stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
 /// (docs/design/decoding.md).
 /// The remaining keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
+  std::int64_t whole = 0;     ///< number of keys before the streams; a multiple of kTileKeys, or `count`
   std::int64_t streamed = 0;  ///< total number of keys in the kTileKeys streams
 
   /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }
+  /// Returns the end of the streams in the order.
+  std::int64_t streams_end() const { return whole + streamed; }
   /// Returns the key at position n of the order.
   std::int64_t key(std::int64_t n) const {
-    return first + (n < streamed ? n % kTileKeys * place() + n / kTileKeys : n);
+    const std::int64_t in_streams = n - whole;
+    if (in_streams < 0 || in_streams >= streamed) return first + n;
+    return first + whole + in_streams % kTileKeys * place() + in_streams / kTileKeys;
   }
 };
 
@@ -102,25 +108,14 @@ class SplitRows {
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
+        with_converted(keys_.whole, ahead, following, visit);
+        if (keys_.whole == keys_.count) return;
         fill_with_following(keys_.count + ahead, following);
-        return visit(StoredRows<E>{slots_, ahead, requests().into_first_level}, 0, keys_.count);
+        const StoredRows<E> rows{slots_, ahead, requests().into_first_level};
+        return visit(rows.from(keys_.whole), keys_.whole, keys_.count - keys_.whole);
       }
     }
-    for (std::int64_t first = 0; first < keys_.count; first += kWidenedKeys) {
-      const std::int64_t n = std::min(kWidenedKeys, keys_.count - first);
-      const T* wide[kWidenedKeys];
-      fill_with_following(first + n + ahead, following);
-      PrefetchedRows<E> coming = prefetched_rows(first + ahead, n);
-      for (std::int64_t r = 0; r < n; ++r) {
-        T* row = widened_.at(r);
-        wide[r] = row;
-        if (r % kTileKeys == 0) prefetch_whole_rows(coming);
-        load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
-        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
-      }
-      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
-      visit(StoredRows<T>{wide}, first, n);
-    }
+    with_converted(keys_.count, ahead, following, visit);
   }
 
   /// Returns the prefetch distance in slots.
@@ -156,11 +151,32 @@ class SplitRows {
       rows_->scales(scales, keys_.first, keys_.count);
       to_slots(buffer, 0, keys_.count, scales);
     }
+    std::fill_n(buffer, std::clamp<std::int64_t>(rows_->first_rows() - keys_.first, 0, keys_.whole), T{1});
     std::fill(buffer + keys_.count, buffer + round_up(keys_.count, kLanes<T>), T{0});
     return buffer;
   }
 
  private:
+  /// Visits the first `end` slots in ranges, as with() does, with rows that it converts to T.
+  template <class Visit>
+  void with_converted(std::int64_t end, std::int64_t ahead, SplitRows* following, const Visit& visit) {
+    for (std::int64_t first = 0; first < end; first += kWidenedKeys) {
+      const std::int64_t n = std::min(kWidenedKeys, end - first);
+      const T* wide[kWidenedKeys];
+      fill_with_following(first + n + ahead, following);
+      PrefetchedRows<E> coming = prefetched_rows(first + ahead, n);
+      for (std::int64_t r = 0; r < n; ++r) {
+        T* row = widened_.at(r);
+        wide[r] = row;
+        if (r % kTileKeys == 0) prefetch_whole_rows(coming);
+        load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
+        std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
+      }
+      std::fill(wide + n, wide + round_up(n, kTileKeys), wide[n - 1]);
+      visit(StoredRows<T>{wide}, first, n);
+    }
+  }
+
   /// number of value rows that are added at a time; these rows fit in L1
   static constexpr std::int64_t kChunk_bytes = 8192;
 
@@ -205,10 +221,12 @@ class SplitRows {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t place = keys_.place() * run.step;  // distance between streams, in elements
     std::int64_t r = begin;
+    for (; r < std::min(end, keys_.whole); ++r) slots[r] = run.first + r * run.step;
     // Computes each address from the first one.
     // Incrementing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.
-    for (; r < std::min(end, keys_.streamed); r += kTileKeys) {
-      const E* row = run.first + r / kTileKeys * run.step;
+    const E* const streams = run.first + keys_.whole * run.step;
+    for (; r < std::min(end, keys_.streams_end()); r += kTileKeys) {
+      const E* row = streams + (r - keys_.whole) / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
     }
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
@@ -219,8 +237,10 @@ class SplitRows {
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t place = keys_.place();
     std::int64_t r = begin;
-    for (std::int64_t k = r / kTileKeys; k < std::min(end, keys_.streamed) / kTileKeys; ++k, r += kTileKeys) {
-      for (std::int64_t s = 0; s < kTileKeys; ++s) to[k * kTileKeys + s] = static_cast<Each>(keys[s * place + k]);
+    for (; r < std::min(end, keys_.whole); ++r) to[r] = static_cast<Each>(keys[r]);
+    const From* HWY_RESTRICT streams = keys + keys_.whole;
+    for (std::int64_t k = (r - keys_.whole) / kTileKeys; r < std::min(end, keys_.streams_end()); ++k, r += kTileKeys) {
+      for (std::int64_t s = 0; s < kTileKeys; ++s) to[r + s] = static_cast<Each>(streams[s * place + k]);
     }
     std::copy(keys + r, keys + end, to + r);
   }

@@ -73,7 +73,7 @@ class ListedRows {
   template <class Visit>
   void with(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_) return visit(in_place(block), std::int64_t{0}, block.count);
+      if (in_place_ && !has_first_rows(block)) return visit(in_place(block), std::int64_t{0}, block.count);
     }
     for (std::int64_t first = 0; first < block.count; first += kWidened) {
       const std::int64_t n = std::min(kWidened, block.count - first);
@@ -101,8 +101,14 @@ class ListedRows {
  private:
   static constexpr std::int64_t kWidened = 64;
 
+  /// Returns whether the block lists a key whose row is not stored as E.
+  bool has_first_rows(const ListedBlock& block) const {
+    const std::int64_t first = rows_->first_rows();
+    return first > 0 && std::any_of(block.keys, block.keys + block.count, [=](std::int64_t j) { return j < first; });
+  }
+
   const E* address(std::int64_t key, const KeyRows::Run<E>& run) const {
-    return run.first != nullptr ? run.first + key * run.step : rows_->row(key).template at<E>(0, 0, rows_->cols);
+    return run.first != nullptr ? run.first + key * run.step : rows_->stored_row(key).template at<E>(0, 0, rows_->cols);
   }
 
   StoredRows<E> in_place(const ListedBlock& block) const {

@@ -174,8 +174,8 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
       const std::int64_t filled = seen.end + kRowUnit;  // padding: register tiles read rows past the last key
-      place_rows(scratch_.keys, p_, p_.inputs.k, {}, sequence_, hkv_, seen, filled);
-      place_rows(scratch_.values, p_, p_.inputs.v, {}, sequence_, hkv_, seen, filled);
+      place_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
+      place_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);

@@ -151,13 +151,13 @@ class SmallForwardWorker {
   void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
-    place_rows(scratch_.keys, p_, p_.inputs.k, p_.inputs.k_scale, sequence_, h, seen, seen.end + kRowUnit);
-    const OperandRows<T> dense = dense_keys<T>(p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h);
+    place_rows(scratch_.keys, p_, key_tensors(p_), sequence_, h, seen, seen.end + kRowUnit);
+    const OperandRows<T> dense = dense_keys<T>(p_, value_tensors(p_), sequence_, h);
     if (dense.data != nullptr && dense.stride <= kRowStride) {
       values_ = dense;
       return;
     }
-    place_rows(scratch_.values, p_, p_.inputs.v, p_.inputs.v_scale, sequence_, h, seen, seen.end);
+    place_rows(scratch_.values, p_, value_tensors(p_), sequence_, h, seen, seen.end);
   }
 
   /// Schedules prefetches of the head that this thread is likely to take next.

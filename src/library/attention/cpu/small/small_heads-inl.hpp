@@ -152,10 +152,9 @@ OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
 /// Returns the rows of k or v of one sequence and head in place, or null if they are not dense, or have pages or
 /// scales.
 template <typename T, typename Stored = T>
-OperandRows<Stored> dense_keys(const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
-                               const Sequence& s, std::int64_t h) {
-  if (p.page > 0 || scale.present()) return {};
-  const HeadRows<const void> rows = key_rows(tensor, s, h);
+OperandRows<Stored> dense_keys(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h) {
+  if (p.page > 0 || of.scale.present()) return {};
+  const HeadRows<const void> rows = key_rows(of.rows, s, h);
   return lie_dense<T, Stored>(rows) ? rows_in_place<Stored>(rows) : OperandRows<Stored>{};
 }
 
@@ -190,14 +189,14 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
 
 /// Copies rows of k or v of one sequence and head to the same rows of `to`, padded as copy_rows() does.
 template <typename T>
-void place_rows(const View<T, 2>& to, const Problem& p, const ConstTensorView& tensor, const ConstTensorView& scale,
-                const Sequence& s, std::int64_t h, const KeyRange& rows, std::int64_t filled) {
-  const KeyRows from(p, tensor, scale, s, h);
+void place_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h,
+                const KeyRange& rows, std::int64_t filled) {
+  const KeyRows from(p, of, s, h);
   if constexpr (std::is_same_v<T, float>) {
-    const auto halves = dense_keys<T, BFloat16>(p, tensor, scale, s, h);
+    const auto halves = dense_keys<T, BFloat16>(p, of, s, h);
     if (halves.data != nullptr) return copy_rows(to, halves, from, rows.begin, rows.end, filled);
   }
-  copy_rows(to, dense_keys<T>(p, tensor, scale, s, h), from, rows.begin, rows.end, filled);
+  copy_rows(to, dense_keys<T>(p, of, s, h), from, rows.begin, rows.end, filled);
 }
 
 /// Stores rows row_at(0) … row_at(n − 1), times `factor`, as columns of `to` (cols, kVecs · lanes).
