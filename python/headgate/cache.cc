@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -36,7 +37,8 @@ nb::capsule take_memory(std::size_t bytes) {
 class Cache {
  public:
   explicit Cache(const CacheShape& shape)
-      : memory_(take_memory(cache_bytes(shape))), cache_(place_cache(memory_.data(), shape)) {}
+      : memory_(take_memory(cache_bytes(shape))),
+        cache_(place_cache(memory_.data(), shape), shape.whole_first, shape.whole_dtype) {}
 
   /// Returns call(cache). Holds the mutex, but not the interpreter's lock, during the call.
   template <class Call>
@@ -64,6 +66,14 @@ class Cache {
   mutable KvCache cache_;
 };
 
+/// Returns an array of the first rows (B,Hkv,F,X) of a batch. It owns a copy of them.
+nb::object array_of_first_rows(const ConstTensorView& rows, Layout layout) {
+  const std::size_t bytes = static_cast<std::size_t>(rows.numel()) * dtype_bytes(rows.dtype);
+  const nb::capsule memory = take_memory(bytes);
+  std::memcpy(memory.data(), rows.data, bytes);
+  return array_over({memory.data(), rows.dtype, rows.shape, rows.strides}, ArrayKind::heads, layout, memory);
+}
+
 nb::dict batch_of(const Cache& self, const Keywords& keywords) {
   const auto sequences = keywords.require<std::vector<std::int64_t>>("sequences");
   const auto T = keywords.take<std::int64_t>("T", 1);
@@ -76,6 +86,12 @@ nb::dict batch_of(const Cache& self, const Keywords& keywords) {
   inputs["v"] = tensor(batch.tensors.v);
   if (batch.tensors.k_scale.present()) inputs["k_scale"] = tensor(batch.tensors.k_scale);
   if (batch.tensors.v_scale.present()) inputs["v_scale"] = tensor(batch.tensors.v_scale);
+  AttentionInputs views;
+  batch.set(views);
+  if (views.k_first.present()) {
+    inputs["k_first"] = array_of_first_rows(views.k_first, layout);
+    inputs["v_first"] = array_of_first_rows(views.v_first, layout);
+  }
   const std::int64_t entries = n == 0 ? 0 : static_cast<std::int64_t>(batch.block_table.size()) / n;
   inputs["block_table"] = array_of(batch.block_table, {n, entries});
   inputs["key_lengths"] = array_of(batch.key_lengths, {n});
@@ -115,10 +131,17 @@ std::vector<std::int32_t> pages_of(Cache& self, const Keywords& keywords) {
 
 void make_cache(Cache* self, const Keywords& keywords) {
   const auto number = [&](const char* name) { return keywords.require<std::int64_t>(name); };
-  const DType dtype =
-      dtype_of_word(keywords.function(), "dtype", keywords.take("dtype", std::string(dtype_name(CacheShape{}.dtype))));
-  new (self) Cache(CacheShape{number("kv_heads"), number("head_dim"), number("value_dim"),
-                              keywords.take("page", CacheShape{}.page), number("pages"), dtype});
+  const auto dtype = [&](const char* name, DType usual) {
+    return dtype_of_word(keywords.function(), name, keywords.take(name, std::string(dtype_name(usual))));
+  };
+  new (self) Cache(CacheShape{.kv_heads = number("kv_heads"),
+                              .head_dim = number("head_dim"),
+                              .value_dim = number("value_dim"),
+                              .page = keywords.take("page", CacheShape{}.page),
+                              .pages = number("pages"),
+                              .dtype = dtype("dtype", CacheShape{}.dtype),
+                              .whole_first = keywords.take("whole_first", CacheShape{}.whole_first),
+                              .whole_dtype = dtype("whole_dtype", CacheShape{}.whole_dtype)});
 }
 
 }  // namespace
@@ -146,11 +169,15 @@ void bind_cache(nb::module_& module) {
        whole("value_dim"),
        whole("pages"),
        {"page", "int", std::to_string(CacheShape{}.page), ""},
-       {"dtype", "str", formatted("'{}'", dtype_name(CacheShape{}.dtype)), ""}},
+       {"dtype", "str", formatted("'{}'", dtype_name(CacheShape{}.dtype)), ""},
+       {"whole_first", "int", std::to_string(CacheShape{}.whole_first), ""},
+       {"whole_dtype", "str", formatted("'{}'", dtype_name(CacheShape{}.whole_dtype)), ""}},
       3, "None",
       "Hkv, D, Dv; `page` tokens a page, `pages` pages; dtype f32, f64, bf16, f16, or i8 with a scale "
       "for each token\n"
-      "and head.");
+      "and head. With i8, the first `whole_first` tokens of each sequence are also kept in `whole_dtype`, and "
+      "attention\n"
+      "reads them there.");
   add("add_sequence", method<&KvCache::add_sequence>(), {}, 0, "int", "The number of a new sequence without tokens.");
   add("fork", method<&KvCache::fork>("sequence"), {whole("sequence")}, 1, "int",
       "A sequence with the tokens of `sequence`, whose pages they share.");
@@ -173,7 +200,9 @@ void bind_cache(nb::module_& module) {
       "Pages that no sequence has.");
   add("batch", batch_of, {sequences, {"T", "int", "1", ""}, layout}, 2, "dict[str, Any]",
       "The arguments of attention for sequences whose T queries are the last T tokens of each: k, v, block_table,\n"
-      "key_lengths, query_offsets, layout, and k_scale and v_scale of int8. Arrays of pages are the cache's memory.\n"
+      "key_lengths, query_offsets, layout, k_scale and v_scale of int8, and k_first and v_first of whole_first. Arrays "
+      "of\n"
+      "pages are the cache's memory.\n"
       "For packed queries (cu_seqlens_q) take T = 0, which leaves query_offsets out.");
   add(
       "grow", [](Cache& self, const Keywords& keywords) { self.grow(keywords.require<std::int64_t>("pages")); },

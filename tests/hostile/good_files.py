@@ -66,7 +66,7 @@ def packed_files() -> dict[str, bytes]:
 
 
 def paged_files() -> dict[str, bytes]:
-    """Makes keys and values in int8, in three pages of 4 rows."""
+    """Makes keys and values in int8, in three pages of 4 rows, and two first rows of each sequence in f32."""
     numbers = [i % 100 - 50 for i in range(48)]
     return {
         "q.npy": npy((2, 2, 1, 4)),
@@ -74,6 +74,8 @@ def paged_files() -> dict[str, bytes]:
         "v.npy": npy((3, 1, 4, 4), numbers, "|i1"),
         "ks.npy": npy((3, 1, 4, 1), [0.01] * 12),
         "vs.npy": npy((3, 1, 4, 1), [0.02] * 12),
+        "kf.npy": npy((2, 1, 2, 4)),
+        "vf.npy": npy((2, 1, 2, 4)),
         "table.npy": npy((2, 2), [0, 1, 2, 0], "<i4"),
         "lengths.npy": npy((2,), [6, 3], "<i4"),
     }

@@ -125,7 +125,7 @@ ATTEND = (
 ATTEND_PACKED = "attend --q q.npy --k k.npy --v v.npy --cu-seqlens-q cq.npy --cu-seqlens-k ck.npy --out y.npy"
 ATTEND_PAGED = (
     "attend --q q.npy --k k.npy --v v.npy --block-table table.npy --key-lengths lengths.npy --k-scale ks.npy "
-    "--v-scale vs.npy --out y.npy"
+    "--v-scale vs.npy --k-first kf.npy --v-first vf.npy --out y.npy"
 )
 LINEAR = (
     "linear --q q.npy --k k.npy --v v.npy --decay g.npy --beta beta.npy --state s0.npy --cu-seqlens c.npy "

@@ -30,6 +30,33 @@ def test_decoding_token_by_token_matches_the_whole(dtype, roundoffs, layout):
     assert batch["k"].base is not None  # the cache's own memory
 
 
+@pytest.mark.parametrize("layout", ("bhtd", "bthd"))
+@pytest.mark.parametrize("whole", ("f32", "bf16"))
+def test_first_tokens_beside_int8_are_whole(whole, layout):
+    q, k, v, _ = problem(B=2, T=9, S=9, dtype=torch.float32)
+    given = [x if layout == "bhtd" else x.transpose(1, 2) for x in (q[:, :, -1:], k, v)]
+    cache = headgate.KvCache(2, 16, 12, page=4, pages=6, dtype="i8", whole_first=3, whole_dtype=whole)
+    sequences = [cache.add_sequence(), cache.add_sequence()]
+    cache.append(sequences, given[1], given[2], layout=layout)
+    batch = cache.batch(sequences, layout=layout)
+    for name, x in (("k", k), ("v", v)):
+        first = torch.as_tensor(headgate.convert(batch[f"{name}_first"], "f32"))
+        first = first if layout == "bhtd" else first.transpose(1, 2)
+        assert torch.equal(first, x[:, :, :3] if whole == "f32" else x[:, :, :3].bfloat16().float())
+    y = headgate.attention(given[0], **batch)
+    mixed = []
+    for x in (k, v):
+        small, scale = headgate.quantize(x)
+        kept = x[:, :, :3] if whole == "f32" else x[:, :, :3].bfloat16().float()
+        mixed.append(torch.cat([kept, (small * scale)[:, :, 3:]], dim=2))
+    expected = headgate.attention(q[:, :, -1:], *mixed)
+    assert close(y if layout == "bhtd" else y.transpose(1, 2), expected.double(), 16, torch.float32)
+    cache.truncate(sequences[0], 1)
+    assert headgate.attention(given[0], **cache.batch(sequences, layout=layout)).shape == given[0].shape[:3] + (12,)
+    with pytest.raises(ValueError, match="whole_first is 3 but dtype is f32"):
+        headgate.KvCache(2, 16, 12, page=4, pages=6, whole_first=3)
+
+
 def test_pages_of_16_bits_are_read():
     q, k, v, _ = problem(T=1, S=8, dtype=torch.bfloat16)
     cache = headgate.KvCache(2, 16, 12, page=8, pages=2, dtype="bf16")

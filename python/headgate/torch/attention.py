@@ -304,8 +304,8 @@ def gated_attention(
     largest over the visible keys, after scale, softcap, biases and ALiBi, without the sink. It has no gradient. It is
     -inf where no key is visible, and in rows that gate_threshold closes, since these are not computed.
 
-    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale and gate_threshold need calls without
-    gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
+    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale, k_first, v_first and gate_threshold need
+    calls without gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
 
     Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch. The result is then nested
     like q. torch.autocast casts q, k and v, and also gate and bias unless they are float32. Triton kernels compute GPU

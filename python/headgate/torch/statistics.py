@@ -216,8 +216,9 @@ def attention_statistics(
     given = {"lse": lse, "q": q, "k": k, "gate": gate, "keys": keys, "queries": queries}
     name, of = "attention_statistics", {"window": -1 if window is None else window, "top_keys": top_keys or 0}
     numbers = checked_options(name, of, _ATTENTION.arguments)
-    if (v_scale := arguments.pop("v_scale", None)) is not None:
-        require_tensor(name, "v_scale", v_scale)
+    for of_values in ("v_scale", "v_first"):
+        if (unread := arguments.pop(of_values, None)) is not None:
+            require_tensor(name, of_values, unread)
     gated = gate is not None and arguments.get("gate_fn") != "none" and arguments.get("gate_op") != "add"
     asks = [name for name, value in (("keys", keys), ("queries", queries)) if value is not None]
     asks += ["gate"] * gated + ["window"] * (numbers["window"] >= 0) + ["top_keys"] * (numbers["top_keys"] > 0)

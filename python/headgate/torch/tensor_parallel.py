@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # Ways to divide the work along a mesh dimension: by sequences, by heads, or not at all.
 _BATCH, _HEADS, _ALL = "batch", "heads", "all"
-_WHOLE = ("q", "k", "v", "gate", "k_scale", "v_scale", "y")  # (B,H,·,·), or (B,·,H,·)
+_WHOLE = ("q", "k", "v", "gate", "k_scale", "v_scale", "k_first", "v_first", "y")  # (B,H,·,·), or (B,·,H,·)
 _BROADCAST = ("bias", "key_bias", "mask", "key_indices")  # (B|1,H|1,T|1,·), or only trailing dimensions of this shape
 _OF_BATCH, _OF_HEADS = ("key_lengths", "query_offsets"), ("alibi_slopes", "sinks")
 

@@ -53,6 +53,8 @@ def attention_tensors():
         "block_table": torch.zeros(B, 1, dtype=torch.int32),
         "k_scale": rows(1),
         "v_scale": rows(1),
+        "k_first": rows(),
+        "v_first": rows(),
     }
 
 

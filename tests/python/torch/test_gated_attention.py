@@ -243,19 +243,26 @@ def test_cached_pages_without_gradients():
         return out
 
     table = order.view(B, 4).to(torch.int32)
-    y = gated_attention(
-        tensors["q"],
-        pages(stored["k"]),
-        pages(stored["v"]),
-        tensors["gate"],
-        k_scale=pages(scales["k"]),
-        v_scale=pages(scales["v"]),
-        block_table=table,
-        key_lengths=torch.tensor([S, S]),
-        query_offsets=torch.tensor([S - T, S - T]),
-        **options,
-    )
-    assert_near(y, expected, 1e-5)
+
+    def paged(**first):
+        return gated_attention(
+            tensors["q"],
+            pages(stored["k"]),
+            pages(stored["v"]),
+            tensors["gate"],
+            k_scale=pages(scales["k"]),
+            v_scale=pages(scales["v"]),
+            block_table=table,
+            key_lengths=torch.tensor([S, S]),
+            query_offsets=torch.tensor([S - T, S - T]),
+            **first,
+            **options,
+        )
+
+    assert_near(paged(), expected, 1e-5)
+    first = {name: tensors[name][:, :, :3] for name in ("k", "v")}
+    mixed = {name: torch.cat((first[name], (stored[name] * scales[name])[:, :, 3:]), dim=2) for name in first}
+    assert_near(paged(k_first=first["k"], v_first=first["v"]), call({**tensors, **mixed}, options), 1e-5)
 
 
 def test_closed_rows_are_left_out():
@@ -415,6 +422,7 @@ def test_arguments_bad_are_refused_in_one_line():
         ({"key_bias": torch.rand(S).requires_grad_()}, "key_bias requires a gradient but has none"),
         ({"q": learned, "gate_threshold": 0.1}, "gate_threshold there are no gradients"),
         ({"q": learned, "k_scale": normal(B, HKV, S, 1)}, "k_scale there are no gradients"),
+        ({"q": learned, "k_first": normal(B, HKV, 2, D)}, "k_first there are no gradients"),
     ):
         with pytest.raises(ValueError, match=message) as error:
             arguments = {**tensors, **change}

@@ -31,6 +31,8 @@ VALUES = {
     "block_table": lambda: made(2, 4, dtype=torch.int32),
     "k_scale": lambda: made(2, 2, 9, 1, dtype=torch.float32),
     "v_scale": lambda: made(2, 2, 9, 1, dtype=torch.float32),
+    "k_first": lambda: made(2, 2, 4, 64),
+    "v_first": lambda: made(2, 2, 4, 64),
     "gate_threshold": lambda: 0.1,
     "dropout": lambda: 0.1,
     "dropout_seed": lambda: 1,

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 WITHOUT_EFFECT = (
     "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths "
-    "key_indices key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale"
+    "key_indices key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale v_first"
 ).split()
 """Arguments that call_of reads, or that do not change the softmax weights."""
 
