@@ -43,6 +43,8 @@ struct PartOptions {
   /// Type of the keys and values that attention reads: i8, with a scale for each token and head (KvCache), or none for
   /// that of activations. With i8, a sequence is in parts even if it has no more than `tokens` tokens.
   DType cache = DType::none;
+  /// Number of first tokens whose keys and values stay unrounded in a cache of i8 (CacheShape::whole_first).
+  std::int64_t cache_first = 0;
 };
 
 /// Returns the shape of the tokens that pass through a layer at a time: a part, or the batch if sequences are not cut.

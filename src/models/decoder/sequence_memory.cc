@@ -40,7 +40,7 @@ template <typename T>
 SequenceMemory<T>::SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts)
     : buffers_(part, tokens, parts) {
   if (const layers::GatedAttentionShape* shape = attention_of(part)) {
-    attention_.attention.emplace(*shape, cache_dtype<T>(parts), tokens);
+    attention_.attention.emplace(*shape, cache_dtype<T>(parts), tokens, parts.cache_first);
     attention_.attention->reserve(tokens);
   }
   if (part.linear) linear_.delta.emplace(*part.linear, dtype_of<Wide<T>>());
@@ -52,8 +52,8 @@ void SequenceMemory<T>::plan(std::vector<MemoryItem>& items, const DecoderSizes&
   Workspace count(&items);
   const SequenceBuffers<T> counted(count, part, tokens, parts);
   if (const layers::GatedAttentionShape* shape = attention_of(part)) {
-    items.push_back(
-        {"keys and values, one layer", layers::AttentionCache::planned_bytes(*shape, cache_dtype<T>(parts), tokens)});
+    items.push_back({"keys and values, one layer",
+                     layers::AttentionCache::planned_bytes(*shape, cache_dtype<T>(parts), tokens, parts.cache_first)});
   }
   if (part.linear) {
     items.push_back({"states, one layer", layers::DeltaNetCache::planned_bytes(*part.linear, dtype_of<Wide<T>>())});

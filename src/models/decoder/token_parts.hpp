@@ -28,6 +28,9 @@ inline const PartOptions& checked_parts(const PartOptions& options, BatchShape s
   require(options.cache == DType::none || (options.cache == DType::i8 && options.tokens > 0),
           "decoder: a cache of {} for parts of {} tokens: must be i8, and parts at least 1", dtype_name(options.cache),
           options.tokens);
+  require(options.cache_first == 0 || (options.cache_first > 0 && options.cache == DType::i8),
+          "decoder: {} first tokens that stay unrounded, in a cache of {}: must be at least 0, and the cache i8",
+          options.cache_first, dtype_name(options.cache));
   require(!is_cut(shape, options) || (shape.batch == 1 && purpose == Purpose::evaluate),
           "decoder: a batch of {} x {} tokens in parts of {}: only one sequence, to evaluate, can be in parts",
           shape.batch, shape.seq, options.tokens);

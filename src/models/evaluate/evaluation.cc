@@ -39,7 +39,9 @@ ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
 /// Returns the part options of compare_cache() for keys and values of type `cache`.
 models::PartOptions cache_parts(const EvaluationPlan& plan, std::int64_t seq_len, DType cache) {
   constexpr std::int64_t kMost = 256;  // bounds the memory for log-probabilities
-  return {.tokens = std::min({kMost, seq_len, plan.part > 0 ? plan.part : kMost}), .cache = cache};
+  return {.tokens = std::min({kMost, seq_len, plan.part > 0 ? plan.part : kMost}),
+          .cache = cache,
+          .cache_first = cache == DType::none ? 0 : plan.cache_first};
 }
 
 /// Sums of the figures of CacheComparison over `targets` targets.
@@ -236,7 +238,8 @@ CacheComparison HeldOutEvaluator::compare_cache(const float* parameters) {
     }
   }
   const double count = sums.targets;
-  return {plan_.cache, sums.loss / count, sums.unrounded_loss / count, sums.kl / count, sums.same_top_1 / count};
+  return {plan_.cache,     plan_.cache_first,      sums.loss / count, sums.unrounded_loss / count,
+          sums.kl / count, sums.same_top_1 / count};
 }
 
 std::string first_not_finite(const metrics::Report& report) {
@@ -273,11 +276,9 @@ ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
                              {"without", pass(threshold->without)}};
   }
   if (const auto& cache = evaluation.cache) {
-    out["cache"] = {{"dtype", dtype_name(cache->dtype)},
-                    {"loss_nats", cache->loss_nats},
-                    {"unrounded_loss_nats", cache->unrounded_loss_nats},
-                    {"kl_nats", cache->kl_nats},
-                    {"same_top_1", cache->same_top_1}};
+    out["cache"] = {{"dtype", dtype_name(cache->dtype)}, {"first", cache->first},
+                    {"loss_nats", cache->loss_nats},     {"unrounded_loss_nats", cache->unrounded_loss_nats},
+                    {"kl_nats", cache->kl_nats},         {"same_top_1", cache->same_top_1}};
   }
   return out;
 }

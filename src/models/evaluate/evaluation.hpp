@@ -31,6 +31,7 @@ struct ThresholdComparison {
 /// over the targets that count.
 struct CacheComparison {
   DType dtype = DType::none;
+  std::int64_t first = 0;            ///< first tokens of each sequence whose keys and values stay unrounded
   double loss_nats = 0.0;            ///< with the cache
   double unrounded_loss_nats = 0.0;  ///< without it
   double kl_nats = 0.0;              ///< Σ p (log p − log q) of the model's p and the cache's q, over the vocabulary
@@ -56,7 +57,8 @@ struct EvaluationPlan {
   /// time.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;  ///< type of keys and values that compare_cache() compares: i8; none: no comparison
+  DType cache = DType::none;     ///< type of keys and values that compare_cache() compares: i8; none: no comparison
+  std::int64_t cache_first = 0;  ///< first tokens whose keys and values stay unrounded in that comparison
 };
 
 /// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves

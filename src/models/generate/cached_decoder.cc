@@ -210,6 +210,9 @@ CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions o
           "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights.value_or(DType::f32)));
   require(options.cache == DType::f32 || options.cache == DType::i8,
           "decoder: the cache is {} but must be f32, as queries are, or i8", dtype_name(options.cache));
+  require(options.cache_first == 0 || (options.cache_first > 0 && options.cache == DType::i8),
+          "decoder: {} first tokens that stay unrounded, in a cache of {}: must be at least 0, and the cache i8",
+          options.cache_first, dtype_name(options.cache));
   if (options.capacity == 0) options.capacity = config.seq_len;
   require(options.capacity >= 1 && options.capacity <= config.seq_len,
           "decoder: a capacity of {} tokens, not between 1 and the config's seq_len of {}", options.capacity,
@@ -231,10 +234,10 @@ struct CachedDecoder::State {
     for (std::size_t layer = 0; layer < caches.size(); ++layer) {
       switch (one.sizes.layers[layer].type) {
         case LayerType::full_attention:
-          caches[layer].attention.emplace(*one.sizes.full, options.cache, options.capacity);
+          caches[layer].attention.emplace(*one.sizes.full, options.cache, options.capacity, options.cache_first);
           break;
         case LayerType::sliding_attention:
-          caches[layer].attention.emplace(*one.sizes.sliding, options.cache, options.capacity);
+          caches[layer].attention.emplace(*one.sizes.sliding, options.cache, options.capacity, options.cache_first);
           break;
         case LayerType::linear_attention: caches[layer].delta.emplace(*one.sizes.linear); break;
       }

@@ -28,7 +28,10 @@ struct CachedDecoderOptions {
   /// Precision of passes over at least 33 new tokens, counted over all sequences; shorter passes are computed in f32.
   /// bf16: activations and matrices are rounded to bf16, as in Decoder<BFloat16>. Logits are always computed in f32.
   ModelPrecision precision = ModelPrecision::f32;
-  DType cache = DType::f32;   ///< type of keys and values: f32, or i8 with a scale for each token and head
+  DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with a scale for each token and head
+  /// Number of first tokens whose keys and values stay in f32 beside i8 (CacheShape::whole_first). A layer with a
+  /// window reads them so until its window has left the first of them.
+  std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
   /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.

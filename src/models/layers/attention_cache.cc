@@ -18,23 +18,36 @@ constexpr std::int64_t kPage = 64;
 
 std::int64_t pages_of(std::int64_t tokens) { return (tokens + kPage - 1) / kPage; }
 
-CacheShape cache_shape(const GatedAttentionShape& shape, DType dtype) {
-  return {.kv_heads = shape.Hkv, .head_dim = shape.D, .value_dim = shape.D, .page = kPage, .pages = 0, .dtype = dtype};
+CacheShape cache_shape(const GatedAttentionShape& shape, DType dtype, std::int64_t first) {
+  return {.kv_heads = shape.Hkv,
+          .head_dim = shape.D,
+          .value_dim = shape.D,
+          .page = kPage,
+          .pages = 0,
+          .dtype = dtype,
+          .whole_first = first};
+}
+
+/// Returns the bytes of the unrounded keys and values of `tokens` tokens of a sequence.
+std::size_t whole_bytes(const CacheShape& shape, std::int64_t tokens) {
+  return static_cast<std::size_t>(tokens * shape.kv_heads * (shape.head_dim + shape.value_dim)) *
+         dtype_bytes(shape.whole_dtype);
 }
 
 }  // namespace
 
-AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity)
-    : window_(shape.window), capacity_(capacity), cache_(cache_shape(shape, dtype)) {
+AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first)
+    : window_(shape.window), capacity_(capacity), cache_(cache_shape(shape, dtype, std::min(first, capacity))) {
   for (std::int64_t b = 0; b < shape.B; ++b) sequences_.push_back(cache_.add_sequence());
 }
 
 std::int64_t AttentionCache::slots(std::int64_t tokens) { return kPage * pages_of(tokens); }
 
-std::size_t AttentionCache::planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens) {
-  CacheShape whole = cache_shape(shape, dtype);
-  whole.pages = shape.B * pages_of(tokens);
-  return headgate::cache_bytes(whole);
+std::size_t AttentionCache::planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens,
+                                          std::int64_t first) {
+  CacheShape all = cache_shape(shape, dtype, std::min(first, tokens));
+  all.pages = shape.B * pages_of(tokens);
+  return headgate::cache_bytes(all) + static_cast<std::size_t>(shape.B) * whole_bytes(all, all.whole_first);
 }
 
 void AttentionCache::reserve(std::int64_t T) {
@@ -95,14 +108,19 @@ void AttentionCache::truncate(std::int64_t length) {
   if (length < marked_) marked_ = -1;
 }
 
-std::size_t AttentionCache::bytes() const { return headgate::cache_bytes(cache_.shape()); }
+std::size_t AttentionCache::bytes() const {
+  const CacheShape& s = cache_.shape();
+  return headgate::cache_bytes(s) + sequences_.size() * whole_bytes(s, s.whole_first);
+}
 
 std::size_t AttentionCache::step_bytes() const {
   const CacheShape& s = cache_.shape();
   const std::int64_t keys = window_ > 0 ? std::min(window_, length() + 1) : length() + 1;
   std::size_t row = static_cast<std::size_t>(s.head_dim + s.value_dim) * dtype_bytes(s.dtype);
   if (s.dtype == DType::i8) row += 2 * sizeof(float);
-  return static_cast<std::size_t>(keys * s.kv_heads) * sequences_.size() * row;
+  const bool holds_first = cache_.position(sequences_.front()) == cache_.length(sequences_.front());
+  const std::int64_t first = holds_first && keys == length() + 1 ? std::min(s.whole_first, keys) : 0;
+  return sequences_.size() * (static_cast<std::size_t>((keys - first) * s.kv_heads) * row + whole_bytes(s, first));
 }
 
 }  // namespace headgate::layers

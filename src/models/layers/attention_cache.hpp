@@ -16,12 +16,15 @@ namespace headgate::layers {
 /// that throws Error or std::bad_alloc leaves the cache unchanged.
 class AttentionCache {
  public:
-  AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity);
+  /// `first` is CacheShape::whole_first: the first tokens that stay unrounded, in f32, if dtype is i8. In a layer with
+  /// a window they stay so until slide() drops the first of them.
+  AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0);
 
   /// Returns `tokens` rounded up to whole pages: the number of keys for which the pages of a sequence have room.
   static std::int64_t slots(std::int64_t tokens);
   /// Returns the size in bytes of a cache with capacity for `tokens` tokens of each sequence.
-  static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens);
+  static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens,
+                                   std::int64_t first = 0);
 
   /// Allocates memory for T more tokens of each sequence, so that appending them cannot fail for lack of memory.
   void reserve(std::int64_t T);

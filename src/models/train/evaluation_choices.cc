@@ -269,6 +269,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.plan.part = choices.part;
   input.plan.precision = choices.precision;
   input.plan.cache = choices.cache;
+  input.plan.cache_first = choices.cache_first;
   if (ends && !choices.tokens && limit.empty() && sequences > std::max<std::int64_t>(1, most / seq_len)) {
     input.limit = fmt::format("{} of the text's {} tokens, in sequences spread evenly over it",
                               input.plan.batch * input.plan.batches * seq_len, sequences * seq_len);

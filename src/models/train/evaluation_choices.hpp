@@ -51,7 +51,8 @@ struct EvaluationChoices {
   /// tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;  ///< EvaluationPlan::cache
+  DType cache = DType::none;     ///< EvaluationPlan::cache
+  std::int64_t cache_first = 0;  ///< EvaluationPlan::cache_first
 };
 
 /// A model that was loaded from a directory or a GGUF file.

@@ -209,6 +209,10 @@ Verb add_eval(CommandLine& line) {
   declare_dtype(verb, "--cache-dtype", choices.cache, {DType::i8},
                 "Also compare the model with one whose keys and values are rounded to i8, with a scale for each token "
                 "and head, as by `headgate generate --cache-dtype i8`: loss, KL divergence, most probable tokens");
+  verb.value("--cache-first", choices.cache_first, "N",
+             "Keys and values of the first N tokens of each sequence stay unrounded in that comparison (default 0)")
+      .range(0, 1 << 20)
+      .needs(verb.declared("--cache-dtype"));
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.value("--logits", o->logits, "OUT.npy",
              "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");

@@ -162,8 +162,10 @@ std::string threshold_line(const train::Evaluation& evaluation) {
 std::string cache_line(const train::Evaluation& evaluation) {
   if (!evaluation.cache) return "";
   const train::CacheComparison& c = *evaluation.cache;
-  return fmt::format("cache {}: loss {:.4f} (not rounded {:.4f}); KL {:.3g} nats a token; {:.2f}% the same top token\n",
-                     dtype_name(c.dtype), c.loss_nats, c.unrounded_loss_nats, c.kl_nats, 100.0 * c.same_top_1);
+  const std::string first = c.first > 0 ? fmt::format(", first {} not rounded", c.first) : "";
+  return fmt::format(
+      "cache {}{}: loss {:.4f} (not rounded {:.4f}); KL {:.3g} nats a token; {:.2f}% the same top token\n",
+      dtype_name(c.dtype), first, c.loss_nats, c.unrounded_loss_nats, c.kl_nats, 100.0 * c.same_top_1);
 }
 
 /// Returns the lines of comparisons for a model, each after `name`.
@@ -304,8 +306,8 @@ std::string json_keys_help() {
       "backcopy: " +
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
-      "attention_seconds tokens_per_second; and with --cache-dtype, cache: dtype loss_nats unrounded_loss_nats kl_nats "
-      "same_top_1");
+      "attention_seconds tokens_per_second; and with --cache-dtype, cache: dtype first loss_nats unrounded_loss_nats "
+      "kl_nats same_top_1");
 }
 
 }  // namespace headgate::cli

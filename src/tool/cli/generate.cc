@@ -56,6 +56,7 @@ struct GenerateOptions {
   std::optional<double> gate_threshold;
   std::optional<DType> dtype;
   DType cache_dtype = DType::f32;
+  std::int64_t cache_first = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
   int threads = 0;
   bool json = false;
@@ -156,6 +157,10 @@ models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int6
   out.weights = o.dtype;
   out.precision = o.precision;
   out.cache = o.cache_dtype;
+  require(o.cache_first == 0 || o.cache_dtype == DType::i8,
+          "--cache-first is {} but --cache-dtype is {}: only i8 rounds keys and values", o.cache_first,
+          dtype_name(o.cache_dtype));
+  out.cache_first = o.cache_first;
   out.capacity = capacity;
   out.gate_threshold = o.gate_threshold.value_or(0.0);
   out.context.threads = o.threads;
@@ -242,6 +247,10 @@ void declare_computation(VerbOptions& verb, GenerateOptions& o) {
       "read where they lie, in the file's format; otherwise bf16)");
   declare_dtype(verb, "--cache-dtype", o.cache_dtype, {DType::f32, DType::i8},
                 "Of the keys and values in memory: f32 (default) or i8, with a scale for each token and head");
+  verb.value("--cache-first", o.cache_first, "N",
+             "Keys and values of the first N tokens stay in f32 beside --cache-dtype i8 (default 0)")
+      .range(0, 1 << 20)
+      .needs(verb.declared("--cache-dtype"));
   declare_precision(verb, o.precision,
                     "in parts of the prompt of 33 tokens and more, products of matrices and attention",
                     "Norms, softmax, the residual stream, the logits, experts, keys and values in memory, and every "

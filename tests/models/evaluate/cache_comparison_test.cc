@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -67,8 +68,8 @@ std::vector<float> parameters_of(const DecoderConfig& config) {
 
 /// Returns log p (kTokens,V) of a sequence by a decoder with a cache, which reads parts of 256 tokens.
 std::vector<double> log_probabilities(const DecoderConfig& config, const std::vector<float>& parameters,
-                                      const std::int32_t* tokens, DType cache) {
-  CachedDecoder decoder(config, parameters.data(), {.weights = DType::f32, .cache = cache});
+                                      const std::int32_t* tokens, DType cache, std::int64_t cache_first = 0) {
+  CachedDecoder decoder(config, parameters.data(), {.weights = DType::f32, .cache = cache, .cache_first = cache_first});
   std::vector<float> logits(static_cast<std::size_t>(kTokens * config.vocab));
   const View<float, 3> view(logits.data(), {1, kTokens, config.vocab});
   const View<const std::int32_t, 2> all(tokens, {1, kTokens});
@@ -86,13 +87,13 @@ std::vector<double> log_probabilities(const DecoderConfig& config, const std::ve
 }
 
 CacheComparison plain_comparison(const DecoderConfig& config, const std::vector<float>& parameters,
-                                 const models::TinyBatch& batch) {
+                                 const models::TinyBatch& batch, std::int64_t first) {
   CacheComparison out;
   double count = 0.0;
   for (std::int64_t n = 0; n < kSequences; ++n) {
     const std::int32_t* const tokens = batch.tokens.data() + n * kTokens;
     const std::vector<double> exact = log_probabilities(config, parameters, tokens, DType::f32);
-    const std::vector<double> cached = log_probabilities(config, parameters, tokens, DType::i8);
+    const std::vector<double> cached = log_probabilities(config, parameters, tokens, DType::i8, first);
     for (std::int64_t t = 0; t < kTokens; ++t) {
       const std::int32_t target = batch.targets[static_cast<std::size_t>(n * kTokens + t)];
       if (target == layers::kIgnoredTarget) continue;
@@ -116,13 +117,17 @@ TEST(CacheComparison, KeysAndValuesInInt8_EveryFamily_AreThoseOfTheCachedDecoder
     const DecoderConfig config = longer(family);
     const RandomSequences source(config);
     const std::vector<float> parameters = parameters_of(config);
-    const CacheComparison wanted = plain_comparison(config, parameters, source.batch);
+    std::array<CacheComparison, 2> all_wanted;
+    for (std::size_t n = 0; n < 2; ++n)
+      all_wanted[n] = plain_comparison(config, parameters, source.batch, n == 0 ? 0 : 6);
     for (const std::int64_t part : {0, 100, 2048}) {
       EvaluationPlan plan{.batch = 2, .batches = 2, .part = part, .cache = DType::i8};
-      if (part == 100) plan = {.batch = 1, .batches = 4, .part = part, .cache = DType::i8};
+      if (part == 100) plan = {.batch = 1, .batches = 4, .part = part, .cache = DType::i8, .cache_first = 6};
+      const CacheComparison& wanted = all_wanted[part == 100 ? 1 : 0];
       HeldOutEvaluator evaluator(config, source, plan, metrics::parse_metrics({"loss"}));
       const CacheComparison got = evaluator.compare_cache(parameters.data());
       EXPECT_EQ(got.dtype, DType::i8);
+      EXPECT_EQ(got.first, plan.cache_first);
       EXPECT_NEAR(got.unrounded_loss_nats, wanted.unrounded_loss_nats, 1e-4);
       EXPECT_NEAR(got.loss_nats, wanted.loss_nats,
                   1e-4 + 0.1 * std::abs(wanted.loss_nats - wanted.unrounded_loss_nats));
@@ -133,21 +138,34 @@ TEST(CacheComparison, KeysAndValuesInInt8_EveryFamily_AreThoseOfTheCachedDecoder
   }
 }
 
+TEST(CacheComparison, AllTokensWhole_EveryFamily_AreNotRounded) {
+  for (const DecoderConfig& family : models::all_families()) {
+    const DecoderConfig config = longer(family);
+    const RandomSequences source(config);
+    const EvaluationPlan plan{.batch = 2, .batches = 2, .cache = DType::i8, .cache_first = kTokens};
+    HeldOutEvaluator evaluator(config, source, plan, metrics::parse_metrics({"loss"}));
+    const CacheComparison got = evaluator.compare_cache(parameters_of(config).data());
+    EXPECT_NEAR(got.loss_nats, got.unrounded_loss_nats, 1e-5);
+    EXPECT_NEAR(got.kl_nats, 0.0, 1e-7);
+  }
+}
+
 TEST(CacheComparison, Memory_WithTheCache_IsPlanned) {
   const DecoderConfig config = longer(models::tiny_config());
   const RandomSequences source(config);
   const auto bytes = [&](DType cache) {
     std::size_t sum = 0;
-    for (const auto& item : evaluation_memory(config, source, {.batch = 2, .batches = 2, .cache = cache},
-                                              metrics::parse_metrics({"loss"}))) {
+    const EvaluationPlan plan{.batch = 2, .batches = 2, .cache = cache, .cache_first = cache == DType::i8 ? 4 : 0};
+    for (const auto& item : evaluation_memory(config, source, plan, metrics::parse_metrics({"loss"}))) {
       sum += item.bytes;
     }
     return static_cast<std::int64_t>(sum);
   };
   std::int64_t wanted = 2 * 256 * config.vocab * 4;  // log-probabilities
   for (const DType cache : {DType::none, DType::i8}) {
-    const auto decoder = models::make_decoder(config, {1, kTokens}, models::Purpose::evaluate,
-                                              models::ModelPrecision::f32, {}, {.tokens = 256, .cache = cache});
+    const models::PartOptions parts{.tokens = 256, .cache = cache, .cache_first = cache == DType::i8 ? 4 : 0};
+    const auto decoder =
+        models::make_decoder(config, {1, kTokens}, models::Purpose::evaluate, models::ModelPrecision::f32, {}, parts);
     wanted += static_cast<std::int64_t>(decoder->memory_bytes());
   }
   EXPECT_EQ(bytes(DType::i8) - bytes(DType::none), wanted);

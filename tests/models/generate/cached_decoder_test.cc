@@ -287,6 +287,30 @@ TEST(CachedDecoder, Int8Cache_SameTokens_IsWithinItsTolerance) {
   EXPECT_LT(decoder.cache_bytes(), exact.cache_bytes());
 }
 
+/// Decodes, goes back into the first tokens and to the beginning, and decodes again.
+TEST(CachedDecoder, Int8CacheWithFirstTokens_GoneBack_HasTheBitsOfOneRun) {
+  for (const DecoderConfig& config : all_families()) {
+    const Sample sample(config, kTinyBatch);
+    CachedDecoder rounded = sample.decoder({.weights = DType::f32, .cache = DType::i8});
+    CachedDecoder decoder = sample.decoder({.weights = DType::f32, .cache = DType::i8, .cache_first = 3});
+    const std::vector<float> logits = run(decoder, sample, {1, 5, 1});
+    EXPECT_GT(decoder.cache_bytes(), rounded.cache_bytes());
+    decoder.truncate(0);
+    EXPECT_EQ(run(decoder, sample, {1, 5, 1}), logits);
+    if (decoder.reachable(2) != 2) continue;
+    decoder.truncate(2);
+    const auto rest = sample.tokens(2, 5);
+    std::vector<float> again(static_cast<std::size_t>(2 * 5 * config.vocab));
+    decoder.append_all(View<float, 3>(again.data(), {2, 5, config.vocab}), rest);
+    EXPECT_NE(again, std::vector<float>(again.size()));
+    CachedDecoder fresh = sample.decoder({.weights = DType::f32, .cache = DType::i8, .cache_first = 3});
+    std::vector<float> begun(static_cast<std::size_t>(2 * 2 * config.vocab)), wanted(again.size());
+    fresh.append_all(View<float, 3>(begun.data(), {2, 2, config.vocab}), sample.tokens(0, 2));
+    fresh.append_all(View<float, 3>(wanted.data(), {2, 5, config.vocab}), rest);
+    for (std::size_t n = 0; n < again.size(); ++n) EXPECT_NEAR(again[n], wanted[n], 1e-4 * (1 + std::abs(wanted[n])));
+  }
+}
+
 /// Returns −log p(target) of each token.
 std::vector<float> losses_of(const std::vector<float>& logits, const Sample& sample) {
   const auto V = static_cast<std::size_t>(sample.config.vocab);
@@ -412,6 +436,8 @@ TEST(CachedDecoder, Decoder_BadArguments_IsRefused) {
   };
   refused({.weights = DType::f16}, "weights are f16");
   refused({.cache = DType::bf16}, "the cache is bf16");
+  refused({.cache_first = 4}, "4 first tokens that stay unrounded, in a cache of f32");
+  refused({.cache = DType::i8, .cache_first = -1}, "-1 first tokens");
   refused({.batch = 0}, "a batch of 0");
   refused({.capacity = 8}, "a capacity of 8");
   refused({.capacity = -1}, "a capacity of -1");

@@ -39,12 +39,13 @@ using headgate::testing::write_bytes;
 using headgate::testing::write_npy;
 
 /// Restricts a spec to what the command line can express: the log-sum-exp in f64, without its gradient; the
-/// gate and key_bias in q's dtype; max_logit for each head.
+/// gate, key_bias and the first rows beside int8 in q's dtype; max_logit for each head.
 verify::CaseSpec sayable(verify::CaseSpec spec) {
   spec.lse = DType::f64;
   spec.dlse = DType::none;
   spec.gate_f32 = false;
   if (spec.key_bias != DType::none) spec.key_bias = spec.dtype;
+  if (spec.first_rows != DType::none) spec.first_rows = spec.dtype;
   spec.attn = false;
   const DType real = spec.dtype == DType::f64 ? DType::f64 : DType::f32;
   if (spec.max_logit != DType::none) spec.max_logit = real;
@@ -114,6 +115,7 @@ TEST(AttendAgainstOracle, Outputs_EachFeatureAlone_MatchTheOracle) {
       [](auto& s) { s.sinks = DType::f64, s.sinks_by_query = s.sinks_by_batch = true; },
       [](auto& s) { s.weights = true; },
       [](auto& s) { s.quantized = true; },
+      [](auto& s) { s.quantized = true, s.first_rows = DType::f32, s.first = 3; },
       [](auto& s) { s.S = 15, s.page = 3, s.key_lengths = DType::i32, s.weights = true; },
       [](auto& s) { s.S = 16, s.page = 4, s.key_lengths = DType::i64, s.quantized = true, s.B = 1; },
       [](auto& s) {

@@ -238,7 +238,7 @@ TEST_F(EvalVerbTest, CacheDtype_Int8_IsComparedWithUnrounded) {
   rounded.erase("cache");
   EXPECT_EQ(rounded, plain) << "the figures are those of the unrounded model";
   EXPECT_EQ(keys_of(cache),
-            (std::set<std::string>{"dtype", "loss_nats", "unrounded_loss_nats", "kl_nats", "same_top_1"}));
+            (std::set<std::string>{"dtype", "first", "loss_nats", "unrounded_loss_nats", "kl_nats", "same_top_1"}));
   EXPECT_EQ(cache.at("dtype"), "i8");
   const double loss = plain.at("loss_nats");
   EXPECT_NEAR(cache.at("unrounded_loss_nats").get<double>(), loss, 1e-5);
@@ -252,6 +252,15 @@ TEST_F(EvalVerbTest, CacheDtype_Int8_IsComparedWithUnrounded) {
       testing::headgate({"eval", run, run, "--text", verb.text(), "--cache-dtype", "i8", "--tokens", "320"}).out;
   EXPECT_NE(both.find("\n" + run + "  cache i8: loss "), std::string::npos) << both;
   expect_refused(verb.eval("run", {"--cache-dtype", "f32"}), "eval", "--cache-dtype: 'f32'");
+
+  EXPECT_EQ(cache.at("first"), 0);
+  const json whole = evaluated("run", {"--cache-dtype", "i8", "--cache-first", "4"}).at("cache");
+  EXPECT_EQ(whole.at("first"), 4);
+  EXPECT_NE(whole.at("kl_nats"), cache.at("kl_nats"));
+  const std::string said = verb.eval("run", {"--cache-dtype", "i8", "--cache-first", "4"}).out;
+  EXPECT_NE(said.find("\ncache i8, first 4 not rounded: loss "), std::string::npos) << said;
+  expect_refused(verb.eval("run", {"--cache-first", "4"}), "eval", "--cache-first");
+  expect_refused(verb.eval("run", {"--cache-dtype", "i8", "--cache-first", "-1"}), "eval", "--cache-first");
 }
 
 TEST(EvalHelp, Help_EveryMetric_NamesItsKeys) {

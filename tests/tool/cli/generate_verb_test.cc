@@ -176,6 +176,7 @@ TEST_F(GenerateVerb, TypesAndThresholds_Given_AreUsed) {
       EXPECT_EQ(json({"--prompt", "it", "--dtype", dtype, "--cache-dtype", cache})["ids"].size(), 15U);
     }
   }
+  EXPECT_EQ(json({"--prompt", "it", "--cache-dtype", "i8", "--cache-first", "4"})["ids"].size(), 15U);
   const Json plain = json({"--prompt", "it"}, "gated");
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0"}, "gated")["ids"], plain["ids"]);
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0.999"}, "gated")["ids"].size(), 15U);
@@ -221,6 +222,9 @@ TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refusal({"--prompt", "a", "--max-tokens", "0"}, "--max-tokens");
   expect_refusal({"--prompt", "a", "--dtype", "f16"}, "--dtype: 'f16' is none of bf16, f32");
   expect_refusal({"--prompt", "a", "--cache-dtype", "i4"}, "--cache-dtype: 'i4' is none of f32, i8");
+  expect_refusal({"--prompt", "a", "--cache-first", "4"}, "--cache-first");
+  expect_refusal({"--prompt", "a", "--cache-dtype", "f32", "--cache-first", "4"},
+                 "--cache-first is 4 but --cache-dtype is f32: only i8 rounds keys and values");
   expect_refusal({"--prompt", "a", "--gate-threshold", "0.1"}, "which does not multiply the attention output");
   expect_refusal({"--prompt", "a", "--gate-threshold", "-1"}, "--gate-threshold is -1 but must be", "gated");
   expect_refusal({"--prompt", "a", "--logits", path("no/such/file.npy")}, "no/such");
