@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tool/bench/attention.hpp"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -42,7 +43,11 @@ class AttentionJob : public BenchJob {
     const verify::CaseSpec& s = workload_.problem().spec();
     if (s.T * 8 > s.S) return 0.0;  // with many queries, K and V are read from the caches
     const double row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.key_dtype()));
-    return static_cast<double>(s.B * s.Hkv * s.S) * (row + (s.quantized ? 2.0 * sizeof(float) : 0.0));
+    const auto first = static_cast<double>(std::min(s.first, s.S));
+    const double first_row = static_cast<double>(s.D + s.Dv) * static_cast<double>(dtype_bytes(s.first_rows));
+    const double others = static_cast<double>(s.S) - first;
+    return static_cast<double>(s.B * s.Hkv) *
+           (others * (row + (s.quantized ? 2.0 * sizeof(float) : 0.0)) + first * first_row);
   }
   DType compute_dtype() const override { return verify::compute_dtype(workload_.problem().spec().dtype); }
 

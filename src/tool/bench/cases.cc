@@ -152,7 +152,17 @@ void add_decoding(std::vector<BenchGroup>& groups, int threads) {
   for (const std::int64_t group : {1, 4, 8}) {
     CaseSpec spec = decoding(DType::f32, kHeads, group, 1);
     spec.quantized = true;
-    groups.push_back(alone(fmt::format("decode/i8/group{}/new1", group), BenchOp::forward, spec, 0.80));
+    CaseSpec with_first_rows = spec;
+    with_first_rows.first_rows = DType::f32;
+    with_first_rows.first = 4;
+    BenchGroup decode;
+    for (const auto& [name, of] : {std::pair{"i8", spec}, std::pair{"i8-first4", with_first_rows}}) {
+      decode.cases.push_back(
+          {fmt::format("decode/{}/group{}/new1", name, group), attention_job(BenchOp::forward, of), 0, 0.80});
+    }
+    constexpr double kFirstRowsFloor = 0.95;
+    decode.ratios.push_back({1, 0, kFirstRowsFloor});
+    groups.push_back(std::move(decode));
   }
   if (threads == 1) return;
   constexpr double kOneHeadFloor = 1.7;
