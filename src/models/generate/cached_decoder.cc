@@ -217,6 +217,8 @@ CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions o
   require(options.capacity >= 1 && options.capacity <= config.seq_len,
           "decoder: a capacity of {} tokens, not between 1 and the config's seq_len of {}", options.capacity,
           config.seq_len);
+  require(options.keep >= 0 && options.keep <= options.capacity,
+          "decoder: keep is {} tokens but must be from 0 to the capacity of {}", options.keep, options.capacity);
   require(options.gate_threshold == 0.0 || layers::can_skip_attention(config.gate),
           "decoder: a gate threshold of {} but gate {} does not multiply the attention output", options.gate_threshold,
           layers::gate_name(config.gate));
@@ -234,12 +236,16 @@ struct CachedDecoder::State {
     for (std::size_t layer = 0; layer < caches.size(); ++layer) {
       switch (one.sizes.layers[layer].type) {
         case LayerType::full_attention:
-          caches[layer].attention.emplace(*one.sizes.full, options.cache, options.capacity, options.cache_first);
+          caches[layer].attention.emplace(*one.sizes.full, options.cache, options.capacity, options.cache_first,
+                                          options.keep);
           break;
         case LayerType::sliding_attention:
-          caches[layer].attention.emplace(*one.sizes.sliding, options.cache, options.capacity, options.cache_first);
+          caches[layer].attention.emplace(*one.sizes.sliding, options.cache, options.capacity, options.cache_first,
+                                          options.keep);
           break;
-        case LayerType::linear_attention: caches[layer].delta.emplace(*one.sizes.linear); break;
+        case LayerType::linear_attention:
+          caches[layer].delta.emplace(*one.sizes.linear, DType::f32, options.keep);
+          break;
       }
     }
   }

@@ -34,6 +34,9 @@ struct CachedDecoderOptions {
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
+  /// Number of last tokens by which truncate() goes back in every model, for draft tokens that are refused. Each
+  /// recurrent layer then keeps keep + 3 states instead of 2, and computes the last `keep` tokens of a pass one by one.
+  std::int64_t keep = 0;
   /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;
   ExecutionContext context{};
@@ -68,8 +71,9 @@ class CachedDecoder {
   /// `length` exceeds length(), or unless reachable(length) is `length`.
   void truncate(std::int64_t length);
   /// Returns the largest length ≤ `length` to which truncate() can go. Any length can be reached if all layers are full
-  /// attention. Layers with a sliding window need the keys that the next token sees. Recurrent layers go back to the
-  /// length before the last pass, and to marked lengths. A length of 0 can always be reached.
+  /// attention, and any of the last CachedDecoderOptions::keep lengths. Layers with a sliding window need the keys that
+  /// the next token sees. Recurrent layers go back to the length before the last pass, and to marked lengths. A length
+  /// of 0 can always be reached.
   std::int64_t reachable(std::int64_t length) const;
   /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep a state for each of the last
   /// `most` ≥ 1 marks. Layers with a sliding window keep only the last mark, and the keys and values appended since.

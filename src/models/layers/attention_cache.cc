@@ -36,8 +36,12 @@ std::size_t whole_bytes(const CacheShape& shape, std::int64_t tokens) {
 
 }  // namespace
 
-AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first)
-    : window_(shape.window), capacity_(capacity), cache_(cache_shape(shape, dtype, std::min(first, capacity))) {
+AttentionCache::AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first,
+                               std::int64_t keep)
+    : window_(shape.window),
+      capacity_(capacity),
+      keep_(keep),
+      cache_(cache_shape(shape, dtype, std::min(first, capacity))) {
   for (std::int64_t b = 0; b < shape.B; ++b) sequences_.push_back(cache_.add_sequence());
 }
 
@@ -92,7 +96,7 @@ AttentionCache::RoundedKeys AttentionCache::rounded_keys(const ExecutionContext&
 void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
-  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_ + since_mark);
+  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_ + std::max(since_mark, keep_));
 }
 
 std::int64_t AttentionCache::length() const { return cache_.position(sequences_.front()); }

@@ -17,8 +17,10 @@ namespace headgate::layers {
 class AttentionCache {
  public:
   /// `first` is CacheShape::whole_first: the first tokens that stay unrounded, in f32, if dtype is i8. In a layer with
-  /// a window they stay so until slide() drops the first of them.
-  AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0);
+  /// a window they stay so until slide() drops the first of them. Such a layer also keeps what truncate() needs to go
+  /// back by `keep` tokens.
+  AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
+                 std::int64_t keep = 0);
 
   /// Returns `tokens` rounded up to whole pages: the number of keys for which the pages of a sequence have room.
   static std::int64_t slots(std::int64_t tokens);
@@ -40,7 +42,8 @@ class AttentionCache {
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages whose keys have left the sliding windows of the next token and of the token after the mark.
+  /// Frees the pages whose keys have left the sliding windows of the next token, of the `keep` tokens before it and of
+  /// the token after the mark.
   void slide();
   /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
   void mark() { marked_ = length(); }
@@ -59,7 +62,7 @@ class AttentionCache {
   std::size_t step_bytes() const;
 
  private:
-  std::int64_t window_, capacity_;
+  std::int64_t window_, capacity_, keep_;
   std::int64_t marked_ = -1;  ///< length at the mark; −1 without a mark
   std::vector<std::int64_t> sequences_;
   KvCache cache_;

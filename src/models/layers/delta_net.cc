@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/layers/delta_net.hpp"
 
+#include <cstddef>
+#include <type_traits>
+
 #include "headgate/tensor.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/gate_apply.hpp"
@@ -18,6 +21,16 @@ constexpr double kL2NormEps = 1e-6;
 template <typename U>
 ViewOf<U> taps_view(const View<U, 2>& taps) {
   return make_view(taps.data, Shape{1, 1, taps.shape[0], taps.shape[1]});
+}
+
+/// Returns tokens first … first + count of a tensor (B,H,T,F).
+template <typename Void>
+BasicTensorView<Void> tokens_of(BasicTensorView<Void> tensor, std::int64_t first, std::int64_t count) {
+  using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(tensor.dtype));
+  tensor.data = static_cast<Byte*>(tensor.data) + first * tensor.strides[2] * bytes;
+  tensor.shape[2] = count;
+  return tensor;
 }
 
 }  // namespace
@@ -103,13 +116,17 @@ void DeltaNet<T>::forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeigh
   linear_forward(state.projection, h, weights.in, Update::overwrite, context_);
   delta_gates_forward<T>(state.decay, state.beta, gates(weights, state), context_);
   if (cache == nullptr) {
-    convolve(weights, state, nullptr);
-    attend(state, nullptr);
+    convolve(weights, state, {0, shape_.T}, nullptr);
+    attend(state, {0, shape_.T}, nullptr);
   } else {
-    const DeltaNetCache::Pass pass = cache->begin();
-    convolve(weights, state, &pass);
-    attend(state, &pass);
-    cache->commit(shape_.T);
+    cache->begin_pass();
+    for (Part part; part.first < shape_.T; part.first += part.count) {
+      part.count = cache->next_part(shape_.T - part.first);
+      const DeltaNetCache::Pass pass = cache->begin_part();
+      convolve(weights, state, part, &pass);
+      attend(state, part, &pass);
+      cache->commit(part.count);
+    }
   }
   gate_output(weights, state, replaced);
   linear_forward(out, side_by_side<const T>(state.y), weights.out, update, context_);
@@ -117,10 +134,11 @@ void DeltaNet<T>::forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeigh
 
 template <typename T>
 void DeltaNet<T>::convolve(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
-                           const DeltaNetCache::Pass* pass) const {
+                           const Part& part, const DeltaNetCache::Pass* pass) const {
   ShortConvolutionInputs inputs = convolution_inputs(weights, state);
+  inputs.x = tokens_of(inputs.x, part.first, part.count);
   ShortConvolutionOutputs outputs;
-  outputs.y = by_head(one_head(state.convolved));
+  outputs.y = tokens_of(by_head(one_head(state.convolved)), part.first, part.count);
   if (pass != nullptr) {
     inputs.state = pass->convolution;
     outputs.state = pass->next_convolution;
@@ -129,10 +147,12 @@ void DeltaNet<T>::convolve(const DeltaNetVectors<const Wide<T>>& weights, const 
 }
 
 template <typename T>
-void DeltaNet<T>::attend(const DeltaNetState<T>& state, const DeltaNetCache::Pass* pass) const {
+void DeltaNet<T>::attend(const DeltaNetState<T>& state, const Part& part, const DeltaNetCache::Pass* pass) const {
   LinearAttentionInputs inputs = rule_inputs(state);
+  for (ConstTensorView* each : {&inputs.q, &inputs.k, &inputs.v, &inputs.decay, &inputs.beta})
+    *each = tokens_of(*each, part.first, part.count);
   LinearAttentionOutputs outputs;
-  outputs.y = by_head(state.o);
+  outputs.y = tokens_of(by_head(state.o), part.first, part.count);
   if (pass != nullptr) {
     inputs.state = pass->state;
     outputs.state = pass->next_state;

@@ -66,9 +66,14 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  void convolve(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
+  /// Consecutive tokens of each sequence that are computed in one part of a pass: first … first + count.
+  struct Part {
+    std::int64_t first = 0, count = 0;
+  };
+
+  void convolve(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state, const Part& part,
                 const DeltaNetCache::Pass* pass) const;
-  void attend(const DeltaNetState<T>& state, const DeltaNetCache::Pass* pass) const;
+  void attend(const DeltaNetState<T>& state, const Part& part, const DeltaNetCache::Pass* pass) const;
   void gate_output(const DeltaNetVectors<const Wide<T>>& weights, const DeltaNetState<T>& state,
                    const HeadOverride<T>* replaced) const;
   void convolve_backward(const DeltaNetWeights<Wide<T>>& gradients,

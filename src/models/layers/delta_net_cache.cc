@@ -28,16 +28,16 @@ Shape state_shape(const DeltaNetShape& shape) { return {shape.B, shape.Hv, shape
 }  // namespace
 
 std::size_t DeltaNetCache::planned_bytes(const DeltaNetShape& shape, DType dtype) {
-  return 2 * (convolution_offset(state_shape(shape), dtype) + bytes_of(convolution_shape(shape), dtype));
+  return least_blocks(0) * (convolution_offset(state_shape(shape), dtype) + bytes_of(convolution_shape(shape), dtype));
 }
 
-DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype)
-    : dtype_(dtype), convolution_shape_(convolution_shape(shape)), state_shape_(state_shape(shape)) {
+DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype, std::int64_t keep)
+    : dtype_(dtype), keep_(keep), convolution_shape_(convolution_shape(shape)), state_shape_(state_shape(shape)) {
   require(dtype == DType::f32 || dtype == DType::f64, "DeltaNet: the cache is {} but must be f32 or f64",
           dtype_name(dtype));
-  add_block();
-  add_block();
-  kept_.reserve(2);
+  require(keep >= 0, "DeltaNet: keep is {} but must be at least 0", keep);
+  kept_.reserve(least_blocks(keep_));
+  while (blocks_.size() < least_blocks(keep_)) add_block();
   clear();
 }
 
@@ -61,11 +61,13 @@ TensorView DeltaNetCache::convolution(std::size_t block) const {
 }
 
 ConstTensorView DeltaNetCache::previous_state() const {
-  assert(kept_.size() >= 2);
-  return state(kept_[kept_.size() - 2].block);
+  const auto holds = [this](const Kept& kept) { return kept.length == pass_begin_; };
+  const auto before = std::find_if(kept_.begin(), kept_.end(), holds);
+  assert(before != kept_.end() && length() > pass_begin_);
+  return state(before->block);
 }
 
-/// Returns a block that holds no kept state. begin() and mark() make sure that there is one.
+/// Returns a block that holds no kept state. begin_part() and mark() leave one.
 std::size_t DeltaNetCache::unused_block() const {
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const auto holds = [block](const Kept& kept) { return kept.block == block; };
@@ -75,9 +77,21 @@ std::size_t DeltaNetCache::unused_block() const {
   return 0;
 }
 
-DeltaNetCache::Pass DeltaNetCache::begin() {
-  const auto forgotten = [](const Kept& kept) { return !kept.marked; };
+void DeltaNetCache::begin_pass() {
+  pass_begin_ = length();
+  forget();
+}
+
+/// Forgets the states that truncate() need not go back to.
+void DeltaNetCache::forget() {
+  const auto forgotten = [this](const Kept& kept) {
+    return !kept.marked && kept.length != pass_begin_ && kept.length < length() - keep_;
+  };
   kept_.erase(std::remove_if(kept_.begin(), kept_.end() - 1, forgotten), kept_.end() - 1);
+}
+
+DeltaNetCache::Pass DeltaNetCache::begin_part() {
+  forget();
   const std::size_t now = kept_.back().block, next = unused_block();
   return {convolution(now), state(now), convolution(next), state(next)};
 }
@@ -89,8 +103,7 @@ void DeltaNetCache::mark(std::int64_t most) {
   if (kept_.back().marked) return;
   const auto is_marked = [](const Kept& kept) { return kept.marked; };
   const auto marks = std::count_if(kept_.begin(), kept_.end(), is_marked);
-  // A pass needs the marked states, the current state and a block to write to.
-  const auto blocks = static_cast<std::size_t>(std::min<std::int64_t>(marks + 1, most)) + 2;
+  const auto blocks = static_cast<std::size_t>(std::min<std::int64_t>(marks + 1, most)) + least_blocks(keep_);
   kept_.reserve(blocks);
   while (blocks_.size() < blocks) add_block();
   for (auto n = marks; n >= most; --n) std::find_if(kept_.begin(), kept_.end(), is_marked)->marked = false;

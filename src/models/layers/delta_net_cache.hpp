@@ -15,31 +15,37 @@ namespace headgate::layers {
 /// state of each value head. Its size does not depend on the number of tokens.
 ///
 /// A recurrent state cannot forget a token. The cache therefore keeps states of earlier lengths, to which truncate()
-/// goes back: the state before the last pass, and the states that mark() kept. A pass reads the current state and
-/// writes another block, and commit() makes that one current.
+/// goes back: the state before the last pass, the states that mark() kept, and those after each of the last `keep`
+/// tokens. A pass consists of parts (next_part()). A part reads the current state and writes another block, and
+/// commit() makes that one current.
 class DeltaNetCache {
  public:
-  /// Buffers of a forward pass: the states that it reads and those that it writes. Shapes: convolution
+  /// Buffers of a part of a pass: the states that it reads and those that it writes. Shapes: convolution
   /// (B,1,K−1,channels), state (B,Hv,D,Dv).
   struct Pass {
     ConstTensorView convolution, state;
     TensorView next_convolution, next_state;
   };
 
-  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64.
-  explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32);
+  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64. With keep ≥ 1, the cache
+  /// allocates keep + 3 states instead of 2, and more for marks.
+  explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
   /// Returns the size in bytes of a cache with this shape and type.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass and returns its buffers. truncate() can then no longer undo the previous pass, unless its
-  /// beginning is marked.
-  Pass begin();
-  /// Completes a forward pass over T tokens and makes the state that it wrote current. Must not be called after a pass
-  /// that failed.
+  /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.
+  void begin_pass();
+  /// Returns the number of tokens of the next part, if `left` ≥ 1 tokens of the pass are left: all of them, or with
+  /// `keep` all but the last `keep` tokens, and then one token at a time.
+  std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
+  /// Begins a part of a pass and returns its buffers.
+  Pass begin_part();
+  /// Completes a part of T tokens and makes the state that it wrote current. Must not be called after a part that
+  /// failed; truncate() then goes back to the length before the pass.
   void commit(std::int64_t T);
 
-  /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin().
+  /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin_pass().
   ConstTensorView previous_state() const;
 
   /// Returns the number of tokens of each sequence so far.
@@ -48,7 +54,7 @@ class DeltaNetCache {
   /// Allocates at most one more state than there are marks. A mark that throws std::bad_alloc has no effect.
   void mark(std::int64_t most);
   /// Returns the largest length ≤ `length` to which truncate() can go: 0, the length before the last pass, a marked
-  /// length, or the current length.
+  /// length, the current length, or one of the `keep` lengths before it.
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens, bitwise as if it had never gone on. Throws Error unless
   /// reachable(length) is `length`.
@@ -67,6 +73,10 @@ class DeltaNetCache {
     bool marked = false;
   };
 
+  /// Returns the number of states beside marked ones: the current one and the one that a part writes; with `keep` also
+  /// the last `keep` ones and that before the pass.
+  static std::size_t least_blocks(std::int64_t keep) { return keep == 0 ? 2 : static_cast<std::size_t>(keep) + 3; }
+  void forget();
   TensorView convolution(std::size_t block) const;
   TensorView state(std::size_t block) const;
   std::size_t unused_block() const;
@@ -74,6 +84,8 @@ class DeltaNetCache {
   void clear();
 
   DType dtype_;
+  std::int64_t keep_;
+  std::int64_t pass_begin_ = 0;  ///< length before the last pass
   Shape convolution_shape_, state_shape_;
   std::vector<Block> blocks_;
   std::vector<Kept> kept_;  ///< in order of time; the last one is the current state

@@ -244,6 +244,43 @@ TEST(CachedDecoder, MarkedLength_OfAnyLayers_IsGoneBackToExactly) {
   }
 }
 
+TEST(CachedDecoder, DraftTokens_ThatAreRefused_LeaveNoTrace) {
+  constexpr std::int64_t kKeep = 3, kPrompt = 150, kDrafts = 4;
+  for (DecoderConfig config : mixed_families()) {
+    config.seq_len = 160;
+    const Sample sample(config, {2, 160});
+    CachedDecoder plain = sample.decoder({.weights = DType::f32});
+    const std::vector<float> expected = run(plain, sample, {kPrompt, 10});
+    for (std::int64_t refused = 0; refused <= kKeep; ++refused) {
+      const std::int64_t length = kPrompt + kDrafts - refused;
+      std::vector<std::vector<float>> found;
+      for (const std::int32_t other : {0, 1}) {
+        CachedDecoder decoder = sample.decoder({.weights = DType::f32, .keep = kKeep});
+        std::vector<float> logits(static_cast<std::size_t>(2 * kPrompt * config.vocab));
+        decoder.append_all(view_of(logits, 2, kPrompt, config.vocab), sample.tokens(0, kPrompt));
+        std::vector<std::int32_t> drafts;
+        for (std::int64_t b = 0; b < 2; ++b) {
+          for (std::int64_t t = 0; t < kDrafts; ++t)
+            drafts.push_back(t < kDrafts - refused ? sample.tokens(kPrompt, kDrafts)(b, t) : other);
+        }
+        decoder.append_all(view_of(logits, 2, kDrafts, config.vocab), view_of(std::as_const(drafts), 2, kDrafts));
+        EXPECT_EQ(decoder.reachable(length), length);
+        decoder.truncate(length);
+        found.push_back(run(decoder, sample, {1, 160}, length));
+      }
+      EXPECT_EQ(found[0], found[1]);
+      const View<const float, 3> all = view_of(expected, 2, 160, config.vocab),
+                                 rest = view_of(std::as_const(found[0]), 2, 160 - length, config.vocab);
+      for (std::int64_t b = 0; b < 2; ++b) {
+        for (std::int64_t t = length; t < 160; ++t) {
+          for (std::int64_t v = 0; v < config.vocab; ++v)
+            EXPECT_NEAR(rest(b, t - length, v), all(b, t, v), 1e-3F * (1.0F + std::abs(all(b, t, v))));
+        }
+      }
+    }
+  }
+}
+
 TEST(CachedDecoder, LastLogits_Alone_AreThoseOfAllLogits) {
   const DecoderConfig config = tiny_config();
   const Sample sample(config, kTinyBatch);
@@ -441,6 +478,8 @@ TEST(CachedDecoder, Decoder_BadArguments_IsRefused) {
   refused({.batch = 0}, "a batch of 0");
   refused({.capacity = 8}, "a capacity of 8");
   refused({.capacity = -1}, "a capacity of -1");
+  refused({.keep = -1}, "keep is -1 tokens");
+  refused({.capacity = 5, .keep = 6}, "keep is 6 tokens but must be from 0 to the capacity of 5");
   refused({.gate_threshold = 0.1}, "does not multiply");
   refused({.context = {.threads = -1}}, "-1");
 

@@ -277,30 +277,82 @@ TEST(DeltaNetWithCache, Marks_OfOlderPasses_AreGoneBackTo) {
   EXPECT_EQ(cache.bytes(), 4 * state);
 }
 
-TEST(DeltaNetWithCache, PassCancelledAnywhere_IsUndone) {
-  Random random(36);
-  const Sample s(random, with_tokens(shapes().front(), 12));
-  DeltaNetCache cache(s.shape), undisturbed(s.shape);
-  Layer<float>(piece(s, 0, 5), with_threads()).forward(&cache);
-  Layer<float>(piece(s, 0, 5), with_threads()).forward(&undisturbed);
-  const std::vector<float> expected = Layer<float>(piece(s, 5, 3), with_threads()).forward(&undisturbed);
-  int failures = 0;
-  for (bool failed = true; failed && failures < 1000;) {
-    int left = failures;
-    const std::function<bool()> cancelled = [&left] { return left-- == 0; };
-    ExecutionContext context = with_threads(1);
-    context.cancelled = &cancelled;
-    Layer<float> layer(piece(s, 5, 3), context);
-    try {
-      EXPECT_EQ(layer.forward(&cache), expected);
-      failed = false;
-    } catch (const Cancelled&) {
-      ++failures;
-      cache.truncate(5);
+TEST(DeltaNetWithCache, KeptTokens_OfAnyPasses_AreGoneBackTo) {
+  constexpr std::int64_t kKeep = 4;
+  Random random(39);
+  for (const DeltaNetShape& shape : shapes()) {
+    const Sample s(random, with_tokens(shape, 12));
+    for (const std::vector<std::int64_t>& passes : {std::vector<std::int64_t>{3, 6}, {5, 4}, {6, 2, 1}, {9}}) {
+      for (std::int64_t length = 9 - kKeep; length <= 9; ++length) {
+        Sample refused = s;  // other tokens from `length` on
+        for (std::size_t n = 0; n < refused.values[kInput].size(); ++n) {
+          const auto token = static_cast<std::int64_t>(n) / shape.C % 12;
+          if (token >= length) refused.values[kInput][n] *= -0.5;
+        }
+        DeltaNetCache cache(s.shape, DType::f32, kKeep), other(s.shape, DType::f32, kKeep), plain(s.shape);
+        EXPECT_EQ(cache.bytes(), (kKeep + 3) * plain.bytes() / 2);
+        for (const std::int64_t T : passes) {
+          Layer<float>(piece(s, cache.length(), T), with_threads()).forward(&cache);
+          Layer<float>(piece(refused, other.length(), T), with_threads()).forward(&other);
+        }
+        EXPECT_EQ(cache.reachable(length), length);
+        cache.truncate(length);
+        other.truncate(length);
+        EXPECT_EQ(cache.length(), length);
+        Layer<float>(piece(s, 0, length), with_threads()).forward(&plain);
+        const Sample next = piece(s, length, 3);
+        const std::vector<float> found = Layer<float>(next, with_threads()).forward(&cache);
+        EXPECT_EQ(Layer<float>(next, with_threads()).forward(&other), found) << "refused tokens leave no trace";
+        const std::vector<float> expected = Layer<float>(next, with_threads()).forward(&plain);
+        for (std::size_t n = 0; n < found.size(); ++n)
+          EXPECT_NEAR(found[n], expected[n], 1e-4F * (1.0F + std::abs(expected[n])));
+      }
     }
   }
-  EXPECT_GE(failures, 2) << "both products check";
-  EXPECT_EQ(cache.length(), 8);
+}
+
+TEST(DeltaNetWithCache, TokensBeforeTheKeptOnes_AreOutOfReach) {
+  Random random(40);
+  const Sample s(random, with_tokens(shapes().front(), 12));
+  DeltaNetCache cache(s.shape, DType::f32, 2);
+  for (const std::int64_t T : {4, 5}) Layer<float>(piece(s, cache.length(), T), with_threads()).forward(&cache);
+  EXPECT_EQ(cache.reachable(8), 8);
+  EXPECT_EQ(cache.reachable(7), 7);
+  EXPECT_EQ(cache.reachable(6), 4) << "the beginning of the last pass";
+  EXPECT_EQ(cache.reachable(3), 0);
+  for (const std::int64_t token : {9, 10}) Layer<float>(piece(s, token, 1), with_threads()).forward(&cache);
+  EXPECT_EQ(cache.reachable(9), 9);
+  EXPECT_EQ(cache.reachable(7), 0);
+  EXPECT_THROW(cache.truncate(7), Error);
+  EXPECT_THROW(DeltaNetCache(s.shape, DType::f32, -1), Error);
+}
+
+TEST(DeltaNetWithCache, PassCancelledAnywhere_IsUndone) {
+  for (const std::int64_t keep : {0, 2}) {
+    Random random(36);
+    const Sample s(random, with_tokens(shapes().front(), 12));
+    DeltaNetCache cache(s.shape, DType::f32, keep), undisturbed(s.shape, DType::f32, keep);
+    Layer<float>(piece(s, 0, 5), with_threads()).forward(&cache);
+    Layer<float>(piece(s, 0, 5), with_threads()).forward(&undisturbed);
+    const std::vector<float> expected = Layer<float>(piece(s, 5, 3), with_threads()).forward(&undisturbed);
+    int failures = 0;
+    for (bool failed = true; failed && failures < 1000;) {
+      int left = failures;
+      const std::function<bool()> cancelled = [&left] { return left-- == 0; };
+      ExecutionContext context = with_threads(1);
+      context.cancelled = &cancelled;
+      Layer<float> layer(piece(s, 5, 3), context);
+      try {
+        EXPECT_EQ(layer.forward(&cache), expected);
+        failed = false;
+      } catch (const Cancelled&) {
+        ++failures;
+        cache.truncate(5);
+      }
+    }
+    EXPECT_GE(failures, 2) << "both products check";
+    EXPECT_EQ(cache.length(), 8);
+  }
 }
 
 TEST(DeltaNetWithCache, ZeroTokens_ChangeNothing) {
@@ -325,7 +377,8 @@ TEST(DeltaNetWithCache, Bytes_OfTwoStates_DoNotGrow) {
   const std::int64_t numbers = shape.B * (shape.Hv * 16 * 16 + 3 * shape.channels());
   EXPECT_EQ(cache.step_bytes(), static_cast<std::size_t>(numbers) * sizeof(float));
   EXPECT_EQ(cache.bytes(), 2 * cache.step_bytes());
-  cache.begin();
+  cache.begin_pass();
+  cache.begin_part();
   cache.commit(1000);
   EXPECT_EQ(cache.bytes(), 2 * cache.step_bytes());
   EXPECT_THROW(DeltaNetCache(shape, DType::bf16), Error);
