@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "library/core/check.hpp"
+#include "models/generate/draft_tokens.hpp"
 #include "models/generate/stop_texts.hpp"
 #include "models/io/work.hpp"
 
@@ -49,6 +50,54 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
   return true;
 }
 
+/// Feeds chosen tokens back to a decoder, with guesses of the tokens that follow. A guess that is chosen costs no
+/// further pass.
+class Steps {
+ public:
+  Steps(models::CachedDecoder& decoder, std::span<const std::int32_t> prompt, std::int64_t drafts)
+      : decoder_(decoder),
+        guesses_(prompt),
+        drafts_(drafts),
+        memory_(static_cast<std::size_t>((drafts + 1) * decoder.config().vocab)) {}
+
+  /// Returns logits (1,V) of the next choice. The prompt's last token writes them first.
+  View<float, 2> logits() { return rows().range(0, row_, 1); }
+
+  /// Takes the chosen token `id` back if the pass has guessed it. Returns false if a new pass must read it.
+  bool guessed(std::int32_t id, Generated& out) {
+    guesses_.add(id);
+    if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
+    ++row_;
+    ++out.guessed_right;
+    return true;
+  }
+  /// Reads the chosen token `id` and guesses of at most `room` further tokens.
+  void read(std::int32_t id, std::int64_t room, Generated& out) {
+    pass_ = guesses_.next(std::min(drafts_, room));
+    out.guessed += std::ssize(pass_);
+    pass_.insert(pass_.begin(), id);
+    row_ = 0;
+    const auto tokens = std::ssize(pass_);
+    decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
+  }
+  /// Removes the guesses that were not chosen from the decoder.
+  void refuse_rest() {
+    decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
+    pass_.clear();
+    row_ = 0;
+  }
+
+ private:
+  View<float, 2> rows() { return {memory_.data(), {drafts_ + 1, decoder_.config().vocab}}; }
+
+  models::CachedDecoder& decoder_;
+  DraftTokens guesses_;
+  std::int64_t drafts_;
+  std::vector<std::int32_t> pass_{};  // tokens of the last pass: a chosen one, then guesses
+  std::int64_t row_ = 0;              // number of guesses that were chosen since the last pass
+  std::vector<float> memory_;
+};
+
 }  // namespace
 
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
@@ -56,16 +105,16 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   require(decoder.options().batch == 1, "the decoder holds {} sequences but must hold 1", decoder.options().batch);
   for (const std::string& text : options.stop_texts) require(!text.empty(), "a stop text is empty");
   require(options.max_tokens >= 1, "max_tokens is {} but must be at least 1", options.max_tokens);
+  require(options.drafts >= 0, "drafts is {} but must be at least 0", options.drafts);
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
-  std::vector<float> memory(static_cast<std::size_t>(decoder.config().vocab));
-  const View<float, 2> logits = view_of(memory, 1, memory.size());
-  const std::span<const float> choice(memory.data(),
-                                      std::min(memory.size(), static_cast<std::size_t>(tokenizer.vocab())));
+  Steps steps(decoder, prompt, options.drafts);
+  const auto vocab = static_cast<std::size_t>(decoder.config().vocab);
+  const std::size_t words = std::min(vocab, static_cast<std::size_t>(tokenizer.vocab()));
   Generated out;
   const std::int64_t before = decoder.length();
   const Stopwatch prompt_time;
-  const bool whole = read_prompt(decoder, logits, prompt, hooks);
+  const bool whole = read_prompt(decoder, steps.logits(), prompt, hooks);
   out.prompt_seconds = prompt_time.seconds();
   out.prompt_tokens = decoder.length() - before;
   if (!whole) return out;
@@ -74,9 +123,10 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   StopTexts stop_texts(options.stop_texts);
   const auto show = [&](const std::string& bytes) { return !hooks.text || hooks.text(bytes); };
   for (;;) {
-    if (hooks.logits) hooks.logits(memory);
+    const float* const row = steps.logits().data;
+    if (hooks.logits) hooks.logits({row, vocab});
     const Stopwatch choice_time;
-    const std::int32_t id = sampler.next(choice);
+    const std::int32_t id = sampler.next({row, words});
     const double choice_seconds = choice_time.seconds();
     out.ids.push_back(id);
     out.stop = StopReason::end_token;
@@ -84,17 +134,23 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
     out.stop = StopReason::interrupted;
     if (!show(stop_texts.pass(stream.next(id)))) break;
     out.stop = StopReason::stop_text;
-    if (stop_texts.found()) return out;
+    if (stop_texts.found()) break;
     out.stop = StopReason::max_tokens;
     if (static_cast<std::int64_t>(out.ids.size()) == options.max_tokens) break;
     out.stop = StopReason::capacity;
-    if (decoder.length() == decoder.capacity()) break;
-    out.step_bytes += static_cast<double>(decoder.step_bytes());
     const Stopwatch step_time;
-    decoder.append(logits, {&id, {1, 1}});
+    if (!steps.guessed(id, out)) {
+      steps.refuse_rest();
+      const std::int64_t room = decoder.capacity() - decoder.length();
+      if (room == 0) break;
+      out.step_bytes += static_cast<double>(decoder.step_bytes());
+      steps.read(id, std::min(room, options.max_tokens - std::ssize(out.ids)) - 1, out);
+    }
     out.step_seconds += choice_seconds + step_time.seconds();
     ++out.steps;
   }
+  steps.refuse_rest();
+  if (out.stop == StopReason::stop_text) return out;
   std::string rest = stop_texts.pass(stream.finish());
   rest += stop_texts.rest();
   if (!rest.empty()) show(rest);

@@ -33,6 +33,10 @@ struct GenerateOptions {
   /// Texts, not empty, that end the generated text. GenerateHooks::text receives the bytes before a stop text only.
   /// Bytes that may begin a stop text are withheld until more are known.
   std::vector<std::string> stop_texts{};
+  /// Largest number of tokens to guess (DraftTokens) and to check with each chosen token, in one pass over the weights.
+  /// The choices stay those of passes of one token, up to the rounding of logits. Must be at most
+  /// CachedDecoderOptions::keep if the decoder has recurrent layers or windows.
+  std::int64_t drafts = 0;
 };
 
 /// Holds the callbacks of generate(); either may be empty.
@@ -49,7 +53,8 @@ struct Generated {
   StopReason stop = StopReason::interrupted;
   std::int64_t prompt_tokens = 0;  ///< number of prompt tokens that were processed
   double prompt_seconds = 0.0;
-  std::int64_t steps = 0;  ///< number of generated tokens that were fed back to the decoder
+  std::int64_t steps = 0;                       ///< number of generated tokens that were fed back to the decoder
+  std::int64_t guessed = 0, guessed_right = 0;  ///< guessed tokens that were checked, and those that were chosen
   double step_seconds = 0.0;
   double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over all steps
 };

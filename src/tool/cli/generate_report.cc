@@ -72,6 +72,7 @@ std::string figures_text(const Generated& result, const GenerateFigures& figures
                        console::bytes_text(figures.step_bytes));
   }
   out += '\n';
+  if (result.guessed > 0) out += fmt::format("guessed    {} tokens, {} right\n", result.guessed, result.guessed_right);
   if (result.steps > 0 && figures.machine_gbps > 0.0) {
     out += fmt::format("memory     {:.1f} GB/s read, {:.0f}% of the {:.1f} GB/s of this machine\n", figures.read_gbps,
                        100.0 * figures.read_gbps / figures.machine_gbps, figures.machine_gbps);
@@ -94,7 +95,9 @@ nlohmann::ordered_json generated_json(const std::string& model, const std::vecto
           {"bytes_per_token", number(figures.step_bytes)},
           {"read_gbps", number(figures.read_gbps)},
           {"machine_read_gbps", number(figures.machine_gbps)},
-          {"read_share", number(share)}};
+          {"read_share", number(share)},
+          {"guessed", result.guessed},
+          {"guessed_right", result.guessed_right}};
 }
 
 }  // namespace headgate::cli

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "headgate/error.hpp"
@@ -157,6 +158,44 @@ TEST_F(GenerateTest, Text_SameSeed_IsTheSame) {
   };
   EXPECT_EQ(drawn(1), drawn(1));
   EXPECT_NE(drawn(1), drawn(2));
+}
+
+TEST_F(GenerateTest, Guesses_OfAnyLayers_ChangeNoToken) {
+  using enum models::LayerType;
+  config.linear = {.key_heads = 1, .value_heads = 2, .key_dim = 4, .value_dim = 4, .kernel = 3};
+  config.window = 5;
+  std::int64_t guessed = 0, right = 0;
+  for (const std::vector<models::LayerType>& types : {std::vector{full_attention, full_attention},
+                                                      {linear_attention, full_attention},
+                                                      {sliding_attention, linear_attention}}) {
+    config.layer_types = types;
+    for (const float scale : {1.0F, 0.1F}) {  // with small numbers a model repeats itself
+      parameters = random_parameters(config);
+      for (float& each : parameters) each *= scale;
+      const auto text_with = [&](std::int64_t drafts, std::int64_t capacity, const GenerateOptions& options) {
+        models::CachedDecoder model(config, parameters.data(),
+                                    {.weights = DType::f32, .capacity = capacity, .keep = drafts});
+        GenerateOptions with = options;
+        with.drafts = drafts;
+        const Generated result = run(model, with);
+        guessed += result.guessed;
+        right += result.guessed_right;
+        return std::tuple(result.ids, result.stop, result.steps, model.length());
+      };
+      const Ids ids = std::get<0>(text_with(0, 60, {.max_tokens = 40}));
+      for (const GenerateOptions& options :
+           {GenerateOptions{.max_tokens = 40}, GenerateOptions{.end_ids = {ids[20]}},
+            GenerateOptions{.stop_texts = {tokenizer->decode(Ids(ids.begin() + 18, ids.begin() + 21))}},
+            GenerateOptions{.sampling = {.temperature = 0.7, .seed = 4}, .max_tokens = 40}, GenerateOptions{}}) {
+        const auto expected = text_with(0, 60, options);
+        for (const std::int64_t drafts : {1, 4}) EXPECT_EQ(text_with(drafts, 60, options), expected);
+      }
+    }
+  }
+  EXPECT_GT(right, 100);
+  EXPECT_GT(guessed, right) << "some guesses are refused";
+  models::CachedDecoder model = decoder();
+  EXPECT_THROW(run(model, {.drafts = -1}), Error);
 }
 
 TEST_F(GenerateTest, Prompt_TooLong_IsRefused) {

@@ -182,6 +182,17 @@ TEST_F(GenerateVerb, TypesAndThresholds_Given_AreUsed) {
   EXPECT_EQ(json({"--prompt", "it", "--gate-threshold", "0.999"}, "gated")["ids"].size(), 15U);
 }
 
+TEST_F(GenerateVerb, Draft_OfAnyLength_ChangesNoToken) {
+  const Json plain = json({"--prompt", "it it it", "--dtype", "f32"});
+  EXPECT_EQ(plain["guessed"], 0);
+  for (const char* drafts : {"1", "64"}) {
+    const Json out = json({"--prompt", "it it it", "--dtype", "f32", "--draft", drafts});
+    EXPECT_EQ(out["ids"], plain["ids"]);
+    EXPECT_GE(out["guessed"], out["guessed_right"]);
+  }
+  expect_refusal({"--prompt", "a", "--draft", "65"}, "--draft");
+}
+
 TEST_F(GenerateVerb, Precision_Bf16_ReadsLongPromptsInBf16) {
   const auto first_choice = [](const std::string& prompt, const std::string& precision) {
     const std::string file = path("first.npy");
