@@ -15,6 +15,7 @@
 #include "models/decoder/shown_activations.hpp"
 #include "models/decoder/token_parts.hpp"
 #include "models/decoder/weights.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/cross_entropy.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/embedding.hpp"
@@ -125,7 +126,8 @@ struct Decoder<T>::State {
   double head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters, const Tokens& targets,
               double gradient_scale, Wide<T>* token_losses) const;
 
-  void log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters) const;
+  void log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters, std::int64_t begin,
+                   std::int64_t count) const;
 
   void backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const;
   void mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
@@ -179,11 +181,12 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
   }
 }
 
-/// h_last = norm(x).
+/// h_last = norm(x), rounded as the inputs of products are.
 template <typename T>
 void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
   part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
+  if constexpr (!kNarrow<T>) layers::round_activations(buffers.h_last, part.pass.sizes.rounding, context);
 }
 
 template <typename T>
@@ -326,16 +329,17 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wi
   return loss;
 }
 
-/// out(N,V) = log-softmax of the logits of a part's h_last.
+/// out(count,V) = log-softmax of the logits of rows begin … begin + count − 1 of a part's h_last.
 template <typename T>
-void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters) const {
+void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters, std::int64_t begin,
+                                    std::int64_t count) const {
   using W = Wide<T>;
   const View<const T, 2> w = weights.head(parameters);
-  const std::int64_t N = part.count(), V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
-  for (std::int64_t first = 0; first < N; first += chunk) {
-    const std::int64_t rows = std::min(chunk, N - first);
+  const std::int64_t V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
+  for (std::int64_t first = 0; first < count; first += chunk) {
+    const std::int64_t rows = std::min(chunk, count - first);
     const View<W, 2> y(out + first * V, {rows, V});
-    layers::linear_forward(y, part.pass.memory->h_last.range(0, first, rows), w, Update::overwrite, context);
+    layers::linear_forward(y, part.pass.memory->h_last.range(0, begin + first, rows), w, Update::overwrite, context);
 #pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
     for (std::int64_t r = 0; r < rows; ++r) {
       W* row = y.at(r);
@@ -434,7 +438,7 @@ template <typename T>
 std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                    const PartOptions& parts) {
   checked_shape(config, shape);
-  checked_parts(parts, shape, purpose);
+  checked_parts<T>(parts, shape, purpose);
   std::vector<MemoryItem> items;
   Workspace count(&items);
   const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
@@ -515,8 +519,9 @@ double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const Wide<T>* pa
 template <typename T>
 void Decoder<T>::log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) {
   run(parameters, tokens);
-  state_->parts.each(
-      [&](const Part<T>& part) { part_log_probabilities(out + part.first * state_->sizes.V, parameters, part.first); });
+  state_->parts.each([&](const Part<T>& part) {
+    some_log_probabilities(out + part.first * state_->sizes.V, parameters, part.first, part.count());
+  });
 }
 
 template <typename T>
@@ -529,11 +534,14 @@ void Decoder<T>::run(const Wide<T>* parameters, const std::int32_t* tokens) {
 }
 
 template <typename T>
-void Decoder<T>::part_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first) {
+void Decoder<T>::some_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first,
+                                        std::int64_t count) {
   State& s = *state_;
   const Part<T> part = s.parts.at(first);
+  require(first >= 0 && count >= 0 && count <= part.first + part.count() - first,
+          "decoder: log-probabilities of {} tokens from token {}, which are not in one part", count, first);
   s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
-  s.log_softmax(out, part, parameters);
+  s.log_softmax(out, part, parameters, first - part.first, count);
 }
 
 template <typename T>

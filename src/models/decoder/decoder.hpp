@@ -18,6 +18,7 @@
 #include "models/decoder/config.hpp"
 #include "models/decoder/model_precision.hpp"
 #include "models/decoder/parameters.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/arguments.hpp"
 #include "models/layers/attention_skip.hpp"
 #include "models/layers/head_override.hpp"
@@ -45,6 +46,10 @@ struct PartOptions {
   DType cache = DType::none;
   /// Number of first tokens whose keys and values stay unrounded in a cache of i8 (CacheShape::whole_first).
   std::int64_t cache_first = 0;
+  /// Rounds the inputs of all products with matrices in f32 or f64: projections of attention and of linear attention,
+  /// the MLP, experts with their router, and the vocabulary head. Requires Purpose::evaluate. A scale that spans tokens
+  /// also requires a single sequence in one part.
+  layers::ActivationRounding activations = layers::ActivationRounding::none;
 };
 
 /// Returns the shape of the tokens that pass through a layer at a time: a part, or the batch if sequences are not cut.
@@ -151,11 +156,11 @@ class SequenceDecoder {
 
   /// Computes out(N,vocab) = log-probabilities of the token after each of tokens(N), in nats.
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
-  /// Runs tokens(N) through the layers, for part_log_probabilities().
+  /// Runs tokens(N) through the layers, for some_log_probabilities().
   virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
-  /// Computes out(P,vocab) after run(): the log-probabilities of log_probabilities() for the P tokens of the part that
-  /// begins at token `first`.
-  virtual void part_log_probabilities(W* out, const W* parameters, std::int64_t first) = 0;
+  /// Computes out(count,vocab) after run(): the log-probabilities of log_probabilities() for the tokens first … first +
+  /// count − 1, which must be of one part.
+  virtual void some_log_probabilities(W* out, const W* parameters, std::int64_t first, std::int64_t count) = 0;
 
   /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). Throws Error
   /// if the decoder's purpose is evaluate. With Purpose::train_gates, gradients of matrices other than the gates' do
@@ -189,7 +194,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
  public:
   /// Throws Error if config is not valid or if shape.seq exceeds config.seq_len. `parts` can cut only a single
   /// sequence, and only with Purpose::evaluate; otherwise throws Error. So does a cache in i8 without a length of
-  /// parts, or one of another type. Throws std::bad_alloc if memory runs out.
+  /// parts, or one of another type, and rounding of activations that PartOptions does not allow. Throws std::bad_alloc
+  /// if memory runs out.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;
@@ -211,7 +217,7 @@ class Decoder : public SequenceDecoder<Wide<T>> {
 
   void log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) override;
   void run(const Wide<T>* parameters, const std::int32_t* tokens) override;
-  void part_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first) override;
+  void some_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first, std::int64_t count) override;
   double loss_and_gradients(Wide<T>* gradients, const Wide<T>* parameters, const std::int32_t* tokens,
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;

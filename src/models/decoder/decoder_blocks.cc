@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "headgate/tensor.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/embedding.hpp"
 #include "models/layers/linear.hpp"
@@ -43,14 +44,14 @@ ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h,
                                          ConstView<Wide<T>, 2> x, ConstView<Wide<T>, 1> w) const {
   if (layer.norms_inputs) {
     norm<T, Wide<T>>(h, rstd, x, w);
-    return h;
-  }
-  if constexpr (!kNarrow<T>) {
-    return x;
   } else {
+    if constexpr (!kNarrow<T>) {
+      if (sizes_.rounding == layers::ActivationRounding::none) return x;
+    }
     layers::copy_to<T, Wide<T>>(h.flat(), x.flat(), context_);
-    return h;
   }
+  if constexpr (!kNarrow<T>) layers::round_activations(h, sizes_.rounding, context_);
+  return h;
 }
 
 template <typename T>
@@ -89,6 +90,7 @@ void DecoderBlocks<T>::mlp(View<O, 2> out, ConstView<T, 2> h, const LayerWeights
                            const SavedLayer<T>& s, Update update) const {
   layers::linear_forward(s.gate_up, h, w.gate_up, Update::overwrite, context_);
   layers::swiglu_forward(buffers_.activation, s.gate_up, sizes_.activation, context_);
+  if constexpr (!kNarrow<T>) layers::round_activations(buffers_.activation, sizes_.rounding, context_);
   layers::linear_forward(out, buffers_.activation, w.down, update, context_);
 }
 
@@ -117,7 +119,11 @@ void DecoderBlocks<T>::experts_block(View<Wide<T>, 2> x_out, const LayerConfig& 
   if (layer.norms_inputs) {
     norm<Wide<T>, Wide<T>>(buffers_.experts_in, s.rstd_middle, s.x_middle, w.middle_norm);
     h = buffers_.experts_in;
+  } else if (sizes_.rounding != layers::ActivationRounding::none) {
+    layers::copy_to<Wide<T>, Wide<T>>(buffers_.experts_in.flat(), s.x_middle.flat(), context_);
+    h = buffers_.experts_in;
   }
+  layers::round_activations(buffers_.experts_in, sizes_.rounding, context_);
   if (layer.norms_outputs) {
     experts(buffers_.experts_out, h, layer, w.experts, Update::overwrite);
     norm<Wide<T>, Wide<T>>(x_out, s.mlp_out_rstd, buffers_.experts_out, w.mlp_out_norm);

@@ -107,7 +107,8 @@ const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape
   return config;
 }
 
-DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose)
+DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+                           layers::ActivationRounding its_rounding)
     : N(shape.batch * shape.seq),
       C(config.dim),
       F(config.ffn),
@@ -117,6 +118,7 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
       norm{.kind = config.norm, .eps = config.norm_eps},
       activation(config.activation),
       embedding_scale(config.embedding_scale),
+      rounding(its_rounding),
       layers(layer_configs(config)) {
   for (const LayerConfig& layer : layers) {
     if (layer.experts) experts = experts_shape(config, N);
@@ -126,6 +128,10 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
       case LayerType::linear_attention: linear = delta_net_shape(config, shape); break;
     }
   }
+  if (experts) experts->rounding = rounding;
+  if (full) full->rounding = rounding;
+  if (sliding) sliding->rounding = rounding;
+  if (linear) linear->rounding = rounding;
 }
 
 bool DecoderSizes::norms_outputs() const {

@@ -23,7 +23,8 @@ const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape
 
 /// Sizes of a decoder's buffers.
 struct DecoderSizes {
-  DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose);
+  DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpose purpose,
+               layers::ActivationRounding its_rounding = layers::ActivationRounding::none);
 
   std::int64_t N, C, F, V;  ///< tokens, channels, width of the MLP, vocabulary
   std::int64_t logit_rows;  ///< number of rows in a chunk of logits
@@ -31,6 +32,7 @@ struct DecoderSizes {
   layers::NormOptions norm;
   layers::Activation activation;
   double embedding_scale;
+  layers::ActivationRounding rounding;  ///< rounding of the inputs of all products
   std::vector<LayerConfig> layers;
 
   // Shapes of the mixers; absent if the model has no layers of that type.

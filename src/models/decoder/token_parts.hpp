@@ -23,7 +23,16 @@ inline bool is_cut(BatchShape shape, const PartOptions& options) {
   return options.tokens > 0 && (options.tokens < shape.seq || options.cache != DType::none);
 }
 
-inline const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
+/// Returns the options of a decoder with activations of type T after checking them. Throws Error.
+template <typename T>
+const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
+  using layers::ActivationRounding;
+  require(options.activations == ActivationRounding::none || (purpose == Purpose::evaluate && !kNarrow<T>),
+          "decoder: activations are rounded to {}: only to evaluate, and not in bf16", word_of(options.activations));
+  require(
+      !spans_tokens(options.activations) || (shape.batch == 1 && !(options.tokens > 0 && options.tokens < shape.seq)),
+      "decoder: activations are rounded to {}: a batch of {} x {} tokens in parts of {} has no single scale",
+      word_of(options.activations), shape.batch, shape.seq, options.tokens);
   require(options.tokens >= 0, "decoder: parts of {} tokens", options.tokens);
   require(options.cache == DType::none || (options.cache == DType::i8 && options.tokens > 0),
           "decoder: a cache of {} for parts of {} tokens: must be i8, and parts at least 1", dtype_name(options.cache),
@@ -40,8 +49,9 @@ inline const PartOptions& checked_parts(const PartOptions& options, BatchShape s
 /// Holds the sizes, buffers and blocks for forward passes over tokens of one shape.
 template <typename T>
 struct Pass {
-  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context)
-      : shape(shape_in), sizes(config, shape, purpose), memory(sizes), blocks(sizes, *memory, context) {}
+  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context,
+       layers::ActivationRounding rounding)
+      : shape(shape_in), sizes(config, shape, purpose, rounding), memory(sizes), blocks(sizes, *memory, context) {}
 
   BatchShape shape;
   DecoderSizes sizes;
@@ -67,12 +77,12 @@ class TokenParts {
   TokenParts(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
              const PartOptions& options)
       : shape_(shape),
-        options_(checked_parts(options, shape, purpose)),
-        main_(config, part_shape(shape, options), purpose, context) {
+        options_(checked_parts<T>(options, shape, purpose)),
+        main_(config, part_shape(shape, options), purpose, context, options.activations) {
     if (!is_cut(shape, options)) return;
     sequence_.emplace(main_.sizes, shape.seq, options);
     if (const std::int64_t rest = shape.seq % options.tokens) {
-      last_.emplace(config, BatchShape{1, rest}, purpose, context);
+      last_.emplace(config, BatchShape{1, rest}, purpose, context, options.activations);
     }
   }
 
@@ -89,9 +99,11 @@ class TokenParts {
     if (!sequence_) return visit(Part<T>{main_});
     for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) visit(at(first));
   }
-  /// Returns the part that begins at token `first` of the sequence, which must be one that each() visits.
-  Part<T> at(std::int64_t first) {
-    return Part<T>{!sequence_ || first + options_.tokens <= shape_.seq ? main_ : *last_, first};
+  /// Returns the part that holds token `token` of the sequence.
+  Part<T> at(std::int64_t token) {
+    if (!sequence_) return Part<T>{main_};
+    const std::int64_t first = token - token % options_.tokens;
+    return Part<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first};
   }
 
   /// Returns the saved activations of a layer for a part. If the sequence is cut, x views this part of the sequence's

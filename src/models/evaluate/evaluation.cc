@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -36,40 +37,31 @@ ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
   return out;
 }
 
-/// Returns the part options of compare_cache() for keys and values of type `cache`.
-models::PartOptions cache_parts(const EvaluationPlan& plan, std::int64_t seq_len, DType cache) {
-  constexpr std::int64_t kMost = 256;  // bounds the memory for log-probabilities
-  return {.tokens = std::min({kMost, seq_len, plan.part > 0 ? plan.part : kMost}),
-          .cache = cache,
-          .cache_first = cache == DType::none ? 0 : plan.cache_first};
+/// Returns the number of tokens whose log-probabilities a comparison computes at a time.
+std::int64_t compared_tokens(const EvaluationPlan& plan, std::int64_t seq_len) {
+  return std::min({kComparedTokens, seq_len, plan.part > 0 ? plan.part : kComparedTokens});
 }
 
-/// Sums of the figures of CacheComparison over `targets` targets.
-struct CacheSums {
-  double targets = 0.0, loss = 0.0, unrounded_loss = 0.0, kl = 0.0, same_top_1 = 0.0;
-
-  void join(const CacheSums& other) {
-    targets += other.targets;
-    loss += other.loss;
-    unrounded_loss += other.unrounded_loss;
-    kl += other.kl;
-    same_top_1 += other.same_top_1;
-  }
-  /// Adds a target. p(V) are the log-probabilities of the model, q(V) those with the cache.
-  void add(View<const float, 1> p, View<const float, 1> q, std::int32_t target) {
-    targets += 1.0;
-    loss -= q(target);
-    unrounded_loss -= p(target);
-    std::int64_t top = 0, cached_top = 0;
-    for (std::int64_t v = 0; v < p.shape[0]; ++v) {
-      const double log_p = p(v), log_q = q(v);
-      if (const double weight = std::exp(log_p); weight > 0.0) kl += weight * (log_p - log_q);
-      if (log_p > p(top)) top = v;
-      if (log_q > q(cached_top)) cached_top = v;
-    }
-    if (top == cached_top) same_top_1 += 1.0;
-  }
+/// A rounding of the plan, and the part options of a model that rounds so.
+struct RoundedRun {
+  Comparison comparison;
+  models::PartOptions parts;
 };
+
+/// Returns the roundings that compare_rounded() compares.
+std::vector<RoundedRun> rounded_runs(const EvaluationPlan& plan, std::int64_t seq_len) {
+  const std::int64_t part = compared_tokens(plan, seq_len);
+  std::vector<RoundedRun> out;
+  if (plan.cache != DType::none) {
+    out.push_back({{Compared::cache, dtype_name(plan.cache), {}, plan.cache_first},
+                   {.tokens = part, .cache = plan.cache, .cache_first = plan.cache_first}});
+  }
+  for (const layers::ActivationRounding rounding : plan.activations) {
+    out.push_back({{Compared::activations, std::string(word_of(rounding)), {}},
+                   {.tokens = spans_tokens(rounding) ? seq_len : part, .activations = rounding}});
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -84,7 +76,8 @@ EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, st
 }
 
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
-                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics) {
+                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics,
+                                                  const models::DecoderConfig* reference) {
   const models::BatchShape shape{plan.batch, source.seq_len()};
   const metrics::MetricList applying = metrics::that_apply(metrics, source.has_triggers());
   const models::PartOptions parts = metrics::parts_of(plan.part, applying);
@@ -92,15 +85,19 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
   const std::size_t of_token = 2 * sizeof(std::int32_t) + (source.has_triggers() ? 1 : 0);
   items.push_back({"figures", metrics::Evaluator<float>::planned_bytes(config, shape, applying, parts)});
   items.push_back({"tokens and targets", shape.batch * shape.seq * of_token});
-  if (plan.cache == DType::none) return items;
-  for (const DType cache : {DType::none, plan.cache}) {
-    const models::PartOptions compared = cache_parts(plan, shape.seq, cache);
-    for (auto& item :
-         models::planned_memory(config, {1, shape.seq}, models::Purpose::evaluate, plan.precision, compared)) {
-      items.push_back(std::move(item));
-    }
-    items.push_back({"log-probabilities of a part", sizeof(float) * compared.tokens * config.vocab});
-  }
+  const std::int64_t part = compared_tokens(plan, shape.seq);
+  const auto add_models = [&](const models::DecoderConfig& of_reference, const std::vector<RoundedRun>& others) {
+    if (others.empty()) return;
+    const auto add = [&](const models::DecoderConfig& of, const models::PartOptions& options) {
+      auto more = models::planned_memory(of, {1, shape.seq}, models::Purpose::evaluate, plan.precision, options);
+      std::move(more.begin(), more.end(), std::back_inserter(items));
+    };
+    add(of_reference, {.tokens = part});
+    for (const RoundedRun& other : others) add(config, other.parts);
+    items.push_back({"log-probabilities compared", 2 * sizeof(float) * part * config.vocab});
+  };
+  add_models(config, rounded_runs(plan, shape.seq));
+  if (reference != nullptr) add_models(*reference, {{{}, {.tokens = part}}});
   return items;
 }
 
@@ -204,42 +201,65 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   return out;
 }
 
-CacheComparison HeldOutEvaluator::compare_cache(const float* parameters) {
-  const models::DecoderConfig& config = decoder_->config();
+/// Runs all models on each sequence and compares the others with the reference, part by part.
+std::vector<Divergence> HeldOutEvaluator::compare(const ComparedModel& reference,
+                                                  const std::vector<ComparedModel>& others) {
   const ExecutionContext& context = decoder_->context();
-  const std::int64_t T = source_.seq_len(), V = config.vocab;
-  struct Compared {
-    std::unique_ptr<models::SequenceDecoder<float>> decoder;
-    std::vector<float> log_probabilities;  // (P,V) of a part
+  const std::int64_t T = source_.seq_len(), V = decoder_->config().vocab, P = compared_tokens(plan_, T);
+  std::vector<std::unique_ptr<models::SequenceDecoder<float>>> decoders;
+  const auto make = [&](const ComparedModel& model) {
+    return models::make_decoder(*model.config, {1, T}, models::Purpose::evaluate, plan_.precision, context,
+                                model.parts);
   };
-  const auto compared = [&](DType cache) {
-    const models::PartOptions parts = cache_parts(plan_, T, cache);
-    return Compared{models::make_decoder(config, {1, T}, models::Purpose::evaluate, plan_.precision, context, parts),
-                    std::vector<float>(static_cast<std::size_t>(parts.tokens * V))};
-  };
-  Compared exact = compared(DType::none), cached = compared(plan_.cache);
-  const std::int64_t P = cached.decoder->part_shape().seq;
-  CacheSums sums;
+  const auto exact = make(reference);
+  std::transform(others.begin(), others.end(), std::back_inserter(decoders), make);
+  std::vector<float> log_p(static_cast<std::size_t>(P * V)), log_q(log_p.size());
+  std::vector<DivergenceSums> sums(others.size());
   for (std::int64_t n = 0; n < plan_.batches * plan_.batch; ++n) {
     if (n % plan_.batch == 0) read_batch(n / plan_.batch);
     const std::int64_t begin = n % plan_.batch * T;
-    for (Compared* one : {&exact, &cached}) one->decoder->run(parameters, tokens_.data() + begin);
+    exact->run(reference.parameters, tokens_.data() + begin);
+    for (std::size_t i = 0; i < others.size(); ++i) decoders[i]->run(others[i].parameters, tokens_.data() + begin);
     for (std::int64_t first = 0; first < T; first += P) {
-      for (Compared* one : {&exact, &cached}) {
-        one->decoder->part_log_probabilities(one->log_probabilities.data(), parameters, first);
+      const std::int64_t count = std::min(P, T - first);
+      const View<const std::int32_t, 1> targets(targets_.data() + begin + first, {count});
+      exact->some_log_probabilities(log_p.data(), reference.parameters, first, count);
+      for (std::size_t i = 0; i < others.size(); ++i) {
+        decoders[i]->some_log_probabilities(log_q.data(), others[i].parameters, first, count);
+        const View<const float, 2> p(log_p.data(), {count, V}), q(log_q.data(), {count, V});
+        sums[i].join(metrics::over_tokens<DivergenceSums>(count, context, [&](DivergenceSums& found, std::int64_t t) {
+          if (targets(t) != layers::kIgnoredTarget) found.add(p[t], q[t], targets(t));
+        }));
       }
-      const std::int32_t* const targets = targets_.data() + begin + first;
-      const auto row = [V](const Compared& one, std::int64_t t) {
-        return View<const float, 1>(one.log_probabilities.data() + t * V, {V});
-      };
-      sums.join(metrics::over_tokens<CacheSums>(std::min(P, T - first), context, [&](CacheSums& found, std::int64_t t) {
-        if (targets[t] != layers::kIgnoredTarget) found.add(row(exact, t), row(cached, t), targets[t]);
-      }));
     }
   }
-  const double count = sums.targets;
-  return {plan_.cache,     plan_.cache_first,      sums.loss / count, sums.unrounded_loss / count,
-          sums.kl / count, sums.same_top_1 / count};
+  std::vector<Divergence> out;
+  std::transform(sums.begin(), sums.end(), std::back_inserter(out), [](const auto& sum) { return sum.means(); });
+  return out;
+}
+
+std::vector<Comparison> HeldOutEvaluator::compare_rounded(const float* parameters) {
+  const models::DecoderConfig& config = decoder_->config();
+  std::vector<Comparison> out;
+  std::vector<ComparedModel> others;
+  for (const RoundedRun& run : rounded_runs(plan_, source_.seq_len())) {
+    out.push_back(run.comparison);
+    others.push_back({&config, parameters, run.parts});
+  }
+  if (out.empty()) return out;
+  const models::PartOptions parts{.tokens = compared_tokens(plan_, source_.seq_len())};
+  const std::vector<Divergence> found = compare({&config, parameters, parts}, others);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i].figures = found[i];
+  return out;
+}
+
+Divergence HeldOutEvaluator::compare_with(const models::DecoderConfig& reference, const float* reference_parameters,
+                                          const float* parameters) {
+  const models::DecoderConfig& config = decoder_->config();
+  require(reference.vocab == config.vocab, "a reference with a vocabulary of {} tokens, but the model has {}",
+          reference.vocab, config.vocab);
+  const models::PartOptions parts{.tokens = compared_tokens(plan_, source_.seq_len())};
+  return compare({&reference, reference_parameters, parts}, {{&config, parameters, parts}}).front();
 }
 
 std::string first_not_finite(const metrics::Report& report) {
@@ -275,11 +295,7 @@ ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads) {
                              {"with", pass(threshold->with)},
                              {"without", pass(threshold->without)}};
   }
-  if (const auto& cache = evaluation.cache) {
-    out["cache"] = {{"dtype", dtype_name(cache->dtype)}, {"first", cache->first},
-                    {"loss_nats", cache->loss_nats},     {"unrounded_loss_nats", cache->unrounded_loss_nats},
-                    {"kl_nats", cache->kl_nats},         {"same_top_1", cache->same_top_1}};
-  }
+  add_comparisons(out, evaluation.comparisons);
   return out;
 }
 

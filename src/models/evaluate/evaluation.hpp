@@ -11,7 +11,9 @@
 
 #include "models/data/data.hpp"
 #include "models/decoder/decoder.hpp"
+#include "models/evaluate/comparison.hpp"
 #include "models/evaluate/evaluator.hpp"
+#include "models/layers/activation_rounding.hpp"
 
 namespace headgate::train {
 
@@ -27,17 +29,6 @@ struct ThresholdComparison {
   Pass with{}, without{};
 };
 
-/// Compares a model with the same model that reads its keys and values from a cache in another type. Figures are means
-/// over the targets that count.
-struct CacheComparison {
-  DType dtype = DType::none;
-  std::int64_t first = 0;            ///< first tokens of each sequence whose keys and values stay unrounded
-  double loss_nats = 0.0;            ///< with the cache
-  double unrounded_loss_nats = 0.0;  ///< without it
-  double kl_nats = 0.0;              ///< Σ p (log p − log q) of the model's p and the cache's q, over the vocabulary
-  double same_top_1 = 0.0;           ///< share of targets for which p and q have the same most probable token
-};
-
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
@@ -45,7 +36,7 @@ struct Evaluation {
   /// Number of text bytes that the targets represent. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
-  std::optional<CacheComparison> cache = std::nullopt;
+  std::vector<Comparison> comparisons{};
 };
 
 /// Selects held-out sequences for an evaluation and the way in which the model runs. The sequences are spread evenly
@@ -57,8 +48,9 @@ struct EvaluationPlan {
   /// time.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;     ///< type of keys and values that compare_cache() compares: i8; none: no comparison
+  DType cache = DType::none;     ///< type of keys and values that compare_rounded() compares: i8; none: no comparison
   std::int64_t cache_first = 0;  ///< first tokens whose keys and values stay unrounded in that comparison
+  std::vector<layers::ActivationRounding> activations{};  ///< roundings that compare_rounded() compares
 };
 
 /// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves
@@ -66,10 +58,12 @@ struct EvaluationPlan {
 /// leaves out the fewest.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory of an evaluation in bytes, listed by purpose, without the model's parameters. Allocates none of
-/// that memory. Throws Error if the sizes overflow.
+/// Returns the memory of an evaluation in bytes, listed by purpose, without the model's parameters. Includes that of
+/// compare_with() a model of configuration `reference`, unless it is null. Allocates none of that memory. Throws Error
+/// if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
-                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics);
+                                                  const EvaluationPlan& plan, const metrics::MetricList& metrics,
+                                                  const models::DecoderConfig* reference = nullptr);
 
 /// Evaluates models that share one configuration on held-out sequences.
 class HeldOutEvaluator {
@@ -100,15 +94,20 @@ class HeldOutEvaluator {
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
-  /// Evaluates each sequence with keys and values of type EvaluationPlan::cache, and without. Keeps the
-  /// log-probabilities of a part of at most 256 tokens.
-  CacheComparison compare_cache(const float* parameters);
+  /// Compares a model with itself after each rounding of the plan: EvaluationPlan::cache first, then
+  /// EvaluationPlan::activations. Evaluates one sequence at a time, and keeps the log-probabilities of at most
+  /// kComparedTokens tokens.
+  std::vector<Comparison> compare_rounded(const float* parameters);
+  /// Compares a model with another one in the same way. The vocabularies must have the same size.
+  Divergence compare_with(const models::DecoderConfig& reference, const float* reference_parameters,
+                          const float* parameters);
 
  private:
   Evaluation finished(metrics::Report report) const;
   std::int64_t sequence_of(std::int64_t i) const;
   void read_batch(std::int64_t index);
   double loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass);
+  std::vector<Divergence> compare(const ComparedModel& reference, const std::vector<ComparedModel>& others);
   void add_batch(metrics::Evaluator<float>& evaluator, const float* parameters, std::int64_t index);
 
   const SequenceSource& source_;
@@ -132,7 +131,8 @@ inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// Returns the JSON that `headgate eval --json` prints. The top level has the figures of the whole model, `layers`,
 /// `tokens` and `seq_len`. `layers` is a list of objects, each with a list `heads` if HeadFigures::included. Optional
-/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` and `cache` if they were compared.
+/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` if it was compared, and those of
+/// add_comparisons().
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

@@ -12,6 +12,7 @@
 #include "models/evaluate/metric.hpp"
 #include "models/evaluate/per_layer.hpp"
 #include "models/evaluate/token_ranges.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/arguments.hpp"
 
 // Measures the error of symmetric int8 rounding: x̂ = s · round(x / s), to nearest even, with the scale s = max|x| /
@@ -58,11 +59,10 @@ double number_at(const View<const E, 1>& row, std::int64_t i) {
 /// Returns Σ (x − x̂)² of a row, rounded with the scale largest / 127. Infinities give NaN.
 template <typename E>
 double squared_error(const View<const E, 1>& row, double largest) {
-  const double scale = largest / 127.0;
-  if (scale == 0.0) return 0.0;
+  const double scale = layers::int8_scale(largest);
   double sum = 0.0;
   for (std::int64_t i = 0; i < row.shape[0]; ++i) {
-    const double x = number_at(row, i), error = x - scale * std::nearbyint(x / scale);
+    const double x = number_at(row, i), error = x - layers::rounded_to_int8(x, scale);
     sum += error * error;
   }
   return sum;

@@ -101,6 +101,8 @@ const Metric* find_metric(std::string_view name) {
                           did_you_mean(name, known)));
 }
 
+}  // namespace
+
 std::vector<std::string_view> split_at_commas(std::string_view text) {
   std::vector<std::string_view> out;
   for (std::size_t at = 0; at != std::string_view::npos;) {
@@ -110,8 +112,6 @@ std::vector<std::string_view> split_at_commas(std::string_view text) {
   }
   return out;
 }
-
-}  // namespace
 
 MetricList all_metrics() { return {kAll.begin(), kAll.end()}; }
 

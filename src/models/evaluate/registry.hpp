@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "models/evaluate/metric.hpp"
@@ -18,6 +19,9 @@ MetricList default_metrics();
 
 /// Returns the names separated by commas: "loss, layer_loss, …".
 std::string metric_names(const MetricList& metrics);
+
+/// Returns the words between the commas of `text`.
+std::vector<std::string_view> split_at_commas(std::string_view text);
 
 /// Parses names of metrics, keys of figures, or "all". A word can hold several, separated by commas. Without words,
 /// returns default_metrics(). If several metrics share a key, selects the first: loss_nats selects the model's loss,

@@ -6,6 +6,7 @@
 
 #include "library/core/words.hpp"
 #include "library/core/workspace.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/layers/rmsnorm.hpp"
 #include "models/layers/rope.hpp"
@@ -35,6 +36,7 @@ struct GatedAttentionShape {
   RopeScaling rope_scaling;
   QkvBias qkv_bias = QkvBias::none;
   std::int64_t window = 0;  ///< number of keys that a query attends to, including its own; 0: all keys up to its own
+  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of W_o
 
   std::int64_t N() const { return B * T; }
 };

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "headgate/tensor.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/gate_apply.hpp"
 #include "models/layers/head_views.hpp"
@@ -129,6 +130,7 @@ void DeltaNet<T>::forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeigh
     }
   }
   gate_output(weights, state, replaced);
+  if constexpr (!kNarrow<T>) round_activations(side_by_side(state.y), shape_.rounding, context_);
   linear_forward(out, side_by_side<const T>(state.y), weights.out, update, context_);
 }
 

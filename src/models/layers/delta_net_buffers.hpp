@@ -6,6 +6,7 @@
 #include "headgate/attention.hpp"
 #include "library/core/view.hpp"
 #include "library/core/workspace.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/arguments.hpp"
 
 // Defines the sizes and the buffers of a Gated DeltaNet layer. Some buffers are saved per layer for the backward pass,
@@ -21,6 +22,7 @@ struct DeltaNetShape {
   double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
   double beta_scale = 1.0;            ///< factor of β = beta_scale·σ(b); 2 allows negative eigenvalues
   GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o)·g(z)
+  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of the output projection
 
   std::int64_t N() const { return B * T; }
   /// Returns the number of channels of q, k and v together.

@@ -158,6 +158,7 @@ struct ExpertTerms {
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
+  ActivationRounding rounding;
   const ExecutionContext& context;
 
   void activate(const View<T, 2>& activation, const View<T, 2>& gate_up, const ExpertTerms<T>& terms) const {
@@ -184,16 +185,17 @@ struct ExpertPass {
   }
 
   /// Multiplies the activations by factor(row) instead of the outputs, because a row has fewer activations than
-  /// outputs.
+  /// outputs. `first_token` says whether row 0 of x is the first token.
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
-                  const ExpertTerms<T>& terms, Update update, const Factor& factor) const {
+                  const ExpertTerms<T>& terms, Update update, bool first_token, const Factor& factor) const {
     const std::int64_t n = x.shape[0], F = row_count(expert.gate);
     const View<T, 2> gate_up(state.gate_up.data, {n, 2 * F}), activation(state.activation.data, {n, F});
     linear_forward(gate_up.range(1, 0, F), x, expert.gate, Update::overwrite, context);
     linear_forward(gate_up.range(1, F, F), x, expert.up, Update::overwrite, context);
     if (terms.gate_up_bias.present()) add_bias<T>(gate_up, terms.gate_up_bias, context);
     activate(activation, gate_up, terms);
+    round_activations(activation, rounding, context, first_token);
     for_parts(parts_of(context, n, F), [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {
         const T by = factor(row);
@@ -248,13 +250,13 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
     // chose the expert.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
-      pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, factor);
+      pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);
       continue;
     }
     const View<std::int32_t, 1> tokens = state.slot_tokens.range(0, slot, count);
     const View<T, 2> x = state.rows.range(0, 0, count), y = state.y.range(0, 0, count);
     gather_rows(x, h, tokens, pass.context);
-    pass(y, x, expert, terms, Update::overwrite, factor);
+    pass(y, x, expert, terms, Update::overwrite, tokens(0) == 0, factor);
     scatter_rows(out, y, tokens, pass.context);
   }
 }
@@ -273,15 +275,15 @@ void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<con
   if (update == Update::overwrite) {
     for (std::int64_t n = 0; n < shape.N; ++n) std::fill_n(out.at(n), shape.C, T{0});
   }
-  const ExpertPass<T> pass{state, context};
+  const ExpertPass<T> pass{state, shape.rounding, context};
   add_experts(out, h, weights, state, shape, pass);
   if (shape.S == 0) return;
   const ExpertTerms<T> shared{{}, {}, ExpertActivation::swiglu, shape.shared_limit};
   if (!weights.shared_gate.present()) {
-    return pass(out, h, weights.shared, shared, Update::add, [](std::int64_t /*row*/) { return T{1}; });
+    return pass(out, h, weights.shared, shared, Update::add, true, [](std::int64_t /*row*/) { return T{1}; });
   }
   linear_forward(state.shared_logits, h, weights.shared_gate, Update::overwrite, context);
-  pass(out, h, weights.shared, shared, Update::add,
+  pass(out, h, weights.shared, shared, Update::add, true,
        [&](std::int64_t row) { return sigmoid(state.shared_logits(row, 0)); });
 }
 

@@ -7,6 +7,7 @@
 
 #include "library/core/words.hpp"
 #include "library/core/workspace.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/arguments.hpp"
 #include "models/layers/stored_matrix.hpp"
 
@@ -43,6 +44,7 @@ struct ExpertsShape {
   double scale = 1.0;            ///< multiplies the weights of the routed experts
   double limit = 0.0;            ///< limit of the routed experts' activations; 0: no limit
   double shared_limit = 0.0;     ///< limit of the shared expert's activations; 0: no limit
+  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the inputs of `down`, expert by expert
 };
 
 /// Throws Error unless 1 ≤ active ≤ E and all sizes and limits are valid.

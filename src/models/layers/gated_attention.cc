@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "headgate/tensor.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/head_views.hpp"
 #include "models/layers/linear.hpp"
@@ -172,6 +173,7 @@ void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const Attenti
   }
   if (replaced != nullptr) replace_heads(state.controlled, *replaced);
 
+  if constexpr (!kNarrow<T>) round_activations(side_by_side(state.controlled), shape_.rounding, context_);
   const View<const T, 2> y = side_by_side(state.controlled);
   const bool biased = weights.out_bias.present();
   if (gates_layer_output(gate)) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "library/core/rows.hpp"
 #include "models/data/corpus.hpp"
 #include "models/data/text.hpp"
 #include "models/data/token_source.hpp"
@@ -19,6 +20,7 @@
 #include "models/families/model_file.hpp"
 #include "models/io/given_path.hpp"
 #include "models/io/staged_directory.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/open.hpp"
 #include "models/train/run_directory.hpp"
@@ -255,6 +257,30 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
   return out;
 }
 
+/// Returns the roundings that --activations names, each once. Throws Error.
+std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& choices) {
+  std::vector<layers::ActivationRounding> out;
+  for (const std::string& words : choices.activations) {
+    for (const std::string_view word : metrics::split_at_commas(words)) {
+      const auto rounding = parse_option_word<layers::ActivationRounding>("--activations", word);
+      if (std::find(out.begin(), out.end(), rounding) == out.end()) out.push_back(rounding);
+    }
+  }
+  require(out.empty() || choices.precision == models::ModelPrecision::f32,
+          "--activations {}: rounds activations in f32, not in --precision {}", fmt::join(choices.activations, ","),
+          option_word_of(choices.precision));
+  return out;
+}
+
+/// Throws Error if a scale of --activations spans a sequence that --part cuts.
+void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
+  for (const layers::ActivationRounding rounding : plan.activations) {
+    require(!spans_tokens(rounding) || plan.part == 0 || seq_len <= plan.part,
+            "--activations {}: one scale for a sequence of {} tokens needs --part {}", word_of(rounding), seq_len,
+            seq_len);
+  }
+}
+
 /// Adds metrics and an evaluation plan to an opened source. `limit`: see Sources.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                           const std::string& limit) {
@@ -270,11 +296,43 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   input.plan.precision = choices.precision;
   input.plan.cache = choices.cache;
   input.plan.cache_first = choices.cache_first;
+  input.plan.activations = roundings_of(choices);
+  require_uncut_sequences(input.plan, seq_len);
   if (ends && !choices.tokens && limit.empty() && sequences > std::max<std::int64_t>(1, most / seq_len)) {
     input.limit = fmt::format("{} of the text's {} tokens, in sequences spread evenly over it",
                               input.plan.batch * input.plan.batches * seq_len, sequences * seq_len);
   }
   return input;
+}
+
+bool has_attention(const LoadedModel& model) {
+  return models::has_layer(model.config, models::LayerType::full_attention) ||
+         models::has_layer(model.config, models::LayerType::sliding_attention);
+}
+
+/// Throws Error if --cache-dtype is given and no model has keys and values.
+void require_attention(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
+  if (choices.cache == DType::none) return;
+  const bool any = std::any_of(models.begin(), models.end(), has_attention);
+  require(any, "--cache-dtype {}: {} has no layers of attention, so no keys and values", dtype_name(choices.cache),
+          models.front().name);
+}
+
+/// Throws Error if a model's vocabulary has another size than that of the reference, the last model.
+void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
+  const LoadedModel& reference = models.back();
+  for (const LoadedModel& model : models) {
+    require(model.config.vocab == reference.config.vocab, "--against {}: it has {} tokens in its vocabulary, but {} {}",
+            reference.name, reference.config.vocab, model.name, model.config.vocab);
+  }
+}
+
+/// Throws Error if a model reads the text as other tokens than the reference, the last model.
+void require_tokens_of_reference(const std::vector<LoadedModel>& models, const std::vector<Source>& sources) {
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    require(sources[i] == sources.back(), "--against {}: {} reads the text as other tokens", models.back().name,
+            models[i].name);
+  }
 }
 
 /// Throws Error if --tokens is given and the tokenizers of the models differ: equal numbers of tokens would cover
@@ -331,11 +389,27 @@ LoadedModel describe_model(const std::string& path, const models::ModelFile& fil
 
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models) {
+  require_attention(choices, models);
+  if (choices.against) require_vocabulary_of_reference(models);
   const Sources sources = sources_of(choices, models);
+  if (choices.against) require_tokens_of_reference(models, sources.list);
   require_whole_text(choices, models, sources.list);
   std::vector<EvaluationInput> out;
   out.reserve(sources.list.size());
-  for (const Source& source : sources.list) out.push_back(with_plan(source, choices, models, sources.limit));
+  for (std::size_t i = 0; i < models.size(); ++i) {
+    out.push_back(with_plan(sources.list[i], choices, models, sources.limit));
+    if (!has_attention(models[i])) out.back().plan.cache = DType::none;
+  }
+  return out;
+}
+
+std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
+                                       const LoadedModel* reference) {
+  std::vector<Comparison> out = evaluator.compare_rounded(model.parameters.data());
+  if (reference != nullptr) {
+    out.push_back({Compared::reference, reference->name,
+                   evaluator.compare_with(reference->config, reference->parameters.data(), model.parameters.data())});
+  }
   return out;
 }
 

@@ -51,8 +51,10 @@ struct EvaluationChoices {
   /// tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;     ///< EvaluationPlan::cache
-  std::int64_t cache_first = 0;  ///< EvaluationPlan::cache_first
+  DType cache = DType::none;             ///< EvaluationPlan::cache
+  std::int64_t cache_first = 0;          ///< EvaluationPlan::cache_first
+  std::vector<std::string> activations;  ///< words of EvaluationPlan::activations, which commas may separate
+  bool against = false;                  ///< the last model is the reference that the others are compared with
 };
 
 /// A model that was loaded from a directory or a GGUF file.
@@ -87,9 +89,9 @@ struct EvaluationInput {
   std::string limit;
 };
 
-/// Returns one input for each model. The user's options take precedence over the models' training settings, and those
-/// over the defaults. Models that read the same tokens share a source. Models with different tokenizers read the same
-/// text, each in its own tokens.
+/// Returns one input for each model, that of a reference included. The user's options take precedence over the models'
+/// training settings, and those over the defaults. Models that read the same tokens share a source. Models with
+/// different tokenizers read the same text, each in its own tokens.
 ///
 /// Throws Error if:
 /// - the models disagree on something that no option sets;
@@ -97,5 +99,9 @@ struct EvaluationInput {
 /// - a tokenizer has more tokens than its model.
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
+
+/// Compares a model after each rounding of the evaluator's plan, and with `reference` unless that is null.
+std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
+                                       const LoadedModel* reference);
 
 }  // namespace headgate::train

@@ -17,6 +17,7 @@
 #include "models/evaluate/evaluation.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/io/npy.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/gate_variant.hpp"
 #include "models/train/evaluation_choices.hpp"
 #include "models/train/memory.hpp"
@@ -44,7 +45,7 @@ struct EvalOptions {
   int threads = 0;
   bool json = false;
   bool heads = false;
-  std::string logits;
+  std::string logits, against;
   std::optional<double> gate_threshold;
 };
 
@@ -67,9 +68,12 @@ io::Array log_probabilities(train::HeldOutEvaluator& evaluator, const train::Loa
   return out;
 }
 
-EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input, const EvalOptions& o) {
+/// Evaluates a model, and compares it with `reference` unless that is null.
+EvaluatedModel evaluated(const train::LoadedModel& model, const train::EvaluationInput& input,
+                         const train::LoadedModel* reference, const EvalOptions& o) {
   const ExecutionContext context{.threads = o.threads};
-  const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
+  const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics,
+                                             reference == nullptr ? nullptr : &reference->config);
   return train::with_memory(plan, 0, [&] {
     train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
     console::ProgressBar bar;
@@ -84,7 +88,7 @@ EvaluatedModel evaluated(const train::LoadedModel& model, const train::Evaluatio
     if (o.gate_threshold && layers::can_skip_attention(model.config.gate)) {
       evaluation.threshold = evaluator.compare_threshold(model.parameters.data(), *o.gate_threshold);
     }
-    if (input.plan.cache != DType::none) evaluation.cache = evaluator.compare_cache(model.parameters.data());
+    evaluation.comparisons = train::comparisons_of(evaluator, model, reference);
     return EvaluatedModel{model.name, model.config, std::move(evaluation), input.source};
   });
 }
@@ -98,6 +102,7 @@ std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
 
 int run_eval(const EvalOptions& o) {
   refuse_texts(o.models);
+  if (!o.against.empty()) refuse_texts({o.against});
   if (o.evaluation.data.empty() == o.evaluation.token_ids.empty()) {
     throw UsageError("one of --text and --token-ids is required");
   }
@@ -105,6 +110,7 @@ int run_eval(const EvalOptions& o) {
   if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
   check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
     inputs.add_models("MODEL", o.models);
+    if (!o.against.empty()) inputs.add_models("--against", {o.against});
     inputs.add_text("--text", o.evaluation.data, {.include = o.evaluation.include, .run = {}});
     inputs.add_file("--token-ids", o.evaluation.token_ids);
   });
@@ -113,7 +119,11 @@ int run_eval(const EvalOptions& o) {
   // Throws only if none of the models can use the threshold.
   // Models whose gate does not multiply the attention output are evaluated without the threshold.
   check_gate_threshold(o.gate_threshold, named(models));
-  const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(o.evaluation, models);
+  train::EvaluationChoices choices = o.evaluation;
+  choices.against = !o.against.empty();
+  if (choices.against) models.push_back(train::load_model(o.against));
+  const train::LoadedModel* const reference = choices.against ? &models.back() : nullptr;
+  const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(choices, models);
   const metrics::MetricList of_heads = metrics::of_heads(inputs.front().metrics);
   require(!o.heads || !of_heads.empty(), "--heads: none of the metrics that are asked for has figures of heads: {}",
           metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
@@ -127,8 +137,8 @@ int run_eval(const EvalOptions& o) {
     }
   }
   std::vector<EvaluatedModel> results;
-  results.reserve(models.size());
-  for (std::size_t i = 0; i < models.size(); ++i) results.push_back(evaluated(models[i], inputs[i], o));
+  results.reserve(o.models.size());
+  for (std::size_t i = 0; i < o.models.size(); ++i) results.push_back(evaluated(models[i], inputs[i], reference, o));
   const auto heads = o.heads ? train::HeadFigures::included : train::HeadFigures::left_out;
   if (o.json) {
     fmt::print("{}", json_text(results, heads));
@@ -213,6 +223,21 @@ Verb add_eval(CommandLine& line) {
              "Keys and values of the first N tokens of each sequence stay unrounded in that comparison (default 0)")
       .range(0, 1 << 20)
       .needs(verb.declared("--cache-dtype"));
+  std::vector<std::string> roundings;
+  for (const auto& row : Words<layers::ActivationRounding>::kAll) roundings.emplace_back(row.word);
+  verb.values(
+          "--activations", choices.activations, "WORDS",
+          "Also compare the model with one that rounds the input of every matrix product to int8, with one scale for "
+          "each token, one for each sequence, or one for each sequence without its first token, which is then not "
+          "rounded: " +
+              list_words<layers::ActivationRounding>() +
+              ", separated by commas or repeated. Simulated: the rounded numbers are multiplied in f32. It says how "
+              "much worse the model becomes, not how fast int8 would be")
+      .suggests(roundings);
+  verb.value(
+      "--against", o->against, "MODEL",
+      "Also compare each model with this one, which reads the same tokens: weights in a GGUF format with those in "
+      "f32, say. Loss, KL divergence from this model, most probable tokens");
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.value("--logits", o->logits, "OUT.npy",
              "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");

@@ -157,22 +157,12 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// Returns a line on the loss with --cache-dtype, which rounds keys and values. Returns an empty string if it was not
-/// given.
-std::string cache_line(const train::Evaluation& evaluation) {
-  if (!evaluation.cache) return "";
-  const train::CacheComparison& c = *evaluation.cache;
-  const std::string first = c.first > 0 ? fmt::format(", first {} not rounded", c.first) : "";
-  return fmt::format(
-      "cache {}{}: loss {:.4f} (not rounded {:.4f}); KL {:.3g} nats a token; {:.2f}% the same top token\n",
-      dtype_name(c.dtype), first, c.loss_nats, c.unrounded_loss_nats, c.kl_nats, 100.0 * c.same_top_1);
-}
-
 /// Returns the lines of comparisons for a model, each after `name`.
 std::string compared_lines(const train::Evaluation& evaluation, const std::string& name = "") {
   std::string out;
-  for (const std::string& line : {threshold_line(evaluation), cache_line(evaluation)}) {
-    if (!line.empty()) out += name + line;
+  if (const std::string line = threshold_line(evaluation); !line.empty()) out += name + line;
+  for (const train::Comparison& comparison : evaluation.comparisons) {
+    out += name + train::comparison_line(comparison, console::terminal_text(comparison.name)) + '\n';
   }
   return out;
 }
@@ -307,7 +297,9 @@ std::string json_keys_help() {
       keys_text(metrics::figures_of(all, /*of_triggers=*/true)) +
       "; and with --gate-threshold, gate_threshold: threshold closed_share, and with and without it loss_nats seconds "
       "attention_seconds tokens_per_second; and with --cache-dtype, cache: dtype first loss_nats unrounded_loss_nats "
-      "kl_nats same_top_1");
+      "kl_nats same_top_1; and with --activations, activations: an object for each word with the same keys but dtype "
+      "and first; and with "
+      "--against, against: model loss_nats reference_loss_nats kl_nats same_top_1");
 }
 
 }  // namespace headgate::cli

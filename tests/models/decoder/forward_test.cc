@@ -7,6 +7,7 @@
 
 #include "models/decoder/plain_decoder.hpp"
 #include "models/decoder/tiny.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/support.hpp"
 #include "support/test_runs.hpp"
 
@@ -66,6 +67,32 @@ TEST(DecoderForward, Logits_ZeroCentredNormsPartialRopeSeparateEmbeddings_MatchF
   check_config(config);
   config.rope_fraction = 0.0;
   check_config(config);
+}
+
+/// Compares in f64: in f32 a rounding error may move a number to the next step of int8.
+TEST(DecoderForward, Logits_ActivationsInInt8_MatchFormulas) {
+  std::vector<DecoderConfig> configs = all_families();
+  configs.push_back(tiny_config());
+  for (const char* gate : {"g1-headwise", "g5-elementwise"}) {
+    configs.push_back(tiny_config());
+    configs.back().gate = layers::parse_gate(gate);
+  }
+  for (const DecoderConfig& config : configs) {
+    const std::vector<double> values = large_parameters(ParameterTable(config), 23);
+    for (const auto& [rounding, word] : Words<layers::ActivationRounding>::kAll) {
+      const BatchShape shape{spans_tokens(rounding) ? 1 : 2, 7};
+      const TinyBatch batch(config, shape, 29);
+      const auto run = [&](layers::ActivationRounding how) {
+        return run_plainly(config, values.data(), shape, batch.tokens.data(), batch.targets.data(), how).losses;
+      };
+      Decoder<double> decoder(config, shape, Purpose::evaluate, {}, {.activations = rounding});
+      std::vector<double> losses(batch.tokens.size());
+      decoder.loss(values.data(), batch.tokens.data(), batch.targets.data(), nullptr, losses.data());
+      const std::vector<double> expected = run(rounding);
+      for (std::size_t n = 0; n < losses.size(); ++n) EXPECT_NEAR(losses[n], expected[n], 1e-9) << word << ' ' << n;
+      EXPECT_NE(expected, run(layers::ActivationRounding::none)) << "rounding changes something";
+    }
+  }
 }
 
 }  // namespace

@@ -132,6 +132,17 @@ TEST(DecoderParts, Parts_OfWhatCannotBeCut_AreRefused) {
   EXPECT_THROW(with_cache({1, 7}, 0, DType::i8), Error);
   EXPECT_THROW(with_cache({2, 7}, 7, DType::i8), Error);
   EXPECT_THROW(with_cache({1, 7}, 7, DType::f32), Error);
+  const auto rounded = [&](BatchShape shape, Purpose purpose, std::int64_t part, layers::ActivationRounding rounding) {
+    const Decoder<float> made(config, shape, purpose, {}, {.tokens = part, .activations = rounding});
+  };
+  using enum layers::ActivationRounding;
+  EXPECT_NO_THROW(rounded({1, 7}, Purpose::evaluate, 7, tensor));
+  EXPECT_NO_THROW(rounded({1, 7}, Purpose::evaluate, 3, token));
+  EXPECT_THROW(rounded({2, 7}, Purpose::evaluate, 0, tensor), Error);
+  EXPECT_THROW(rounded({1, 7}, Purpose::evaluate, 3, tensor), Error);
+  EXPECT_THROW(rounded({1, 7}, Purpose::evaluate, 3, tensor_keep_first), Error);
+  EXPECT_THROW(rounded({1, 7}, Purpose::train, 0, token), Error);
+  EXPECT_THROW(Decoder<BFloat16>(config, {1, 7}, Purpose::evaluate, {}, {.activations = token}), Error);
 
   Decoder<double> decoder(config, {1, 7}, Purpose::evaluate, {}, {.tokens = 3});
   const std::vector<double> values = large_parameters(decoder.table(), 7);

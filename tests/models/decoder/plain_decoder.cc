@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <stdexcept>
 #include <type_traits>
 
@@ -25,6 +26,17 @@ class Plain {
  public:
   Plain(const DecoderConfig& config, const N* parameters, BatchShape shape)
       : c_(config), table_(config), parameters_(parameters), shape_(shape) {}
+
+  /// Maps a product's input to the largest magnitude of the numbers that are rounded.
+  using Largest = std::map<std::string, double>;
+
+  /// Rounds the inputs of products. `largest` of an earlier run gives the scales that span tokens.
+  void round_inputs(layers::ActivationRounding rounding, const Largest& largest) {
+    rounding_ = rounding;
+    largest_ = largest;
+  }
+  /// Returns the largest magnitudes of the last run.
+  const Largest& seen() const { return seen_; }
 
   /// Returns the loss of each token; 0 for ignored targets. Records the layers' activations in `kept`.
   std::vector<N> run(const std::int32_t* tokens, const std::int32_t* targets, std::vector<PlainLayer>& kept) {
@@ -50,14 +62,34 @@ class Plain {
   using Row = std::vector<N>;
   using Rows = std::vector<Row>;
 
-  std::vector<N> losses(const Rows& x, const std::int32_t* targets) const {
+  /// Rounds x, the input of a product for token n, if the model rounds its inputs.
+  Row rounded(const std::string& input, Row x, std::size_t n) {
+    using enum layers::ActivationRounding;
+    if constexpr (std::is_same_v<N, double>) {
+      const bool first = n % static_cast<std::size_t>(shape_.seq) == 0;
+      if (rounding_ == none || (rounding_ == tensor_keep_first && first)) return x;
+      double largest = 0.0;
+      for (const double value : x) largest = std::max(largest, std::abs(value));
+      if (rounding_ != token) {
+        double& seen = seen_[input];
+        seen = std::max(seen, largest);
+        largest = largest_[input];
+      }
+      if (largest == 0.0) return x;
+      for (double& value : x) value = std::nearbyint(value / (largest / 127.0)) * (largest / 127.0);
+    }
+    return x;
+  }
+
+  std::vector<N> losses(const Rows& x, const std::int32_t* targets) {
     const bool tied = c_.embeddings == Embeddings::tied;
     using std::exp, std::log;
     const N* head = tensor(tied ? "model.embed_tokens.weight" : "lm_head.weight");
     std::vector<N> out(x.size());
     for (std::size_t n = 0; n < x.size(); ++n) {
+      const Row h = rounded(prefix_ + "head", norm(x[n], tensor("model.norm.weight")), n);
       if (targets[n] < 0) continue;
-      const Row logits = multiply(head, c_.vocab, norm(x[n], tensor("model.norm.weight")));
+      const Row logits = multiply(head, c_.vocab, h);
       N sum{};
       for (const N& logit : logits) sum += exp(logit);
       out[n] = log(sum) - logits[static_cast<std::size_t>(targets[n])];
@@ -202,15 +234,17 @@ class Plain {
   Rows block(const Rows& x, PlainLayer& kept) {
     Rows out;
     Rows inputs;
-    for (const Row& token : x) {
-      inputs.push_back(l_.norms_inputs ? norm(token, layer_tensor("input_layernorm.weight")) : token);
+    for (std::size_t n = 0; n < x.size(); ++n) {
+      const Row h = l_.norms_inputs ? norm(x[n], layer_tensor("input_layernorm.weight")) : x[n];
+      inputs.push_back(rounded(prefix_ + "mixer", h, n));
     }
     const Rows mixed = l_.type == LayerType::linear_attention ? delta_net(inputs, kept) : attention(inputs, kept);
     for (std::size_t n = 0; n < x.size(); ++n) {
       Row middle = x[n];
       add(middle, mixed[n], "attention_output_layernorm.weight");
-      const Row h = l_.norms_inputs ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
-      const Row y = l_.experts ? experts(h) : swiglu(tensors_of("mlp.", c_.ffn), h, 0.0);
+      const Row normed = l_.norms_inputs ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
+      const Row h = rounded(prefix_ + "mlp", normed, n);
+      const Row y = l_.experts ? experts(h, n) : swiglu(tensors_of("mlp.", c_.ffn), h, 0.0, n);
       add(middle, y, "mlp_output_layernorm.weight");
       keep(kept.output, middle);
       out.push_back(middle);
@@ -229,8 +263,8 @@ class Plain {
             layer_tensor(prefix + "down_proj.weight"), width};
   }
 
-  /// limit > 0 clamps the activations.
-  Row swiglu(const Swiglu& w, const Row& h, double limit) const {
+  /// Computes token n. limit > 0 clamps the activations.
+  Row swiglu(const Swiglu& w, const Row& h, double limit, std::size_t n) {
     Row a = biased(multiply(w.gate, w.width, h), w.gate_bias);
     const Row b = biased(multiply(w.up, w.width, h), w.up_bias);
     const auto at_most = [&](const N& x) { return limit > 0.0 && value_of(x) > limit ? N{limit} : x; };
@@ -239,6 +273,7 @@ class Plain {
       const N gate = at_most(a[i]);
       a[i] = w.shifted ? gate * sigmoid(1.702 * gate) * (up + 1.0) : at_most(activated(a[i])) * up;
     }
+    a = rounded("down " + std::to_string(w.down - parameters_), a, n);
     return biased(multiply(w.down, c_.dim, a), w.down_bias);
   }
 
@@ -274,7 +309,7 @@ class Plain {
     return weights;
   }
 
-  Row experts(const Row& h) const {
+  Row experts(const Row& h, std::size_t n) {
     const Experts& e = c_.experts;
     const Row weights = expert_weights(h);
     Row out(h.size());
@@ -292,12 +327,12 @@ class Plain {
         w.down_bias = layer_tensor("mlp.experts.down_proj_bias") + i * c_.dim;
       }
       const N& weight = weights[static_cast<std::size_t>(i)];
-      if (value_of(weight) != 0.0) add_to(weight, swiglu(w, h, l_.limit));
+      if (value_of(weight) != 0.0) add_to(weight, swiglu(w, h, l_.limit, n));
     }
     if (e.shared_ffn == 0) return out;
     const bool gated = e.shared_gate == Switch::on;
     const N weight = gated ? sigmoid(multiply(layer_tensor("mlp.shared_expert_gate.weight"), 1, h).front()) : N{1.0};
-    add_to(weight, swiglu(tensors_of("mlp.shared_expert.", e.shared_ffn), h, l_.shared_limit));
+    add_to(weight, swiglu(tensors_of("mlp.shared_expert.", e.shared_ffn), h, l_.shared_limit, n));
     return out;
   }
 
@@ -335,7 +370,7 @@ class Plain {
         const Row o = attend(q, k, v, n, h, kept);
         y.insert(y.end(), o.begin(), o.end());
       }
-      y = gated(GateSite::g1, controlled(y), g[at], c_.head_dim);
+      y = rounded(prefix_ + "out", gated(GateSite::g1, controlled(y), g[at], c_.head_dim), at);
       Row projected = multiply(layer_tensor("self_attn.o_proj.weight"), c_.dim, y);
       for (std::size_t i = 0; i < projected.size() && c_.out_bias == Switch::on; ++i) {
         projected[i] += layer_tensor("self_attn.o_proj.bias")[i];
@@ -393,12 +428,13 @@ class Plain {
   // --- linear attention ------------------------------------------------------------------------------------------
 
   /// Returns the layer of x (N,C): Gated DeltaNet, one token after the other.
-  Rows delta_net(const Rows& x, PlainLayer& kept) const {
+  Rows delta_net(const Rows& x, PlainLayer& kept) {
     Rows out;
     for (std::int64_t b = 0; b < shape_.batch; ++b) {
       const Rows sequence(x.begin() + b * shape_.seq, x.begin() + (b + 1) * shape_.seq);
       for (const Row& y : delta_sequence(sequence, kept)) {
-        out.push_back(multiply(layer_tensor("linear_attn.out_proj.weight"), c_.dim, y));
+        const Row h = rounded(prefix_ + "out", y, out.size());
+        out.push_back(multiply(layer_tensor("linear_attn.out_proj.weight"), c_.dim, h));
       }
     }
     return out;
@@ -526,15 +562,23 @@ class Plain {
   const N* parameters_;
   BatchShape shape_;
   std::string prefix_;
+  layers::ActivationRounding rounding_ = layers::ActivationRounding::none;
+  Largest largest_, seen_;
 };
 
 }  // namespace
 
 PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
-                     const std::int32_t* tokens, const std::int32_t* targets) {
-  PlainRun out;
-  out.losses = Plain<double>(config, parameters, shape).run(tokens, targets, out.layers);
-  return out;
+                     const std::int32_t* tokens, const std::int32_t* targets, layers::ActivationRounding rounding) {
+  // Each run finds the scale of at least one more input, as scales before it in the pass are right.
+  for (Plain<double>::Largest largest;;) {
+    PlainRun out;
+    Plain<double> plain(config, parameters, shape);
+    plain.round_inputs(rounding, largest);
+    out.losses = plain.run(tokens, targets, out.layers);
+    if (plain.seen() == largest) return out;
+    largest = plain.seen();
+  }
 }
 
 namespace {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/decoder/decoder.hpp"
+#include "models/layers/activation_rounding.hpp"
 #include "models/layers/magnitude.hpp"
 
 namespace headgate::models {
@@ -33,9 +34,10 @@ struct PlainRun {
 };
 
 /// Runs the decoder by the formulas: one token and one head at a time, tensors found by name, no kernels, no BLAS, no
-/// fused buffers. The loss of an ignored target is 0.
+/// fused buffers. The loss of an ignored target is 0. Rounds the inputs of products as PartOptions::activations does.
 PlainRun run_plainly(const DecoderConfig& config, const double* parameters, BatchShape shape,
-                     const std::int32_t* tokens, const std::int32_t* targets);
+                     const std::int32_t* tokens, const std::int32_t* targets,
+                     layers::ActivationRounding rounding = layers::ActivationRounding::none);
 
 struct PlainLosses {
   layers::Number loss;                 ///< mean over targets that are not ignored

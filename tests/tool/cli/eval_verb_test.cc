@@ -13,8 +13,10 @@
 #include <string>
 #include <vector>
 
+#include "models/decoder/tiny.hpp"
 #include "models/evaluate/registry.hpp"
 #include "models/families/model_file.hpp"
+#include "models/families/saved_model.hpp"
 #include "models/io/npy.hpp"
 #include "models/train/checkpoint.hpp"
 #include "tool/cli/small_verbs.hpp"
@@ -261,6 +263,83 @@ TEST_F(EvalVerbTest, CacheDtype_Int8_IsComparedWithUnrounded) {
   EXPECT_NE(said.find("\ncache i8, first 4 not rounded: loss "), std::string::npos) << said;
   expect_refused(verb.eval("run", {"--cache-first", "4"}), "eval", "--cache-first");
   expect_refused(verb.eval("run", {"--cache-dtype", "i8", "--cache-first", "-1"}), "eval", "--cache-first");
+}
+
+TEST_F(EvalVerbTest, Activations_Int8_AreComparedWithUnrounded) {
+  ASSERT_EQ(verb.train("run", {"--gate", "headwise"}).status, 0);
+  const json plain = evaluated("run");
+  json rounded = evaluated("run", {"--activations", "i8-tensor-keep-first,i8-token", "--activations", "i8-tensor"});
+  const json found = rounded.at("activations");
+  rounded.erase("activations");
+  EXPECT_EQ(rounded, plain) << "the figures are those of the unrounded model";
+  EXPECT_EQ(keys_of(found), (std::set<std::string>{"i8-tensor-keep-first", "i8-token", "i8-tensor"}));
+  for (const json& figures : found) {
+    EXPECT_EQ(keys_of(figures), (std::set<std::string>{"loss_nats", "unrounded_loss_nats", "kl_nats", "same_top_1"}));
+    EXPECT_NEAR(figures.at("unrounded_loss_nats").get<double>(), plain.at("loss_nats").get<double>(), 1e-5);
+    EXPECT_NEAR(figures.at("loss_nats").get<double>(), plain.at("loss_nats").get<double>(), 0.05);
+    EXPECT_GT(figures.at("kl_nats"), 0.0);
+  }
+  EXPECT_GT(found.at("i8-tensor").at("kl_nats"), found.at("i8-token").at("kl_nats"));
+  const std::string text = verb.eval("run", {"--activations", "i8-token", "--cache-dtype", "i8"}).out;
+  EXPECT_NE(text.find("\ncache i8: loss "), std::string::npos) << text;
+  EXPECT_NE(text.find("\nactivations i8-token (simulated): loss "), std::string::npos) << text;
+}
+
+TEST_F(EvalVerbTest, Activations_NotComputed_AreRefused) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  expect_refused(verb.eval("run", {"--activations", "i8"}), "eval", "--activations: 'i8' is none of i8-token");
+  expect_refused(verb.eval("run", {"--activations", "i8-token", "--precision", "bf16"}), "eval",
+                 "--activations i8-token: rounds activations in f32, not in --precision bf16");
+  expect_refused(verb.eval("run", {"--activations", "i8-tensor", "--part", "8"}), "eval",
+                 "--activations i8-tensor: one scale for a sequence of 16 tokens needs --part 16");
+  EXPECT_EQ(verb.eval("run", {"--activations", "i8-token", "--part", "8"}).status, 0);
+}
+
+TEST_F(EvalVerbTest, Against_SameTokens_IsCompared) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  ASSERT_EQ(verb.train("other", {"--gate", "headwise", "--seed", "5"}).status, 0);
+  const json plain = evaluated("run"), other = evaluated("other");
+  json compared = evaluated("run", {"--against", verb.path("other")});
+  const json against = compared.at("against");
+  compared.erase("against");
+  EXPECT_EQ(compared, plain);
+  EXPECT_EQ(keys_of(against),
+            (std::set<std::string>{"model", "loss_nats", "reference_loss_nats", "kl_nats", "same_top_1"}));
+  EXPECT_EQ(against.at("model"), verb.path("other"));
+  EXPECT_NEAR(against.at("loss_nats").get<double>(), plain.at("loss_nats").get<double>(), 1e-5);
+  EXPECT_NEAR(against.at("reference_loss_nats").get<double>(), other.at("loss_nats").get<double>(), 1e-5);
+  EXPECT_GT(against.at("kl_nats"), 0.0);
+  const json same = evaluated("run", {"--against", verb.path("run")}).at("against");
+  EXPECT_EQ(same.at("kl_nats"), 0.0);
+  EXPECT_EQ(same.at("same_top_1"), 1.0);
+  const std::string text = verb.eval("run", {"--against", verb.path("other")}).out;
+  EXPECT_NE(text.find("\nagainst " + verb.path("other") + ": loss "), std::string::npos) << text;
+}
+
+TEST_F(EvalVerbTest, Against_OtherTokens_IsRefused) {
+  ASSERT_EQ(verb.train("run").status, 0);
+  ASSERT_EQ(verb.train("bos", {"--bos", "on"}).status, 0);
+  expect_refused(verb.eval("run", {"--against", verb.path("bos")}), "eval", "--against " + verb.path("bos"));
+  expect_refused(verb.eval("run", {"--against", verb.path("none")}), "eval", "none: does not exist");
+  expect_refused(verb.eval("run", {"--against", verb.text()}), "eval", "was taken for a MODEL, but is a text");
+}
+
+TEST_F(EvalVerbTest, CacheDtype_NoLayerOfAttention_IsRefused) {
+  models::DecoderConfig config = models::mixed_families().front();
+  config.vocab = 256;
+  config.gate = {};
+  config.layer_types = {models::LayerType::linear_attention, models::LayerType::linear_attention};
+  std::vector<float> parameters = testing::SavedModel(config).parameters;
+  for (float& parameter : parameters) parameter *= 1e-3F;
+  models::write_model(verb.path("linear"), {.config = config}, parameters, DType::f32);
+  expect_refused(verb.eval("linear", {"--cache-dtype", "i8"}), "eval",
+                 "--cache-dtype i8: " + verb.path("linear") + " has no layers of attention, so no keys and values");
+  ASSERT_EQ(verb.train("run").status, 0);
+  const Outcome both = testing::headgate({"eval", verb.path("linear"), verb.path("run"), "--text", verb.text(),
+                                          "--seq-len", "7", "--tokens", "70", "--cache-dtype", "i8", "--json"});
+  const json models = json::parse(both.out);
+  EXPECT_FALSE(models.at(0).contains("cache"));
+  EXPECT_TRUE(models.at(1).contains("cache"));
 }
 
 TEST(EvalHelp, Help_EveryMetric_NamesItsKeys) {

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "library/core/view.hpp"
+#include "models/decoder/decoder.hpp"
+
+namespace headgate::train {
+
+/// Figures of a model beside a reference on the same tokens: means over the targets that count.
+struct Divergence {
+  double loss_nats = 0.0;
+  double reference_loss_nats = 0.0;
+  double kl_nats = 0.0;     ///< Σ p (log p − log q) over the vocabulary, with p of the reference and q of the model
+  double same_top_1 = 0.0;  ///< share of targets for which p and q have the same most probable token
+};
+
+/// Sums of the figures of Divergence over `targets` targets.
+struct DivergenceSums {
+  double targets = 0.0;
+  Divergence sums;
+
+  void join(const DivergenceSums& other);
+  /// Adds a target. p(V) are the log-probabilities of the reference, q(V) those of the model.
+  void add(View<const float, 1> p, View<const float, 1> q, std::int32_t target);
+  Divergence means() const;
+};
+
+/// Selects what differs between a model and the reference of a comparison.
+///
+///   cache       | the model reads its keys and values in int8, the reference as they are
+///   activations | the model rounds the inputs of its products, the reference does not
+///   reference   | the reference is another model
+enum class Compared : std::int32_t { cache, activations, reference };
+
+/// Says how a kind of comparison is named in JSON and text.
+struct ComparedRow {
+  Compared value;
+  std::string_view key;            ///< JSON key of the comparison
+  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name is the key of an object
+  std::string_view reference_key;  ///< JSON key of the reference's loss
+  std::string_view text;           ///< begins a line of text; Comparison::name follows
+  std::string_view note;           ///< follows the name in a line of text
+  std::string_view reference;      ///< names the reference's loss in a line of text
+};
+inline constexpr std::array<ComparedRow, 3> kComparedRows{{
+    {Compared::cache, "cache", "dtype", "unrounded_loss_nats", "cache", "", "not rounded"},
+    {Compared::activations, "activations", "", "unrounded_loss_nats", "activations", " (simulated)", "not rounded"},
+    {Compared::reference, "against", "model", "reference_loss_nats", "against", "", "its loss"},
+}};
+
+/// The figures of one comparison. `name` is a type of the cache, a word of ActivationRounding, or the reference's path.
+struct Comparison {
+  Compared what = Compared::cache;
+  std::string name;
+  Divergence figures;
+  std::int64_t first = 0;  ///< of a cache: first tokens of each sequence whose keys and values stay unrounded
+};
+
+/// Adds the comparisons to the JSON of an evaluation.
+void add_comparisons(nlohmann::ordered_json& out, const std::vector<Comparison>& comparisons);
+
+/// Returns a line of text without the line break. `name` is Comparison::name in the form that terminals show.
+std::string comparison_line(const Comparison& comparison, const std::string& name);
+
+/// A model as it runs in a comparison. `config` and `parameters` must outlive it.
+struct ComparedModel {
+  const models::DecoderConfig* config = nullptr;
+  const float* parameters = nullptr;
+  models::PartOptions parts;
+};
+
+/// Largest number of tokens whose log-probabilities a comparison holds for a model. It bounds memory.
+inline constexpr std::int64_t kComparedTokens = 256;
+
+}  // namespace headgate::train
