@@ -54,7 +54,7 @@ class Passes {
   using BackwardResults = ResultsOf<Operation::kGradients>;
 
   static nb::object result(const Keywords& keywords) {
-    const Inputs in = take_inputs(keywords);
+    const Inputs in = take_inputs(keywords, ReadForY{});
     const Options options = take_options(keywords);
     ForwardResults results;
     results.arrays[kY] = keywords.take("out");
@@ -94,11 +94,9 @@ class Passes {
     return results;
   }
 
-  static std::vector<ArgumentText> input_texts() {
-    std::vector<ArgumentText> texts = input_texts_of<Operation::kInputs>(kRequired);
-    if constexpr (has_layout(Operation::kInputs)) texts.push_back(layout_text(Operation::kLayoutArrays));
-    return joined(texts, option_texts_of<Operation::kOptions, Options>());
-  }
+  static std::vector<ArgumentText> input_texts() { return input_texts(EveryInput{}); }
+  /// Returns the texts of input_texts() without inputs that only serve an output other than y.
+  static std::vector<ArgumentText> result_texts() { return input_texts(ReadForY{}); }
 
   /// Returns the signature and help texts of the arguments that the backward pass reads in addition to the inputs and
   /// dy.
@@ -117,9 +115,26 @@ class Passes {
   static constexpr auto kRequired = static_cast<std::size_t>(std::count_if(
       Operation::kInputs.begin(), Operation::kInputs.end(), [](const auto& row) { return row.traits.required; }));
 
-  static Inputs take_inputs(const Keywords& keywords) {
-    return take_inputs_of<Operation::kInputs>(keywords, kRequired,
-                                              [](const auto& row) { return array_kind(row.kind); });
+  /// Selects the inputs that y may depend on: no other output needs them.
+  struct ReadForY {
+    template <class Row>
+    bool operator()(const Row& row) const {
+      return std::none_of(Operation::kOutputs.begin(), Operation::kOutputs.end(),
+                          [&row](const auto& output) { return output.traits.needs == row.member; });
+    }
+  };
+
+  template <class Selected>
+  static std::vector<ArgumentText> input_texts(const Selected& selected) {
+    std::vector<ArgumentText> texts = input_texts_of<Operation::kInputs>(kRequired, selected);
+    if constexpr (has_layout(Operation::kInputs)) texts.push_back(layout_text(Operation::kLayoutArrays));
+    return joined(texts, option_texts_of<Operation::kOptions, Options>());
+  }
+
+  template <class Selected = EveryInput>
+  static Inputs take_inputs(const Keywords& keywords, const Selected& selected = {}) {
+    return take_inputs_of<Operation::kInputs>(
+        keywords, kRequired, [](const auto& row) { return array_kind(row.kind); }, selected);
   }
 
   static Options take_options(const Keywords& keywords) {
@@ -152,9 +167,10 @@ void bind_passes(nb::module_& module, const PassesText& text) {
 
   const std::string name = Operation::kName, outputs = Operation::kOutputsClass, gradients = Operation::kGradientsClass;
   const std::vector<ArgumentText> in = P::input_texts();
-  define(module, name.c_str(), P::result,
-         joined(in, {{"out", "Array | None", "None", "where y is written; a new array where it is None"}}),
-         Operation::kPositional, "Array", text.result);
+  define(
+      module, name.c_str(), P::result,
+      joined(P::result_texts(), {{"out", "Array | None", "None", "where y is written; a new array where it is None"}}),
+      Operation::kPositional, "Array", text.result);
   define(module, (name + "_forward").c_str(), P::forward,
          joined(in, {{"outputs", "Sequence[str] | None", "None",
                       "names of what is computed beside y, of " + outputs +

@@ -68,15 +68,25 @@ struct OperationInputs {
   }
 };
 
-/// Reads `layout`, if the operation has one, and all inputs from the arguments. kind_of(row) gives the kind of each
-/// array. Throws Error if one of the first `required` inputs is None.
-template <const auto& kRows, class KindOf>
-OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of) {
+/// Selects all inputs of a table.
+struct EveryInput {
+  template <class Row>
+  bool operator()(const Row& /*row*/) const {
+    return true;
+  }
+};
+
+/// Reads `layout`, if the operation has one, and the inputs that `selected` accepts from the arguments. kind_of(row)
+/// gives the kind of each array. Throws Error if one of the first `required` inputs is None.
+template <const auto& kRows, class KindOf, class Selected = EveryInput>
+OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of,
+                                      const Selected& selected = {}) {
   OperationInputs<kRows> inputs;
   if constexpr (has_layout(kRows)) inputs.layout = take_layout(keywords);
   inputs.first = keywords.take(kRows.front().name);
   for (std::size_t i = 0; i < kRows.size(); ++i) {
     const auto& row = kRows[i];
+    if (!selected(row)) continue;
     const nb::object given = keywords.take(row.name);
     require(i >= required || !given.is_none(), "{}: {} is required but None", keywords.function(), row.name);
     inputs.arrays[i] = input_of(keywords.function(), row.name, given, kind_of(row), inputs.layout);
@@ -97,11 +107,13 @@ PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, Vi
   return arrays;
 }
 
-/// Returns the signature and help texts of the inputs. The first `required` inputs have no default.
-template <const auto& kRows>
-std::vector<ArgumentText> input_texts_of(std::size_t required) {
+/// Returns the signature and help texts of the inputs that `selected` accepts. The first `required` inputs have no
+/// default.
+template <const auto& kRows, class Selected = EveryInput>
+std::vector<ArgumentText> input_texts_of(std::size_t required, const Selected& selected = {}) {
   std::vector<ArgumentText> texts;
   for (const auto& row : kRows) {
+    if (!selected(row)) continue;
     const bool optional = texts.size() >= required;
     const std::string help = formatted("{}, {}: {}{}", row.shape, types_of(row.elements), row.help,
                                        row.traits.forward_only ? "; without gradients" : "");

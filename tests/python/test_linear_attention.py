@@ -261,6 +261,11 @@ DY = torch.ones(2, 2, 9, 6)
             lambda: headgate.linear_attention(Q, K, V, scale="x"),
             TypeError,
         ),
+        (
+            "linear_attention: there is no argument 'snapshot_lengths'",
+            lambda: headgate.linear_attention(Q, K, V, snapshot_lengths=np.array([[2]])),
+            TypeError,
+        ),
         ("linear_attention: v is missing", lambda: headgate.linear_attention(Q, K), TypeError),
         (
             "LinearAttentionOutputs: there is no argument 'lse'",

@@ -208,6 +208,11 @@ X, WEIGHT, BIAS, STATE = convolution_problem(dtype=torch.float32)
             lambda: headgate.short_convolution(X, WEIGHT, layout="bthd"),
             TypeError,
         ),
+        (
+            "short_convolution: there is no argument 'snapshot_lengths'",
+            lambda: headgate.short_convolution(X, WEIGHT, snapshot_lengths=np.array([[2]])),
+            TypeError,
+        ),
         ("short_convolution: weight is missing", lambda: headgate.short_convolution(X), TypeError),
     ),
 )
