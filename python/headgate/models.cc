@@ -84,6 +84,19 @@ std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
   return take_number(keywords, "tokens");
 }
 
+/// Returns the argument `cache_dtype`, or none if it is None.
+DType take_cache_dtype(const Keywords& keywords) {
+  const auto word = keywords.take("cache_dtype", std::string());
+  if (word.empty()) return DType::none;
+  headgate::require(word == dtype_name(DType::i8), "cache_dtype: '{}' is none of i8", word);
+  return DType::i8;
+}
+
+/// Returns a copy of a model without its parameters.
+train::LoadedModel without_parameters(const train::LoadedModel& model) {
+  return {model.name, model.config, {}, model.trained, model.reads_bytes, model.bos, model.tokenizer};
+}
+
 /// Returns the report of `headgate eval --json`.
 std::string evaluate(const Keywords& keywords) {
   const Model& self = take_model(keywords);
@@ -92,15 +105,24 @@ std::string evaluate(const Keywords& keywords) {
   choices.metrics = keywords.require<std::vector<std::string>>("metrics");
   choices.tokens = take_tokens(keywords);
   choices.seq_len = take_number(keywords, "seq_len");
+  choices.cache = take_cache_dtype(keywords);
+  choices.activations = keywords.require<std::vector<std::string>>("activations");
+  const nb::object against = keywords.take("against");
+  choices.against = !against.is_none();
+  const train::LoadedModel& model = self.model();
+  const train::LoadedModel* const reference = choices.against ? &nb::cast<const Model&>(against).model() : nullptr;
   const auto heads = keywords.require<bool>("heads");
   ExecutionContext context{.threads = take_threads(keywords)};
   return interruptible(keywords, context, [&] {
-    const train::EvaluationInput input = train::evaluation_inputs(choices, self.list).front();
-    const train::LoadedModel& model = self.model();
-    const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics);
+    std::vector<train::LoadedModel> models{without_parameters(model)};
+    if (reference != nullptr) models.push_back(without_parameters(*reference));
+    const train::EvaluationInput input = train::evaluation_inputs(choices, models).front();
+    const auto plan = train::evaluation_memory(model.config, *input.source, input.plan, input.metrics,
+                                               reference == nullptr ? nullptr : &reference->config);
     return train::with_memory(plan, 0, [&] {
       train::HeldOutEvaluator evaluator(model.config, *input.source, input.plan, input.metrics, context);
-      const train::Evaluation evaluation = evaluator.evaluate(model.parameters.data());
+      train::Evaluation evaluation = evaluator.evaluate(model.parameters.data());
+      evaluation.comparisons = train::comparisons_of(evaluator, model, reference);
       const bool has_heads = heads && !metrics::of_heads(input.metrics).empty();
       return text_of(
           train::evaluation_json(evaluation, has_heads ? train::HeadFigures::included : train::HeadFigures::left_out));
@@ -189,7 +211,8 @@ NB_MODULE(_models, module) {
     python::define(module, name, function, texts, texts.size(), "object", "See headgate/models.py.");
   };
   add("load", python::load, {"path"});
-  add("eval", python::evaluate, {"model", "text", "metrics", "tokens", "seq_len", "heads", "threads"});
+  add("eval", python::evaluate,
+      {"model", "text", "metrics", "tokens", "seq_len", "heads", "cache_dtype", "activations", "against", "threads"});
   add("xray", python::xray_of, {"model", "text", "tokens", "map_cells", "override", "override_tokens", "threads"});
   add("page", python::page_of, {"reports"});
   add("explain", python::explain_file, {"path"});

@@ -296,6 +296,9 @@ class Model:
         tokens: int | Literal["all"] | None = None,
         seq_len: int | None = None,
         heads: bool = False,
+        cache_dtype: Literal["i8"] | None = None,
+        activations: Sequence[str] = (),
+        against: Model | None = None,
         threads: int | None = None,
     ) -> Evaluation:
         """Evaluates the model on a text, like `headgate eval --json`: loss, sinks, activations and gates.
@@ -305,12 +308,29 @@ class Model:
           tokens: the maximum number of tokens, or "all"; None for at most 65536.
           seq_len: tokens of a sequence.
           heads: whether to return the figures of each head, too.
+          cache_dtype: "i8" to compare the model with one whose keys and values are rounded to int8, too. The
+            comparison is `figures["cache"]`.
+          activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" to compare the model with one that rounds the
+            inputs of its products to int8 (simulated), too. The comparisons are `figures["activations"]`, by word.
+          against: another model that reads the same tokens, to compare this one with. The comparison is
+            `figures["against"]`.
           threads: 1 to headgate.max_threads(); None for headgate.default_threads().
         """
+        if against is not None and not isinstance(against, Model):
+            raise _refusal("against", against, "a Model, as headgate.load returns")
         with _paths(text) as data:
             found = json.loads(
                 _models().eval(
-                    self._loaded, data, metrics, tokens=tokens, seq_len=seq_len, heads=heads, threads=threads
+                    self._loaded,
+                    data,
+                    metrics,
+                    tokens=tokens,
+                    seq_len=seq_len,
+                    heads=heads,
+                    cache_dtype=cache_dtype,
+                    activations=activations,
+                    against=None if against is None else against._loaded,
+                    threads=threads,
                 )
             )
         layers = found.pop("layers")

@@ -653,6 +653,7 @@ def argument_trials(run: dict[str, bytes]) -> Iterator[Trial]:
         "linear--state": "linear --q q.npy --k k.npy --v v.npy --state {} --out y.npy",
         "eval-MODEL": "eval {} --text book.txt",
         "eval--text": "eval m --text {}",
+        "eval--against": "eval m --text book.txt --against {}",
         "eval--token-ids": "eval m --token-ids {}",
         "xray-MODEL": "xray {} --text book.txt",
         "xray--text": "xray m --text {}",

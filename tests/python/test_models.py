@@ -42,18 +42,38 @@ def test_eval(folder):
     run, text = folder / "runs" / "gated", folder / "text.txt"
     model = headgate.load(run)
     assert (model.layers, model.heads, model.kv_heads, model.dim) == (2, 2, 1, 32) and model.reads_bytes
-    found = model.eval(text, heads=True, tokens=1024, seq_len=32, threads=1)
+    found = model.eval(text, heads=True, tokens=1024, seq_len=32, cache_dtype="i8", threads=1)
     expected = json.loads(
-        tool("eval", run, "--text", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
-    )
+        tool("eval", run, "--text", text, "--heads", "--tokens", 1024, "--seq-len", 32, "--cache-dtype", "i8",
+             "--threads", 1, "--json")
+    )  # fmt: skip
+    assert found.figures["cache"]["dtype"] == "i8"
     assert found.tokens == expected["tokens"]
     assert found.figures == {k: v for k, v in expected.items() if k not in ("layers", "tokens", "seq_len")}
     for layer, heads, of in zip(found.layers, found.heads, expected["layers"], strict=True):
         assert {**layer, "heads": heads} == of
-    assert model.eval(text.read_text(), tokens=1024, seq_len=32, threads=1).figures == found.figures
+    plain = model.eval(text.read_text(), tokens=1024, seq_len=32, threads=1)
+    assert plain.figures == {key: value for key, value in found.figures.items() if key != "cache"}
+    with pytest.raises(ValueError, match="^cache_dtype: 'f32' is none of i8$"):
+        model.eval(text, cache_dtype="f32")
     frame, heads = found.frame(), found.head_frame()
     assert isinstance(frame, pandas.DataFrame) and len(frame) == 2 and heads.index.names == ["layer", "head"]
     assert heads.loc[(1, 0), "first_token_attention"] == found.heads[1][0]["first_token_attention"]
+
+
+def test_eval_compares_rounded_and_other_models(folder):
+    model, other = (headgate.load(folder / "runs" / name) for name in ("gated", "plain"))
+    text, options = folder / "text.txt", {"tokens": 1024, "seq_len": 32, "threads": 1}
+    found = model.eval(text, activations=["i8-token", "i8-tensor"], against=other, **options).figures
+    expected = json.loads(
+        tool("eval", model.name, "--text", text, "--activations", "i8-token,i8-tensor", "--against", other.name,
+             "--tokens", 1024, "--seq-len", 32, "--threads", 1, "--json")
+    )  # fmt: skip
+    assert found["activations"] == expected["activations"] and found["against"] == expected["against"]
+    with pytest.raises(ValueError, match="^--activations: 'i8' is none of i8-token, i8-tensor, i8-tensor-keep-first$"):
+        model.eval(text, activations=["i8"])
+    with pytest.raises(TypeError, match="^against is .* but must be a Model, as headgate.load returns$"):
+        model.eval(text, against=str(other.name))
 
 
 def test_xray(folder, tmp_path):

@@ -97,6 +97,8 @@ TEST_F(OutputsTest, Output_IsAFileOfTheModel_IsRefusedByEveryPathOfIt) {
   }
   write_bytes(path("m.gguf"), "GGUF");
   for (const Arguments& verb : verbs_on(path("m.gguf"))) expect_kept(verb + Arguments{path("m.gguf")}, "MODEL");
+  expect_kept({"eval", path("run"), "--text", path("data"), "--against", path("m.gguf"), "--logits", path("m.gguf")},
+              "--against");
 }
 
 TEST_F(OutputsTest, Output_IsTheText_IsRefused) {
