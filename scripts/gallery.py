@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Renews the pictures of docs/gallery. Runs the commands that its page shows, opens the reports that they write in
-Chromium, and takes a picture of a part of each.
+Chromium, and takes a picture of a part of each. int8_chart.py draws int8.svg.
 
     gallery.py [PICTURE.png …]   needs build/headgate, Chromium with its driver and the test group of pyproject.toml
     gallery.py --check           compares the page, the pictures and SHOTS; needs nothing
@@ -55,7 +55,7 @@ def sections():
     """Yields (commands, names of the pictures) for each section of the page."""
     for section in re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         commands = re.findall(r"^```sh\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
-        yield "".join(commands), re.findall(r"^!\[[^\]]+\]\(([^)]+)\)", section, re.MULTILINE)
+        yield "".join(commands), re.findall(r"^!\[[^\]]+\]\(([^)]+\.png)\)", section, re.MULTILINE)
 
 
 def problems():
