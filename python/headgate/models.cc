@@ -86,8 +86,8 @@ std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
 
 /// Returns the argument `cache_dtype`, or none if it is None.
 DType take_cache_dtype(const Keywords& keywords) {
-  const auto word = keywords.take("cache_dtype", std::string());
-  if (word.empty()) return DType::none;
+  if (keywords.take("cache_dtype").is_none()) return DType::none;
+  const auto word = keywords.require<std::string>("cache_dtype");
   headgate::require(word == dtype_name(DType::i8), "cache_dtype: '{}' is none of i8", word);
   return DType::i8;
 }
@@ -106,6 +106,10 @@ std::string evaluate(const Keywords& keywords) {
   choices.tokens = take_tokens(keywords);
   choices.seq_len = take_number(keywords, "seq_len");
   choices.cache = take_cache_dtype(keywords);
+  choices.cache_first = take_number(keywords, "cache_first").value_or(0);
+  headgate::require(choices.cache_first >= 0, "cache_first is {} but must be at least 0", choices.cache_first);
+  headgate::require(choices.cache_first == 0 || choices.cache == DType::i8,
+                    "cache_first is {} but cache_dtype is None: only i8 rounds keys and values", choices.cache_first);
   choices.activations = keywords.require<std::vector<std::string>>("activations");
   const nb::object against = keywords.take("against");
   choices.against = !against.is_none();
@@ -212,7 +216,8 @@ NB_MODULE(_models, module) {
   };
   add("load", python::load, {"path"});
   add("eval", python::evaluate,
-      {"model", "text", "metrics", "tokens", "seq_len", "heads", "cache_dtype", "activations", "against", "threads"});
+      {"model", "text", "metrics", "tokens", "seq_len", "heads", "cache_dtype", "cache_first", "activations", "against",
+       "threads"});
   add("xray", python::xray_of, {"model", "text", "tokens", "map_cells", "override", "override_tokens", "threads"});
   add("page", python::page_of, {"reports"});
   add("explain", python::explain_file, {"path"});

@@ -297,6 +297,7 @@ class Model:
         seq_len: int | None = None,
         heads: bool = False,
         cache_dtype: Literal["i8"] | None = None,
+        cache_first: int | None = None,
         activations: Sequence[str] = (),
         against: Model | None = None,
         threads: int | None = None,
@@ -310,6 +311,7 @@ class Model:
           heads: whether to return the figures of each head, too.
           cache_dtype: "i8" to compare the model with one whose keys and values are rounded to int8, too. The
             comparison is `figures["cache"]`.
+          cache_first: how many first tokens keep their keys and values unrounded beside cache_dtype; None for none.
           activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" to compare the model with one that rounds the
             inputs of its products to int8 (simulated), too. The comparisons are `figures["activations"]`, by word.
           against: another model that reads the same tokens, to compare this one with. The comparison is
@@ -328,6 +330,7 @@ class Model:
                     seq_len=seq_len,
                     heads=heads,
                     cache_dtype=cache_dtype,
+                    cache_first=cache_first,
                     activations=activations,
                     against=None if against is None else against._loaded,
                     threads=threads,

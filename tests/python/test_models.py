@@ -56,6 +56,13 @@ def test_eval(folder):
     assert plain.figures == {key: value for key, value in found.figures.items() if key != "cache"}
     with pytest.raises(ValueError, match="^cache_dtype: 'f32' is none of i8$"):
         model.eval(text, cache_dtype="f32")
+    first = model.eval(text, tokens=1024, seq_len=32, cache_dtype="i8", cache_first=32, threads=1)
+    assert first.figures["cache"]["first"] == 32
+    assert first.figures["cache"]["kl_nats"] < 1e-6 < found.figures["cache"]["kl_nats"], "all tokens are unrounded"
+    with pytest.raises(ValueError, match="^cache_first is 4 but cache_dtype is None: only i8 rounds keys and values$"):
+        model.eval(text, cache_first=4)
+    with pytest.raises(ValueError, match="^cache_first is -1 but must be at least 0$"):
+        model.eval(text, cache_dtype="i8", cache_first=-1)
     frame, heads = found.frame(), found.head_frame()
     assert isinstance(frame, pandas.DataFrame) and len(frame) == 2 and heads.index.names == ["layer", "head"]
     assert heads.loc[(1, 0), "first_token_attention"] == found.heads[1][0]["first_token_attention"]
