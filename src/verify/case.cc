@@ -204,7 +204,7 @@ void Case::place_cache() {
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.first_rows == DType::none) return;
-  // Never broadcasts the dimension of sequences: each has hidden keys and a number of keys of its own.
+  // Never broadcasts the batch dimension: each sequence has its own number of keys, and of keys that are masked.
   k_first_ = place(input_slabs_, "k_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.D}, kRepeatH);
   v_first_ = place(input_slabs_, "v_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.Dv}, kRepeatH);
 }

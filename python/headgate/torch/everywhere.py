@@ -100,17 +100,17 @@ def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle
     process.
 
     It is on until the end of `with use_everywhere():`, or until off() of the returned object. Uses may nest; PyTorch's
-    function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None. The returned
-    object counts attention calls: `calls` those that Headgate computed, and `declined`, by reason, those that PyTorch
-    computed.
+    function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None. In the returned
+    object, `calls` is the number of attention calls that Headgate computed, and `declined` maps each reason to the
+    number of calls that PyTorch computed.
 
-    precision="native16" lets calls in bfloat16 multiply bfloat16 numbers, which rounds weights, where the CPU is faster
-    so. Results are as accurate as those of PyTorch's function. Other calls stay exact. If uses nest, the newest one's
-    precision applies.
+    precision="native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are faster. They
+    round attention weights to bfloat16, as PyTorch's function does. Calls in other dtypes are not affected. If uses
+    nest, the newest one's precision applies.
 
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
-    itself rejects. Code that imported the function by name earlier keeps PyTorch's. Meanwhile the fast path of
+    itself rejects. Code that imported the function by name earlier keeps PyTorch's. While a use is on, the fast path of
     nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
     """
     require_precision("use_everywhere", precision)

@@ -19,8 +19,8 @@ def require_precision(what: str, precision: Any) -> None:
 
 
 def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:
-    """Returns the argument `precision` of gated_attention for a call with this query. Calls that do not compute in
-    bfloat16, under autocast or by their dtype, have no argument and are exact."""
+    """Returns the keyword argument `precision` of gated_attention for a call with this query. It is empty, and the call
+    exact, unless the call computes in bfloat16: by its dtype, or under autocast."""
     dtype = query.dtype
     if torch.is_autocast_enabled("cpu") and dtype != torch.float64:
         dtype = torch.get_autocast_dtype("cpu")

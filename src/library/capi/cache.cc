@@ -132,7 +132,7 @@ void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inpu
   inputs->block_table = in_memory_of_the_caller(views.block_table, memory.block_table);
   inputs->key_lengths = in_memory_of_the_caller(views.key_lengths, memory.key_lengths);
   inputs->query_offsets = in_memory_of_the_caller(views.query_offsets, memory.query_offsets);
-  if (batch.first > 0) owner = std::move(batch);  // the vectors of first rows keep their memory
+  if (batch.first > 0) owner = std::move(batch);  // a moved vector keeps its buffer, to which *inputs points
 }
 
 }  // namespace

@@ -181,7 +181,7 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
   }
 }
 
-/// h_last = norm(x), rounded as the inputs of products are.
+/// h_last = norm(x), rounded as DecoderSizes::rounding says.
 template <typename T>
 void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;

@@ -46,9 +46,9 @@ struct PartOptions {
   DType cache = DType::none;
   /// Number of first tokens whose keys and values stay unrounded in a cache of i8 (CacheShape::whole_first).
   std::int64_t cache_first = 0;
-  /// Rounds the inputs of all products with matrices in f32 or f64: projections of attention and of linear attention,
-  /// the MLP, experts with their router, and the vocabulary head. Requires Purpose::evaluate. A scale that spans tokens
-  /// also requires a single sequence in one part.
+  /// Rounds the inputs of every multiplication by a weight matrix, in passes of f32 or f64: projections of attention
+  /// and of linear attention, the MLP, experts with their router, and the vocabulary head. Requires Purpose::evaluate.
+  /// A scale that several tokens share also requires one sequence, which is not cut.
   layers::ActivationRounding activations = layers::ActivationRounding::none;
 };
 

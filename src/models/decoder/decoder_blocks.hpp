@@ -85,8 +85,8 @@ class DecoderBlocks {
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Returns norm(x), computed into h and rounded as the inputs of products are. If the layer does not norm its inputs,
-  /// returns x, or x rounded into h.
+  /// Writes norm(x) to h, rounds it as DecoderSizes::rounding says, and returns h. If the layer does not norm its
+  /// inputs, returns x, or its rounded copy in h.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

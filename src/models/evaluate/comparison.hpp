@@ -55,7 +55,8 @@ inline constexpr std::array<ComparedRow, 3> kComparedRows{{
     {Compared::reference, "against", "model", "reference_loss_nats", "against", "", "its loss"},
 }};
 
-/// The figures of one comparison. `name` is a type of the cache, a word of ActivationRounding, or the reference's path.
+/// The figures of one comparison. `name` is the dtype of the cache, the name of an ActivationRounding, or the path of
+/// the reference model.
 struct Comparison {
   Compared what = Compared::cache;
   std::string name;
@@ -66,7 +67,7 @@ struct Comparison {
 /// Adds the comparisons to the JSON of an evaluation.
 void add_comparisons(nlohmann::ordered_json& out, const std::vector<Comparison>& comparisons);
 
-/// Returns a line of text without the line break. `name` is Comparison::name in the form that terminals show.
+/// Returns a line of text without the line break. `name` is Comparison::name, safe to print on a terminal.
 std::string comparison_line(const Comparison& comparison, const std::string& name);
 
 /// A model as it runs in a comparison. `config` and `parameters` must outlive it.

@@ -29,13 +29,14 @@ struct CachedDecoderOptions {
   /// bf16: activations and matrices are rounded to bf16, as in Decoder<BFloat16>. Logits are always computed in f32.
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with a scale for each token and head
-  /// Number of first tokens whose keys and values stay in f32 beside i8 (CacheShape::whole_first). A layer with a
-  /// window reads them so until its window has left the first of them.
+  /// Number of first tokens whose keys and values are f32 while those of the others are i8 (CacheShape::whole_first).
+  /// A layer with a window reads i8 for all tokens once its window has left token 0.
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
-  /// Number of last tokens by which truncate() goes back in every model, for draft tokens that are refused. Each
-  /// recurrent layer then keeps keep + 3 states instead of 2, and computes the last `keep` tokens of a pass one by one.
+  /// truncate() can drop up to this many of the last tokens in any model, recurrent ones included: guessed tokens that
+  /// were wrong. Each recurrent layer then stores keep + 3 states instead of 2, and computes the last `keep` tokens of
+  /// a pass one by one.
   std::int64_t keep = 0;
   /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;

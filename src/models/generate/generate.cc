@@ -50,8 +50,8 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
   return true;
 }
 
-/// Feeds chosen tokens back to a decoder, with guesses of the tokens that follow. A guess that is chosen costs no
-/// further pass.
+/// Feeds chosen tokens back to a decoder, with guesses of the tokens that follow. A right guess needs no pass of its
+/// own.
 class Steps {
  public:
   Steps(models::CachedDecoder& decoder, std::span<const std::int32_t> prompt, std::int64_t drafts)
@@ -60,10 +60,11 @@ class Steps {
         drafts_(drafts),
         memory_(static_cast<std::size_t>((drafts + 1) * decoder.config().vocab)) {}
 
-  /// Returns logits (1,V) of the next choice. The prompt's last token writes them first.
+  /// Returns logits (1,V) of the next choice. Before the first choice, the caller writes those of the prompt here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Takes the chosen token `id` back if the pass has guessed it. Returns false if a new pass must read it.
+  /// Accepts the chosen token `id` if it equals the next guess, which the last pass has read already. Otherwise returns
+  /// false: a new pass must read `id`.
   bool guessed(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
@@ -80,7 +81,7 @@ class Steps {
     const auto tokens = std::ssize(pass_);
     decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
   }
-  /// Removes the guesses that were not chosen from the decoder.
+  /// Removes the guesses that were not accepted from the decoder.
   void refuse_rest() {
     decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
     pass_.clear();
@@ -94,7 +95,7 @@ class Steps {
   DraftTokens guesses_;
   std::int64_t drafts_;
   std::vector<std::int32_t> pass_{};  // tokens of the last pass: a chosen one, then guesses
-  std::int64_t row_ = 0;              // number of guesses that were chosen since the last pass
+  std::int64_t row_ = 0;              // number of guesses of the last pass that were accepted
   std::vector<float> memory_;
 };
 

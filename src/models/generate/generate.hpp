@@ -54,7 +54,7 @@ struct Generated {
   std::int64_t prompt_tokens = 0;  ///< number of prompt tokens that were processed
   double prompt_seconds = 0.0;
   std::int64_t steps = 0;                       ///< number of generated tokens that were fed back to the decoder
-  std::int64_t guessed = 0, guessed_right = 0;  ///< guessed tokens that were checked, and those that were chosen
+  std::int64_t guessed = 0, guessed_right = 0;  ///< numbers of guessed tokens, and of those that were right
   double step_seconds = 0.0;
   double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over all steps
 };

@@ -42,8 +42,8 @@ class AttentionCache {
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages whose keys have left the sliding windows of the next token, of the `keep` tokens before it and of
-  /// the token after the mark.
+  /// Frees the pages whose keys are outside the sliding window of the next token, and outside those of the tokens to
+  /// which truncate() may go back: the last `keep` tokens, and the token after the length that mark() has saved.
   void slide();
   /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
   void mark() { marked_ = length(); }

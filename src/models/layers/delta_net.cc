@@ -24,7 +24,7 @@ ViewOf<U> taps_view(const View<U, 2>& taps) {
   return make_view(taps.data, Shape{1, 1, taps.shape[0], taps.shape[1]});
 }
 
-/// Returns tokens first … first + count of a tensor (B,H,T,F).
+/// Returns tokens [first, first + count) of a tensor (B,H,T,F).
 template <typename Void>
 BasicTensorView<Void> tokens_of(BasicTensorView<Void> tensor, std::int64_t first, std::int64_t count) {
   using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;

@@ -66,7 +66,7 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  /// Consecutive tokens of each sequence that are computed in one part of a pass: first … first + count.
+  /// Tokens [first, first + count) of each sequence, which one call of the operations computes.
   struct Part {
     std::int64_t first = 0, count = 0;
   };

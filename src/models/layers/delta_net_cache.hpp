@@ -27,8 +27,8 @@ class DeltaNetCache {
     TensorView next_convolution, next_state;
   };
 
-  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64. With keep ≥ 1, the cache
-  /// allocates keep + 3 states instead of 2, and more for marks.
+  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64. The cache allocates 2 states,
+  /// with keep ≥ 1 keep + 3 states, and mark() allocates one more for each mark.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
   /// Returns the size in bytes of a cache with this shape and type.
@@ -36,8 +36,8 @@ class DeltaNetCache {
 
   /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.
   void begin_pass();
-  /// Returns the number of tokens of the next part, if `left` ≥ 1 tokens of the pass are left: all of them, or with
-  /// `keep` all but the last `keep` tokens, and then one token at a time.
+  /// Returns the number of tokens of the next part if `left` ≥ 1 tokens of the pass remain. Without `keep`, that is all
+  /// of them. With `keep`, the first part has all but the last `keep` tokens, and the others have one each.
   std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
   /// Begins a part of a pass and returns its buffers.
   Pass begin_part();

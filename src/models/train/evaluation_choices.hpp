@@ -53,7 +53,7 @@ struct EvaluationChoices {
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;             ///< EvaluationPlan::cache
   std::int64_t cache_first = 0;          ///< EvaluationPlan::cache_first
-  std::vector<std::string> activations;  ///< words of EvaluationPlan::activations, which commas may separate
+  std::vector<std::string> activations;  ///< names for EvaluationPlan::activations, or lists with commas
   bool against = false;                  ///< the last model is the reference that the others are compared with
 };
 

@@ -60,7 +60,7 @@ def _of_boltz(
 def _with_pair_bias(
     self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int, precision: Precision
 ) -> Tensor:
-    """Computes the attention with a pair bias of Boltz. `multiplicity` sequences share a matrix of z."""
+    """Computes Boltz's attention with pair bias. Each matrix of z serves `multiplicity` consecutive sequences."""
     B, M = s.shape[0], multiplicity
 
     def heads(x: Tensor) -> Tensor:

@@ -26,9 +26,9 @@ namespace headgate::HWY_NAMESPACE {
 /// kBufferedTasks applies if the kernels use buffers. The buffers then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
-/// Number of channels of a task that computes whole sequences, and their longest average length. The buffers of a task
-/// then stay in the L1 cache.
+/// Number of channels of a task that computes whole sequences. The buffers of a task then stay in the L1 cache.
 inline constexpr std::int64_t kSequenceChannels = 256;
+/// Largest average length of the sequences of a call whose tasks compute whole sequences.
 inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};

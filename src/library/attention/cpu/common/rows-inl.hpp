@@ -57,7 +57,7 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
 struct KeyTensors {
   const ConstTensorView& rows;   ///< k or v
   const ConstTensorView& scale;  ///< scales of int8 rows, or absent
-  const ConstTensorView& first;  ///< rows of the first keys of each sequence that are not int8, or absent
+  const ConstTensorView& first;  ///< floating-point rows of the first keys beside int8 rows, or absent
 };
 inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k_scale, p.inputs.k_first}; }
 inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
@@ -98,7 +98,7 @@ class KeyRows {
     const E* first = nullptr;  ///< null if the elements lie in pages
     std::int64_t step = 0;
   };
-  /// Returns the rows of dtype() from row j on. `first` is null if the rows lie in pages.
+  /// Returns the rows that are stored as dtype(), from row j on. Run::first is null if the rows lie in pages.
   /// scales_from() does the same for scales.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {

@@ -41,14 +41,14 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which the keys `first` … `first` + `count` of a split are used.
-/// The first `whole` of these keys come first, in ascending order: some of their rows are not stored as the others.
+/// The first `whole` of these keys come first, in ascending order: some of their rows are floating point beside int8.
 /// The next `streamed` keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of every
 /// stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
 /// (docs/design/decoding.md).
 /// The remaining keys follow in ascending order.
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t whole = 0;     ///< number of keys before the streams; a multiple of kTileKeys, or `count`
+  std::int64_t whole = 0;     ///< keys that are used before the streams; a multiple of kTileKeys, or `count`
   std::int64_t streamed = 0;  ///< total number of keys in the kTileKeys streams
 
   /// Returns the number of keys per stream.
