@@ -65,6 +65,8 @@ struct CacheBatch {
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
   std::int64_t first = 0;                   ///< F: rows of k_first and v_first of a sequence
+  /// whole_dtype; or f64, if first tokens of some sequences were dropped by slide() and the rows in their place are
+  /// dequantized
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)

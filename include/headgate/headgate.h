@@ -505,8 +505,9 @@ HEADGATE_API headgate_status headgate_cache_table_entries(const headgate_cache* 
  *
  * The three arrays are the caller's memory and must outlive `*inputs`. `block_table` has `capacity` entries, at least
  * as many as headgate_cache_table_entries returns; `key_lengths` and `query_offsets` have `count`. The cache owns the
- * memory of k_first and v_first, until its next batch. For packed queries (cu_seqlens_q), pass T = 0 and clear
- * query_offsets of `*inputs`. */
+ * memory of k_first and v_first, until its next batch. So with whole_first, this call changes the cache: no other
+ * thread may use the cache meanwhile, nor `*inputs` of an earlier batch. For packed queries (cu_seqlens_q), pass T = 0
+ * and clear query_offsets of `*inputs`. */
 HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, headgate_attention_inputs* inputs,
                                                   int32_t* block_table, size_t capacity, int64_t* key_lengths,
                                                   int64_t* query_offsets, const int64_t* sequences, size_t count,

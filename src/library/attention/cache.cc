@@ -365,7 +365,7 @@ std::int64_t KvCache::whole_rows(const Tokens& of) const {
 }
 
 /// Sets the first rows of a batch. Their number is the largest whole_rows() of the sequences. Rows of other keys are
-/// dequantized, in f32 at least, so that they are not rounded to 16 bits too.
+/// dequantized. They make all first rows f64, in which scale · row is exact.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
   std::int64_t least = shape_.whole_first;
   for (const std::int64_t s : sequences) {
@@ -374,8 +374,7 @@ void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> 
     least = std::min(least, rows);
   }
   if (batch.first == 0) return;
-  const bool narrow = dtype_bytes(shape_.whole_dtype) < sizeof(float);
-  batch.first_dtype = narrow && least < batch.first ? DType::f32 : shape_.whole_dtype;
+  batch.first_dtype = least < batch.first ? DType::f64 : shape_.whole_dtype;
   const auto B = static_cast<std::int64_t>(sequences.size());
   const auto place = [&](std::size_t n, std::vector<std::byte>& memory, const TensorView& pages,
                          const TensorView& scales) {

@@ -285,7 +285,12 @@ TEST(Cache, FirstRows_DroppedByAWindow_AreReadAsInt8) {
 
   const CacheBatch mixed = cache.batch(both, 1);  // the other sequence has all of its first rows
   EXPECT_EQ(mixed.first, 3);
-  EXPECT_EQ(mixed.first_dtype, DType::f32);
+  AttentionInputs in;
+  mixed.set(in);
+  const std::int32_t page = mixed.block_table[0];
+  for (std::int64_t d = 0; d < kD; ++d) {  // exact products, in f64
+    EXPECT_EQ(load(in.k_first, 0, 0, 0, d), load(in.k_scale, page, 0, 0, 0) * load(in.k, page, 0, 0, d)) << d;
+  }
   const std::vector<float> y = attended(mixed), int8 = attended(rounded.batch(both, 1));
   const std::size_t half = y.size() / 2;
   for (std::size_t n = 0; n < half; ++n) EXPECT_NEAR(y[n], int8[n], 1e-5) << n;
