@@ -224,6 +224,7 @@ Verb add_eval(CommandLine& line) {
       .range(0, 1 << 20)
       .needs(verb.declared("--cache-dtype"));
   std::vector<std::string> roundings;
+  roundings.reserve(Words<layers::ActivationRounding>::kAll.size());
   for (const auto& row : Words<layers::ActivationRounding>::kAll) roundings.emplace_back(row.word);
   verb.values(
           "--activations", choices.activations, "WORDS",
