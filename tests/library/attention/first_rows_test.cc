@@ -14,7 +14,6 @@ namespace {
 using verify::Case;
 using verify::CaseSpec;
 using verify::check_forward_case;
-using verify::GateInput;
 
 CaseSpec with_first_rows(CaseSpec spec, std::int64_t first, DType dtype = DType::f32) {
   spec.quantized = true;
