@@ -120,7 +120,7 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   return part;
 }
 
-/// Returns views (1,Hkv,F,D) and (1,Hkv,F,Dv) of the first rows of a sequence in `memory`.
+/// Returns views of the unrounded first rows of one sequence in `memory`: keys (1,Hkv,F,D) and values (1,Hkv,F,Dv).
 template <typename Byte>
 auto first_rows(Byte* memory, const CacheShape& s) {
   const Shape k{1, s.kv_heads, s.whole_first, s.head_dim}, v{1, s.kv_heads, s.whole_first, s.value_dim};

@@ -23,7 +23,7 @@ inline bool is_cut(BatchShape shape, const PartOptions& options) {
   return options.tokens > 0 && (options.tokens < shape.seq || options.cache != DType::none);
 }
 
-/// Returns the options of a decoder with activations of type T after checking them. Throws Error.
+/// Checks the options of a decoder with activations of type T, and returns them. Throws Error if they are invalid.
 template <typename T>
 const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
   using layers::ActivationRounding;

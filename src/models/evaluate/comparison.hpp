@@ -61,7 +61,7 @@ struct Comparison {
   Compared what = Compared::cache;
   std::string name;
   Divergence figures;
-  std::int64_t first = 0;  ///< of a cache: first tokens of each sequence whose keys and values stay unrounded
+  std::int64_t first = 0;  ///< tokens at the start of a sequence that a cache keeps unrounded
 };
 
 /// Adds the comparisons to the JSON of an evaluation.

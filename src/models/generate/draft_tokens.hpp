@@ -15,7 +15,7 @@ class DraftTokens {
 
   /// Adds the next token of the text.
   void add(std::int32_t id) { text_.push_back(id); }
-  /// Returns at most `most` guesses. Returns none if the last kFewest tokens do not occur earlier.
+  /// Returns at most `most` guesses, and none if the last kFewest tokens do not occur earlier in the text.
   std::vector<std::int32_t> next(std::int64_t most) const;
 
  private:

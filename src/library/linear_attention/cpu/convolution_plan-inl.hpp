@@ -65,7 +65,7 @@ inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along 
   return {p, along, row_block, row_blocks, channels, divide_up(p.C, channels)};
 }
 
-/// Plans tasks that compute whole sequences of a block of channels.
+/// Plans tasks that each compute all tokens of one sequence, for one block of channels.
 inline ConvolutionPlan plan_sequences(const ShortConvolutionProblem& p, std::int64_t channels) {
   channels = std::clamp<std::int64_t>(p.C, 1, channels);
   return {p, Along::channels, p.rows(), 1, channels, divide_up(p.C, channels)};

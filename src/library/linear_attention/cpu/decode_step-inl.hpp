@@ -78,7 +78,7 @@ class DecodeStep {
   /// What F ∘ S_0 is: zeros, S_0 itself, or S_0 times one factor or a factor of each row.
   enum class State { zero, kept, decayed, decayed_by_feature };
 
-  /// Rows of a state, each of dense elements. Null if there is no state to read or to write.
+  /// Dense rows of a state, `stride` elements apart. `data` is null if the state is not read, or not written.
   template <typename Element>
   struct DenseRows {
     Element* data;

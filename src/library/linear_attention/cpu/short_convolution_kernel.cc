@@ -263,7 +263,7 @@ class ConvolutionWorker {
   const TapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
   bool in_place_;                      ///< whether x and y can be read and written in place
-  bool states_in_place_;               ///< whether this also holds for the states
+  bool states_in_place_;               ///< whether the states can be read and written in place too
   std::int64_t first_ = 0, cols_ = 0;  ///< first channel and number of channels of the current block
   std::int64_t loaded_block_ = -1;     ///< the channel block whose taps are in the scratch; −1 for none
 };
@@ -288,8 +288,8 @@ void convolve_in_blocks(const ConvolutionPlan& plan, Cancellation& cancellation)
   });
 }
 
-/// Computes short sequences: y and the states of a sequence and a block of channels in one task. A thread takes the
-/// same channels in each call, so that states which are updated in place stay in the caches of one core.
+/// Computes short sequences. A task computes y and the states of one sequence, for one block of channels. A thread
+/// takes the same channels in each call: states that are updated in place then stay in the caches of one core.
 template <typename T>
 void convolve_sequences(const ConvolutionPlan& plan, Cancellation& cancellation) {
   const ShortConvolutionProblem& p = plan.p;

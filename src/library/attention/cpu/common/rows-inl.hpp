@@ -108,7 +108,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// Calls visit(r, address) for r < n, with the address of row first + r of dtype().
+  /// Calls visit(r, address) for r < n. `address` is that of row first + r in the tensor of dtype().
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
