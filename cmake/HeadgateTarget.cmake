@@ -50,3 +50,9 @@ function(headgate_flags name)
     target_compile_options(${name} PRIVATE -Werror)
   endif()
 endfunction()
+
+# headgate_low_optimisation(TARGET LEVEL): compiles the target with -O<LEVEL> in release builds, in less time. It is for
+# code that leaves the computing to other targets.
+function(headgate_low_optimisation name level)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O${level}>)
+endfunction()

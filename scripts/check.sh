@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # check.sh [--since COMMIT] [--seconds N] [--only "NAMES"]: runs the checks of `make check`, whose packages must be
-# installed: addresses threads aarch64 lint places triton versions mutants, or only those of NAMES. All checks run, even
+# installed: lint addresses threads aarch64 places triton versions mutants, or only those of NAMES. All checks run, even
 # if one fails. Checks that do not end within N seconds of the start are stopped, and count as failed. The last lines
 # say how long each check took, and which vector targets and 16-bit products this machine has.
 # clang-tidy reads what changed since COMMIT. The default is where this branch left origin/main. On main itself it is
@@ -80,10 +80,10 @@ check() { # NAME COMMAND …
   echo "== headgate: ${table[-1]}"
 }
 
+check lint lint "${since:-$(base_commit)}"
 check addresses scripts/sanitize.sh quick asan
 check threads scripts/sanitize.sh quick tsan
 check aarch64 aarch64
-check lint lint "${since:-$(base_commit)}"
 check places scripts/places.sh
 check triton triton
 check versions versions
