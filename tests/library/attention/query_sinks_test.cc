@@ -20,8 +20,8 @@ using verify::CaseSpec;
 
 /// Makes a problem with sinks of each query for each kernel: tiles, small heads, few queries, and a packed batch.
 std::vector<CaseSpec> problems() {
-  std::vector<CaseSpec> list{sized(130, 700, 24, 20), sized(60, 90, 16, 16), sized(2, 1100, 32, 16),
-                             sized(340, 500, 16, 24)};
+  std::vector<CaseSpec> list{sized(70, 300, 24, 20), sized(60, 90, 16, 16), sized(2, 1100, 32, 16),
+                             sized(200, 300, 16, 24)};
   list.back().cu_seqlens = DType::i32;
   list.back().packed = 4;
   for (CaseSpec& spec : list) {
