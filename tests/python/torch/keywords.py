@@ -6,6 +6,9 @@ modules around it.
 """
 
 import ast
+import functools
+import gc
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +32,12 @@ class Call(NamedTuple):
         return any(keyword.arg is None for keyword in self.node.keywords)
 
 
+@functools.lru_cache(maxsize=256)  # more than the classes of a file
+def nodes_in(node: ast.AST) -> tuple[ast.AST, ...]:
+    """The node and all below it, walked once for the searches that follow each other."""
+    return tuple(ast.walk(node))
+
+
 def names_in(node: ast.AST) -> set[str]:
     return {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
 
@@ -38,7 +47,7 @@ def attributes_in(node: ast.AST) -> set[str]:
 
 
 def calls_in(node: ast.AST) -> Iterator[ast.Call]:
-    return (n for n in ast.walk(node) if isinstance(n, ast.Call))
+    return (n for n in nodes_in(node) if isinstance(n, ast.Call))
 
 
 class Code:
@@ -65,7 +74,7 @@ class Code:
     def _made_by(self, node: ast.ClassDef) -> dict[str, set[str]]:
         """The attributes of a class, to the classes of the modules in them."""
         found = defaultdict(set)
-        for n in ast.walk(node):
+        for n in nodes_in(node):
             targets = n.targets if isinstance(n, ast.Assign) else ()
             for target in targets:
                 if isinstance(target, ast.Attribute):
@@ -83,7 +92,7 @@ class Code:
 
     def _module_calls(self, node: ast.ClassDef) -> Iterator[tuple[ast.Call, set[str]]]:
         loops = defaultdict(set)  # variables, to the attributes whose elements they are
-        for n in ast.walk(node):
+        for n in nodes_in(node):
             if isinstance(n, ast.For):
                 for name in names_in(n.target):
                     loops[name] |= attributes_in(n.iter)
@@ -131,11 +140,16 @@ def files_of(*models: str) -> list[Path]:
     return sorted(p for p in MODELS.glob("*/modeling_*.py") if not models or p.parent.name in models)
 
 
+def files_with_attention() -> list[Path]:
+    """The code of the models in which `attention_in` can name a function that is called."""
+    return [p for p in files_of() if re.search("attention_interface|ALL_ATTENTION_FUNCTIONS", p.read_text())]
+
+
 def attention_in(node: ast.ClassDef) -> set[str]:
     """The names that a class has for functions of the AttentionInterface."""
     return {"attention_interface"} | {
         target.id
-        for n in ast.walk(node)
+        for n in nodes_in(node)
         if isinstance(n, ast.Assign) and "ALL_ATTENTION_FUNCTIONS" in names_in(n.value)
         for target in n.targets
         if isinstance(target, ast.Name)
@@ -145,9 +159,15 @@ def attention_in(node: ast.ClassDef) -> set[str]:
 def keywords_given(files: list[Path], names_of: Callable[[ast.ClassDef], set[str]]) -> dict[str, set[str]]:
     """The names that models give to functions, with the models that do."""
     found = defaultdict(set)
-    for file in files:
-        for name in Code(file).keywords_of(names_of):
-            found[name].add(file.parent.name)
+    collects = gc.isenabled()
+    gc.disable()  # collections, which trees without cycles do not need, would take most of the time
+    try:
+        for file in files:
+            for name in Code(file).keywords_of(names_of):
+                found[name].add(file.parent.name)
+    finally:
+        if collects:
+            gc.enable()
     return found
 
 

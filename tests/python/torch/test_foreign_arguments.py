@@ -35,7 +35,7 @@ def layer():
 
 
 def test_attention_keywords_of_all_models_are_used_harmless_or_refused():
-    given = keywords.keywords_given(keywords.files_of(), keywords.attention_in)
+    given = keywords.keywords_given(keywords.files_with_attention(), keywords.attention_in)
     assert {"scaling", "dropout", "position_ids", "indices"} <= given.keys()
     unknown = given.keys() - parameters_of(forward) - ATTENTION.keys() - CACHES.keys() - REFUSED.keys()
     assert not unknown, {name: sorted(given[name])[:3] for name in unknown}
