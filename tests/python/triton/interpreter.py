@@ -3,10 +3,14 @@
 
 Corrects two defects of Triton 3.7 and 3.9 there (issue 11584): tl.dot of bf16 multiplies bit patterns, and f32 is truncated
 to bf16. GPUs multiply bf16 exactly in f32 and round to nearest even.
+
+Has a kernel replace the functions of triton.language once. Triton does it anew for every call of a device function in
+the kernel, which takes more time than the function.
 """
 
 import os
 import sys
+import types
 
 assert "triton" not in sys.modules or os.environ.get("TRITON_INTERPRET") == "1", (
     "Triton was imported before its interpreter was chosen: run these tests in a process of their own"
@@ -43,6 +47,27 @@ def _corrected_cast(self, source, target):
     return _cast(self, source, target)
 
 
+LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})  # the modules that any function uses
+_scopes = []  # of the kernel that runs
+
+
+def _patch_once(function):
+    if _scopes:
+        return interpreter._LangPatchScope()  # for a device function: nothing is left to replace
+    scope = _patch_lang(LANGUAGE)
+    restore = scope.restore
+
+    def restore_and_forget():
+        _scopes.clear()
+        restore()
+
+    scope.restore = restore_and_forget
+    _scopes.append(scope)
+    return scope
+
+
 _dot, _cast = interpreter.InterpreterBuilder.create_dot, interpreter.InterpreterBuilder.cast_impl
 interpreter.InterpreterBuilder.create_dot = _corrected_dot
 interpreter.InterpreterBuilder.cast_impl = _corrected_cast
+_patch_lang = interpreter._patch_lang
+interpreter._patch_lang = _patch_once
