@@ -8,6 +8,16 @@ import traceback
 from datetime import timedelta
 
 SECONDS = 150  # for a group of processes, from its start
+# What the functions' modules and the first call of an operation import: once, and not on every rank.
+IMPORTED = [
+    "pytest",
+    "headgate.torch",
+    "torch._dynamo",
+    "torch.distributed.fsdp",
+    "torch.distributed.tensor.debug",
+    "torch.distributed.tensor.parallel",
+    "transformers.models.llama.modeling_llama",
+]
 
 
 def _work(function, arguments, rank, ranks, meeting, answer):
@@ -31,7 +41,7 @@ def run(ranks, function, *arguments):
     first rank that raised, or after SECONDS; leaves no process behind.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["headgate.torch", "torch._dynamo"])  # which the first call of an operation imports
+    context.set_forkserver_preload(IMPORTED)
     with tempfile.TemporaryDirectory() as directory:
         pipes = [context.Pipe(duplex=False) for _ in range(ranks)]
         workers = [
