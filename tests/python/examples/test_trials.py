@@ -14,8 +14,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch._dynamo  # noqa: F401, which optimizers import
-import training  # noqa: F401, which imports PyTorch and Headgate
 
+import training  # noqa: F401, which imports PyTorch and Headgate
 from conftest import stanzas
 
 EXPERIMENTS = Path(__file__).resolve().parents[3] / "experiments"

@@ -172,7 +172,7 @@ ABSENT = object()  # the key is removed
 
 
 def generation_defaults(config):
-    """Replaces GenerationConfig.from_model_config, which searches all attributes. Fails where that finds no text model."""
+    """Replaces GenerationConfig.from_model_config, which reads every attribute. Fails where that finds no text model."""
     assert config.get_text_config(decoder=True).to_dict
     return t.GenerationConfig()
 
@@ -456,7 +456,7 @@ class Weights:
 
 @torch.no_grad()
 def computed(kind, config, weights):
-    """Returns the loss by transformers, and the model that got the weights; None for what it cannot compute."""
+    """Returns the loss by transformers and the model that got the weights; None for what it cannot compute."""
     given = None
     try:
         with no_init_weights():
@@ -472,7 +472,7 @@ def computed(kind, config, weights):
 
 
 class References:
-    """Losses by transformers. A model runs once for all configs with the same values of the attributes that it reads."""
+    """Losses by transformers. A model runs once for all configs whose attributes that it reads have the same values."""
 
     def __init__(self, family, weights):
         self.family, self.weights = family, weights
@@ -499,7 +499,7 @@ class References:
         return {type(x): x for x in (config, *inner)}
 
     def result(self, config):
-        """Returns the loss of a config.json and the file of the model's weights; None for what transformers cannot make."""
+        """Returns the loss of a config.json and the file of the weights; None for what transformers cannot make."""
         try:
             read = self.family.read(config)
         except Exception:
