@@ -20,6 +20,8 @@ ARGS ?=
 # Debian's tools first: those are the versions that the project is tested with.
 export PATH := /usr/bin:/bin:$(PATH)
 export CMAKE_BUILD_PARALLEL_LEVEL ?= $(shell nproc)
+# ccache compares paths relative to the build folder, so that the folder of the wheel shares objects with build/.
+export CCACHE_BASEDIR ?= $(CURDIR)
 
 .NOTPARALLEL:
 .PHONY: help demo test check setup tool build lint sanitize fuzz hostile mutants verify-long bench experiments docs install deb deb-check wheels clean

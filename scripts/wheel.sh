@@ -21,8 +21,8 @@ build=${1:-build}
 wheels=$build/wheels
 python=$PWD/$build/python-venv/bin/python
 [[ -f $build/python-venv/installed.txt ]] || python=$(scripts/python_venv.sh "$build" wheel)
-# Uses the compiler names and the locale of other builds, so that ccache finds their objects.
-export CC=${CC:-cc} CXX=${CXX:-c++} PYTHONCOERCECLOCALE=0
+# Uses the compiler names, the locale and the base of paths of other builds, so that ccache finds their objects.
+export CC=${CC:-cc} CXX=${CXX:-c++} PYTHONCOERCECLOCALE=0 CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export PATH="${python%/*}:$PATH"
 
 logged() { # logged NAME COMMAND…
