@@ -4,30 +4,24 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
 
 #include "headgate/tensor.hpp"
+#include "python/headgate/array_views.hpp"
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Describes the memory of a Python array: address, dtype, shape and strides. Keeps that memory alive.
-struct ArrayMemory {
-  static constexpr std::size_t kMaxRank = 4;
-
+/// Describes the memory of a Python array, and keeps that memory alive.
+struct ArrayMemory : PlainArray {
   std::size_t ndim() const { return rank; }
   const std::int64_t* shape_ptr() const { return shape.data(); }
   const std::int64_t* stride_ptr() const { return strides.data(); }
 
-  void* data = nullptr;
-  DType dtype = DType::none;
   bool read_only = false;
-  std::size_t rank = 0;
-  Shape shape{}, strides{};       ///< only the first `rank` entries are used; strides in elements
   nb::object owner;               ///< the Python array, if read_directly() has read it
   nb::ndarray<nb::ro> described;  ///< nanobind's handle of the array, if read_directly() has not read it
 };

@@ -5,15 +5,14 @@
 #include <nanobind/stl/string.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "headgate/tensor.hpp"
-#include "library/core/words.hpp"
 #include "python/headgate/array_memory.hpp"
+#include "python/headgate/array_views.hpp"
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/tensors.hpp"
 
@@ -23,34 +22,6 @@
 namespace headgate::python {
 
 namespace nb = nanobind;
-
-/// Order of the dimensions of q, k, v, gate and arrays of the same shapes.
-enum class Layout { bhtd, bthd };
-
-/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Below, X is any
-/// number of features, N the number of sequences, M and P any sizes.
-enum class ArrayKind {
-  heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
-  rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
-  rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
-  scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
-  vector,          ///< (N)
-  query_numbers,   ///< (H), with the view (1,1,1,H), or (B,H,T), without a batch (H,T), with the view (B,H,T,1)
-  head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
-  table,           ///< (B,M)
-  pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
-  states,          ///< states of linear attention: (N,H,D,Dv) in every layout, even if q has no batch dimension
-  channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
-  channel_states,  ///< states of a convolution: (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
-  head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
-  any,             ///< up to four dimensions, unchanged; the view has dimensions of size 1 prepended
-};
-
-/// Returns the number of dimensions that an array of `kind` has if it has a batch dimension.
-std::size_t rank_with_batch(ArrayKind kind);
-
-/// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
-const char* letters_of(ArrayKind kind, Layout layout);
 
 /// An array that a call reads, and the view that kernels get. Keeps the array's memory alive.
 struct Input {
@@ -86,16 +57,9 @@ Output place_output(const Keywords& keywords, const char* name, nb::object& arra
   return made_output_of(keywords.function(), name, array, kind, layout);
 }
 
-/// Converts the shape of a view to the shape of a Python array of `kind`. Omits the batch dimension unless `has_batch`
-/// is true.
-std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
-
 /// Parses the name of a dtype, in Headgate's spelling ("f32") or NumPy's ("float32"). Throws Error, "FUNCTION: NAME:
 /// …".
 DType dtype_of_word(const char* function, const char* name, const std::string& word);
-
-/// Formats a shape, for example as "(2,8,5)".
-std::string sizes_text(std::span<const std::int64_t> sizes);
 
 /// Creates output arrays of the same library as `like`: PyTorch tensors if `like` is one, otherwise NumPy arrays.
 class Maker {
@@ -123,9 +87,3 @@ nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t
 }
 
 }  // namespace headgate::python
-
-template <>
-struct headgate::Words<headgate::python::Layout> {
-  static constexpr std::array<Word<python::Layout>, 2> kAll{
-      {{python::Layout::bhtd, "bhtd"}, {python::Layout::bthd, "bthd"}}};
-};

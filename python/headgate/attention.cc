@@ -12,6 +12,7 @@
 #include "library/core/gate_functions.hpp"
 #include "python/headgate/attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
+#include "python/headgate/output_shapes.hpp"
 #include "python/headgate/results.hpp"
 #include "python/headgate/signals.hpp"
 
@@ -23,19 +24,13 @@ namespace {
 using ForwardResults = ResultsOf<kAttentionOutputs>;
 using BackwardResults = ResultsOf<kAttentionGradients>;
 
-Shape shape_of(const AttentionOutput& row, const AttentionInputs& in) {
-  const auto& [B, Hq, T, D] = in.q.shape;
-  if (row.kind == TensorKind::rows_or_heads) return {sequences_of(in), Hq, 1, 1};
-  return {B, Hq, T, last_dim(row.kind, keys_of(in), in.v.shape[3])};
-}
-
 ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
   const Maker maker(in.first);
   AttentionOutputs outputs;
   const auto held =
       place_results<kAttentionOutputs>(keywords, in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
-        const DType dtype = output_dtype(row.elements, in.views.q.dtype);
+        const DType dtype = dtype_of(row, in.views);
         const Shape shape = shape_of(row, in.views);
         if (row.kind != TensorKind::rows_or_heads) return make_output(maker, row, in, shape, dtype);
         const bool of_sequences = in.has_batch() || in.views.cu_seqlens_q.present();

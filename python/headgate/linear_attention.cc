@@ -3,13 +3,12 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 #include "library/core/linear_attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
+#include "python/headgate/output_shapes.hpp"
 
 // Bindings of headgate/linear_attention.hpp: linear_attention_forward, its short form `linear_attention`, and
 // linear_attention_backward.
@@ -31,19 +30,8 @@ struct LinearAttention {
   static constexpr std::size_t kPositional = 5;  // inputs that may be given by position: q, k, v, decay and beta
   static constexpr const char* kLayoutArrays = "q, k, v, decay, beta, y";
 
-  /// Returns the shape of an output. Limits D and Dv of the state to kMaxStateDim, so that a call with invalid sizes
-  /// allocates little memory before it is rejected.
-  static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) {
-    const auto& [B, Hq, T, D] = in.q.shape;
-    const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
-    if (row.kind != TensorKind::state) return {B, std::max(Hq, Hv), T, Dv};
-    const std::int64_t N = sequences_of(in.cu_seqlens, B);
-    const std::int64_t states = row.traits.needs == nullptr ? N : snapshots_of(in.snapshot_lengths, N);
-    return {states, Hv, std::min(D, kMaxStateDim), std::min(Dv, kMaxStateDim)};
-  }
-  static DType dtype_of(const LinearOutput& row, const LinearAttentionInputs& in) {
-    return output_dtype(row.elements, in.q.dtype);
-  }
+  static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) { return python::shape_of(row, in); }
+  static DType dtype_of(const LinearOutput& row, const LinearAttentionInputs& in) { return python::dtype_of(row, in); }
 
   static constexpr auto forward = linear_attention_forward;
   static constexpr auto backward = linear_attention_backward;

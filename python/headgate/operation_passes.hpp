@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,17 +33,6 @@ struct PassesText {
   const char* forward;
   const char* backward;
 };
-
-/// Returns the number of sequences of a call: those of the packed batch if there is one, otherwise `batch`.
-inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t batch) {
-  return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
-}
-
-/// Returns the number of snapshots of `sequences` sequences, or the largest number if that overflows: no array has it.
-inline std::int64_t snapshots_of(const ConstTensorView& lengths, std::int64_t sequences) {
-  std::int64_t count = 0;
-  return __builtin_mul_overflow(sequences, lengths.shape[3], &count) ? std::numeric_limits<std::int64_t>::max() : count;
-}
 
 template <class Operation>
 class Passes {

@@ -14,6 +14,7 @@
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
+#include "python/headgate/array_views.hpp"
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/results.hpp"
@@ -22,25 +23,6 @@
 // one row for each tensor or option.
 
 namespace headgate::python {
-
-/// Returns the kind of Python array for a tensor of `kind`.
-constexpr ArrayKind array_kind(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::heads: return ArrayKind::heads;
-    case TensorKind::rows: return ArrayKind::rows;
-    case TensorKind::rows_or_heads: return ArrayKind::rows_or_heads;
-    case TensorKind::scores: return ArrayKind::scores;
-    case TensorKind::vector: return ArrayKind::vector;
-    case TensorKind::state: return ArrayKind::states;
-    case TensorKind::channels: return ArrayKind::channels;
-    case TensorKind::channel_state: return ArrayKind::channel_states;
-    case TensorKind::query_numbers: return ArrayKind::query_numbers;
-    case TensorKind::head_numbers: return ArrayKind::head_numbers;
-    case TensorKind::head_features: return ArrayKind::head_features;
-    case TensorKind::table: break;
-  }
-  return ArrayKind::table;
-}
 
 /// Reads the argument `layout`; the default is bhtd.
 Layout take_layout(const Keywords& keywords);

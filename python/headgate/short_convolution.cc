@@ -3,13 +3,12 @@
 
 #include <nanobind/nanobind.h>
 
-#include <algorithm>
 #include <cstddef>
-#include <cstdint>
 
 #include "library/core/short_convolution_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
+#include "python/headgate/output_shapes.hpp"
 
 // Bindings of headgate/short_convolution.hpp: short_convolution_forward, its short form `short_convolution`, and
 // short_convolution_backward.
@@ -30,17 +29,11 @@ struct ShortConvolution {
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
   static constexpr std::size_t kPositional = 3;  // inputs that may be given by position: x, weight and bias
 
-  /// Returns the shape of an output. Limits the number of taps to 1 … kMaxTaps, so that a call with an invalid weight
-  /// allocates little memory before it is rejected.
   static Shape shape_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
-    if (row.kind != TensorKind::channel_state) return in.x.shape;
-    const std::int64_t taps = std::clamp<std::int64_t>(in.weight.shape[3], 1, kMaxTaps);
-    const std::int64_t N = sequences_of(in.cu_seqlens, in.x.shape[0]);
-    return {row.traits.needs == nullptr ? N : snapshots_of(in.snapshot_lengths, N), 1, taps - 1, in.x.shape[3]};
+    return python::shape_of(row, in);
   }
-  /// Returns the dtype of an output. A new state has the dtype of the old state, or that of x if there is none.
   static DType dtype_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
-    return row.kind == TensorKind::channel_state && in.state.present() ? in.state.dtype : in.x.dtype;
+    return python::dtype_of(row, in);
   }
 
   static constexpr auto forward = short_convolution_forward;

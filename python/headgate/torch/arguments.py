@@ -1,75 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the arguments of the operations, read from the tables of libheadgate's core: attention_tensors.hpp,
-attention_options.hpp, linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp.
-
-Functions take arguments as keywords and use these lists to tell tensors from options. A new argument is a new row in a
-table, and needs no change here.
-"""
+"""Helps functions to take the arguments of the operations (headgate/operations.py) as keywords."""
 
 import inspect
 import warnings
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from headgate import _headgate
 
-
-class Option(NamedTuple):
-    """Describes an option of an operation: `type` and `default` in the operator schema, the `part` of the operation
-    that it changes, such as "scores", whether it is for forward passes only, and the `annotation` for type checkers."""
-
-    type: str
-    default: Any
-    part: str
-    forward_only: bool
-    annotation: str
-
-
-class Operation:
-    """Describes the arguments of an operation: the names of its tensors, and its options by name."""
-
-    def __init__(self, rows: dict[str, Any]):
-        inputs = rows["inputs"]
-        self.required = tuple(name for name, required, _ in inputs if required)
-        self.optional = tuple(name for name, required, _ in inputs if not required)
-        self.tensors = self.required + self.optional
-        self.forward_only = tuple(name for name, _, forward_only in inputs if forward_only)
-        """Inputs that only forward passes support. A call with one of them has no gradients."""
-        self.differentiable = tuple(rows["gradients"])
-        """Inputs with a gradient, in the order in which the backward pass returns the gradients."""
-        self.options = {"layout": Option("str", "bhtd", "layout", False, rows["layout"])} if rows["layout"] else {}
-        self.options |= {name: Option(*option) for name, *option in rows["options"]}
-
-    def schema_of_tensors(self) -> str:
-        """Returns the inputs as text of a PyTorch operator schema."""
-        return ", ".join(
-            [f"Tensor {name}" for name in self.required] + [f"Tensor? {name}=None" for name in self.optional]
-        )
-
-    def schema_of_options(self) -> str:
-        """Returns the options as text of a PyTorch operator schema."""
-        return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
-
-    def changed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns those of the given options that differ from their defaults."""
-        return {name: value for name, value in options.items() if value != self.options[name].default}
-
-    def defaults(self) -> dict[str, Any]:
-        """Returns the default of each option."""
-        return {name: option.default for name, option in self.options.items()}
-
-
-def _literal(value: Any) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-ATTENTION = Operation(_headgate._rows)
-LINEAR_ATTENTION = Operation(_headgate._linear_rows)
-SHORT_CONVOLUTION = Operation(_headgate._convolution_rows)
-GATED_NORM = Operation(_headgate._norm_rows)
+from ..operations import ATTENTION, Operation
 
 REQUIRED, OPTIONAL, TENSORS = ATTENTION.required, ATTENTION.optional, ATTENTION.tensors
 FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differentiable, ATTENTION.options

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import headgate
 
+from ..operations import ATTENTION
 from . import observers
-from .arguments import ATTENTION, DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
+from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
 from .autograd import register_attention
 from .backends import backend_of
 from .calls import KEYWORDS, autocast, check_tensors, checked_options, refuse_transforms, sort_arguments

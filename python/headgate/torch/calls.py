@@ -11,7 +11,8 @@ from torch.autograd import forward_ad
 
 import headgate
 
-from .arguments import ATTENTION, OPTIONAL, Operation, require_known
+from ..operations import ATTENTION, Operation
+from .arguments import OPTIONAL, require_known
 from .checks import require_one_device, require_tensor
 from .transforms import FORWARD_MODE
 

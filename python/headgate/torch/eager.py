@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .arguments import Operation
+from ..operations import Operation
 
 _PLAIN_TENSORS = frozenset({Tensor, torch.nn.Parameter})
 _PLAIN_OPTIONS = {

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, create_mask
 
-from .arguments import ADDED, ATTENTION, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
+from ..operations import ATTENTION
+from .arguments import ADDED, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
 from .attention import as_returned, gated_attention
 from .calls import autocast, checked_options, refuse_transforms
 from .checks import require_tensor

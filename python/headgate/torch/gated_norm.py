@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from torch import Tensor
 
-from .arguments import GATED_NORM, takes
+from ..operations import GATED_NORM
+from .arguments import takes
 from .backends import backend_of
 from .operation import CustomOperation, Named
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
+from ..operations import LINEAR_ATTENTION
 from . import observers
-from .arguments import LINEAR_ATTENTION, takes
+from .arguments import takes
 from .backends import backend_of
 from .operation import SNAPSHOT_LENGTHS, CustomOperation, Named, lengths_for, sequences_of
 

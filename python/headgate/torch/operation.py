@@ -13,7 +13,7 @@ from torch import Tensor
 
 import headgate
 
-from .arguments import Operation
+from ..operations import Operation
 from .autograd import register_operation
 from .calls import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .eager import EagerOperation, Named, RecordedCall

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from torch import Tensor
 
-from .arguments import SHORT_CONVOLUTION, takes
+from ..operations import SHORT_CONVOLUTION
+from .arguments import takes
 from .backends import backend_of
 from .operation import SNAPSHOT_LENGTHS, CustomOperation, Named, lengths_for, sequences_of
 

@@ -15,7 +15,8 @@ from torch import Tensor
 import headgate
 from headgate import _headgate
 
-from .arguments import ATTENTION, LINEAR_ATTENTION, Operation, takes
+from ..operations import ATTENTION, LINEAR_ATTENTION, Operation
+from .arguments import takes
 from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .checks import require_tensor
 from .errors import call_as, in_words_of

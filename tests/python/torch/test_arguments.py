@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import headgate
+from headgate.operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
 from headgate.torch import (
     GatedAttention,
     GatedDeltaNet,
@@ -20,7 +21,6 @@ from headgate.torch import (
     short_convolution,
     varlen_attn,
 )
-from headgate.torch.arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
 from headgate.torch.flex import flex_attention
 from headgate.torch.layouts import Heads, join_gate, split_blocks, split_gate
 

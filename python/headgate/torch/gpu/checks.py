@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..arguments import Operation
+from ...operations import Operation
 
 INDICES = (torch.int32, torch.int64)
 

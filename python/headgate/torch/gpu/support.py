@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..arguments import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION, Operation
+from ...operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION, Operation
 
 
 class Supported(NamedTuple):

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "headgate/tensor.hpp"
+#include "library/core/tensor_rows.hpp"
+#include "library/core/words.hpp"
+
+// Maps the dimensions of users' arrays to the four dimensions of a view. Knows no Python.
+
+namespace headgate::python {
+
+/// Order of the dimensions of q, k, v, gate and arrays of the same shapes.
+enum class Layout { bhtd, bthd };
+
+/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Below, X is any
+/// number of features, N the number of sequences, M and P any sizes.
+enum class ArrayKind {
+  heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
+  rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
+  rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
+  scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
+  vector,          ///< (N)
+  query_numbers,   ///< (H), with the view (1,1,1,H), or (B,H,T), without a batch (H,T), with the view (B,H,T,1)
+  head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
+  table,           ///< (B,M)
+  pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
+  states,          ///< states of linear attention: (N,H,D,Dv) in every layout, even if q has no batch dimension
+  channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
+  channel_states,  ///< states of a convolution: (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
+  head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
+  any,             ///< up to four dimensions, unchanged; the view has dimensions of size 1 prepended
+};
+
+/// Returns the number of dimensions that an array of `kind` has if it has a batch dimension.
+std::size_t rank_with_batch(ArrayKind kind);
+
+/// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
+const char* letters_of(ArrayKind kind, Layout layout);
+
+/// Returns the kind of Python array of a tensor of `kind`.
+constexpr ArrayKind array_kind(TensorKind kind) {
+  switch (kind) {
+    case TensorKind::heads: return ArrayKind::heads;
+    case TensorKind::rows: return ArrayKind::rows;
+    case TensorKind::rows_or_heads: return ArrayKind::rows_or_heads;
+    case TensorKind::scores: return ArrayKind::scores;
+    case TensorKind::vector: return ArrayKind::vector;
+    case TensorKind::state: return ArrayKind::states;
+    case TensorKind::channels: return ArrayKind::channels;
+    case TensorKind::channel_state: return ArrayKind::channel_states;
+    case TensorKind::query_numbers: return ArrayKind::query_numbers;
+    case TensorKind::head_numbers: return ArrayKind::head_numbers;
+    case TensorKind::head_features: return ArrayKind::head_features;
+    case TensorKind::table: break;
+  }
+  return ArrayKind::table;
+}
+
+/// The memory of an array: address, dtype, shape and strides.
+struct PlainArray {
+  static constexpr std::size_t kMaxRank = 4;
+
+  void* data = nullptr;
+  DType dtype = DType::none;
+  std::size_t rank = 0;
+  Shape shape{}, strides{};  ///< only the first `rank` entries are used; strides in elements
+};
+
+/// Returns a view of `array` whose dimensions stand where `kind` and `layout` say. Throws Error, "FUNCTION: NAME …", if
+/// the array's rank does not match `kind`.
+template <typename View>
+View view_of_array(const char* function, const char* name, const PlainArray& array, ArrayKind kind, Layout layout);
+
+/// Throws Error, "FUNCTION: NAME has shape …", with the dimensions that an array of `kind` must have.
+[[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
+                              ArrayKind kind, Layout layout);
+
+/// Returns whether the layout orders the dimensions of arrays of this kind.
+bool has_layout(ArrayKind kind);
+
+/// Returns whether arrays of this kind lack a head dimension. Their views have one of size 1.
+bool has_no_heads(ArrayKind kind);
+
+/// Converts the shape of a view to the shape of a Python array of `kind`. Omits the batch dimension unless `has_batch`
+/// is true.
+std::vector<std::int64_t> sizes_of(const Shape& shape, ArrayKind kind, Layout layout, bool has_batch);
+
+/// Formats a shape, for example as "(2,8,5)".
+std::string sizes_text(std::span<const std::int64_t> sizes);
+
+}  // namespace headgate::python
+
+template <>
+struct headgate::Words<headgate::python::Layout> {
+  static constexpr std::array<Word<python::Layout>, 2> kAll{
+      {{python::Layout::bhtd, "bhtd"}, {python::Layout::bthd, "bthd"}}};
+};
