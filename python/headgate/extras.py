@@ -9,6 +9,7 @@ DISTRIBUTION = "headgate-attention"
 """Name of this package on PyPI, where the name `headgate` belongs to another project."""
 
 EXTRAS = {
+    "jax": "jax",
     "matplotlib": "plot",
     "pandas": "frames",
     "torch": "torch",

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes the arguments of a call: arrays and options by name, from the tables of the operation."""
+
+import inspect
+import operator
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+import headgate
+from headgate import _headgate
+
+from ..operations import Operation
+from .calls import SEED, Arrays, Call, describe, varying_axes
+
+_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None", "str": "a word"}
+
+
+class Arguments(NamedTuple):
+    """Arrays and options of a call, by name. The options are those that differ from their defaults."""
+
+    arrays: Arrays
+    options: dict[str, Any]
+
+
+def take(what: str, operation: Operation, given: dict[str, Any], keywords: dict[str, Any]) -> Arguments:
+    """Sorts the arguments of the function `what` into arrays and options. Raises TypeError for unknown ones, and
+    ValueError for values that no call can have."""
+    known = [*operation.tensors, *operation.options]
+    for name in keywords:
+        if name not in known:
+            meant = _headgate._meant_instead_of(name, known)
+            raise TypeError(f"{what}() got an unexpected keyword argument '{name}'{meant}")
+    arrays, options = {}, {}
+    for name, value in {**given, **keywords}.items():
+        if name in operation.tensors:
+            if value is None and name in operation.required:
+                raise TypeError(f"{what}: {name} is required but None")
+            if value is not None:
+                arrays[name] = _array(what, name, value)
+        elif name == SEED and _is_array(value):
+            arrays[SEED] = _seed(what, value)
+        else:
+            options[name] = _option(what, name, operation.options[name].type, value)
+    return Arguments(arrays, operation.changed(options))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)
+
+
+def _array(what: str, name: str, value: Any) -> Array:
+    if not isinstance(value, jax.Array | np.ndarray | np.generic):
+        found = f"a {type(value).__name__}"
+        raise TypeError(f"{what}: {name} is {found} but must be an array of JAX or NumPy")
+    return jnp.asarray(value)
+
+
+def _seed(what: str, value: Any) -> Array:
+    seed = jnp.asarray(value)
+    if seed.shape != () or seed.dtype.name not in ("int32", "int64", "uint32"):
+        raise ValueError(
+            f"{what}: {SEED} has shape {seed.shape} and dtype {seed.dtype} but must be one integer of int32, int64 or "
+            "uint32, as of jax.random.bits(key)"
+        )
+    return seed
+
+
+def _option(what: str, name: str, kind: str, value: Any) -> Any:
+    """Converts an option to the type of its row."""
+    if isinstance(value, jax.core.Tracer):
+        raise ValueError(
+            f"{what}: {name} is traced but must be known when JAX traces the call: declare it in static_argnames of jit"
+        )
+    if value is None and name == "threads":
+        return 0  # the row's default, for headgate.default_threads()
+    if value is None and kind == "float?":
+        return None
+    try:
+        if kind == "str":
+            if not isinstance(value, str):
+                raise TypeError
+            return value
+        if kind != "int":
+            if isinstance(value, str | bytes):
+                raise TypeError
+            return float(value)
+        number = operator.index(value)
+        if not -(2**63) <= number < 2**63:
+            raise OverflowError
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+    if name == "threads" and number == 0:
+        raise ValueError(
+            f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for headgate.default_threads()"
+        )
+    return number
+
+
+def checked(call: Call, arrays: Arrays) -> Arrays:
+    """Checks a call as far as shapes, dtypes and options decide. Within shard_map, returns arrays that all vary over
+    the same mesh axes, so that gradients of shared arrays are summed."""
+    describe(call, arrays, check=True)
+    axes = varying_axes(arrays.values())
+    if not axes:
+        return arrays
+    missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
+    return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}
+
+
+TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def takes(operation: Operation) -> Callable[[Function], Function]:
+    """Decorates a function whose last parameter is **arguments. help() then shows the other arguments of the operation
+    in its place."""
+
+    def decorate(function: Function) -> Function:
+        parameters = list(inspect.signature(function).parameters.values())[:-1]
+        named = {parameter.name for parameter in parameters}
+        kind = inspect.Parameter.KEYWORD_ONLY
+        for name in operation.tensors:
+            if name not in named:
+                parameters.append(inspect.Parameter(name, kind, default=None, annotation=Array | None))
+        for name, option in operation.options.items():
+            default = None if name == "threads" else option.default
+            annotation = int | None if name == "threads" else TYPES[option.type]
+            parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
+        signature = inspect.signature(function).replace(parameters=parameters)
+        function.__signature__ = signature  # type: ignore[attr-defined]
+        return function
+
+    return decorate

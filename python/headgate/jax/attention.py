@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gated attention for JAX."""
+
+from typing import Any, Literal
+
+from jax import Array
+
+from headgate import _headgate
+
+from ..operations import ATTENTION
+from .arguments import checked, take, takes
+from .calls import SEED, Call
+from .differentiable import compute
+
+NAME = "gated_attention"
+_HAS_ZERO = dict(_headgate._rows["gate_functions"])
+
+
+def _keeps_output(options: dict[str, Any]) -> bool:
+    """Returns whether the backward pass needs the output before the gate: it cannot be computed from y if the gate is
+    added, or if the gate function can be 0."""
+    defaults = ATTENTION.defaults()
+    gate_fn, gate_op = (options.get(name, defaults[name]) for name in ("gate_fn", "gate_op"))
+    return gate_op == "add" or _HAS_ZERO[gate_fn]
+
+
+@takes(ATTENTION)
+def gated_attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    gate: Array | None = None,
+    *,
+    return_lse: bool = False,
+    return_max_logit: bool | Literal["rows"] = False,
+    **arguments: Any,
+) -> Array | tuple[Array, ...]:
+    """Computes y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
+
+    The arguments are those of headgate.attention, as arrays of JAX or NumPy. `gate`, (B,H,T,1) or (B,H,T,Dv), holds the
+    raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With return_lse, also returns
+    the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result is the largest score of
+    each head, (B,H), or (N,H) of a packed batch; with "rows" that of each row, (B,H,T). It has no gradient.
+
+    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale, k_first, v_first and gate_threshold need
+    calls that are not differentiated. dropout needs a dropout_seed, an integer or an array with one integer. All other
+    options must be known when JAX traces the call.
+
+    CPUs compute the call by libheadgate, other devices by jax.numpy (docs/reference/jax.md). Raises ValueError with a
+    one-line message if shapes, dtypes or options are invalid. Invalid elements, such as a key length beyond the keys,
+    raise jax.errors.JaxRuntimeError when the call runs.
+    """
+    if "gate_logits" in arguments:
+        raise TypeError(f"{NAME}() got an unexpected keyword argument 'gate_logits'; it is called gate")
+    arrays, options = take(NAME, ATTENTION, {"q": q, "k": k, "v": v, "gate": gate}, arguments)
+    if options.get("dropout") and SEED not in arrays and "dropout_seed" not in arguments:
+        raise ValueError(
+            f"{NAME}: dropout needs dropout_seed, such as jax.random.bits(key): JAX keeps no seed of its own"
+        )
+    if return_max_logit not in (False, True, "rows"):
+        raise ValueError(f"{NAME}: return_max_logit is {return_max_logit!r} but must be True, False or 'rows'")
+    outputs = ("y", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit))
+    call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=return_max_logit == "rows")
+    arrays = checked(call, arrays)
+    if options.get("gate_fn") == "none":
+        arrays.pop("gate", None)  # it is not read
+    found = compute(call, arrays, "gate" in arrays and _keeps_output(options))
+    results = [found[name] for name in outputs]
+    if return_max_logit == "rows" and q.ndim == 3:
+        results[-1] = results[-1][0]
+    return tuple(results) if len(results) > 1 else results[0]

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gives the operations their gradients, by jax.custom_vjp and the backward calls of libheadgate."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.custom_derivatives import SymbolicZero
+
+from ..operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
+from .calls import SAVED_LSE, SECOND, Arrays, Call, backward, describe, forward
+
+OPERATIONS = {
+    "gated_attention": ATTENTION,
+    "linear_attention": LINEAR_ATTENTION,
+    "short_convolution": SHORT_CONVOLUTION,
+    "gated_norm": GATED_NORM,
+}
+WITHOUT_GRADIENT = ("max_logit", "snapshots")
+"""Outputs that are not differentiated."""
+
+
+def _refuse_gradients(call: Call, perturbed: set[str], inputs: Arrays) -> None:
+    """Raises ValueError if a gradient is asked for that the operation does not have."""
+    what, operation = call.operation, OPERATIONS[call.operation]
+    for name in operation.tensors:
+        if name in inputs and name in operation.forward_only:
+            raise ValueError(f"{what}: with {name} there are no gradients: call it outside of jax.grad")
+        if name in perturbed and name not in operation.differentiable:
+            raise ValueError(f"{what}: {name} is differentiated but has no gradient: use jax.lax.stop_gradient({name})")
+    if call.option("gate_threshold", 0.0) > 0:
+        raise ValueError(f"{what}: with gate_threshold there are no gradients: call it outside of jax.grad")
+
+
+def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
+    """Returns the outputs of the forward pass that the backward pass reads."""
+    if call.operation != "gated_attention":
+        return ()
+    return ("y", SAVED_LSE, "attn") if keeps_output else ("y", SAVED_LSE)
+
+
+@functools.lru_cache(maxsize=4096)
+def _function(call: Call, keeps_output: bool) -> Any:
+    @jax.custom_vjp
+    def compute(inputs: Arrays) -> Arrays:
+        return forward(call, inputs)
+
+    def compute_and_save(given: dict[str, Any]) -> Any:
+        inputs = {name: x.value for name, x in given.items()}
+        perturbed = {name for name, x in given.items() if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.inexact)}
+        _refuse_gradients(call, perturbed, inputs)
+        saved = _saved_outputs(call, keeps_output)
+        outputs = forward(call._replace(outputs=tuple(dict.fromkeys((*call.outputs, *saved)))), inputs)
+        # The names of the wanted gradients are keys of a dict, since residuals must be arrays.
+        kept = {"inputs": inputs, "saved": {name: outputs[name] for name in saved}, "wanted": dict.fromkeys(perturbed)}
+        return {name: outputs[name] for name in call.outputs}, kept
+
+    def gradients(kept: Any, incoming: dict[str, Any]) -> Any:
+        inputs, saved = kept["inputs"], kept["saved"]
+        found = {
+            "d" + name: dy
+            for name, dy in incoming.items()
+            if name not in WITHOUT_GRADIENT and not isinstance(dy, SymbolicZero)
+        }
+        if "dy" not in found:
+            shape, dtype = describe(call, inputs)["y"]
+            found["dy"] = jnp.zeros(shape, dtype)
+        saved = {"lse" if name == SAVED_LSE else name: x for name, x in saved.items()}
+        wanted = tuple(name for name in OPERATIONS[call.operation].differentiable if name in kept["wanted"])
+        asked = call._replace(outputs=("y",), gradients=wanted, rows_of_max_logit=False)
+        given = backward(asked, found, saved, inputs) if wanted else {}
+        return ({name: given.get(name) for name in inputs},)
+
+    compute.defvjp(compute_and_save, gradients, symbolic_zeros=True)
+    return compute
+
+
+def compute(call: Call, inputs: Arrays, keeps_output: bool = False) -> Arrays:
+    """Computes the outputs of a call, by name, with gradients. `keeps_output` says that the backward pass of attention
+    needs the output before the gate."""
+    try:
+        found = _function(call, keeps_output)(inputs)
+    except TypeError as error:
+        if "forward-mode" not in str(error):
+            raise
+        raise NotImplementedError(SECOND.format(call.operation)) from None
+    return {name: jax.lax.stop_gradient(x) if name in WITHOUT_GRADIENT else x for name, x in found.items()}

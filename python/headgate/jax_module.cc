@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <new>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "headgate/error.hpp"
+#include "library/core/check.hpp"
+#include "library/core/dtype_words.hpp"
+#include "python/headgate/jax_calls.hpp"
+#include "python/headgate/jax_operations.hpp"
+
+// The module _jax: handlers of XLA's FFI, and the check of a call while JAX traces it.
+
+namespace headgate::python::jax {
+namespace {
+
+namespace nb = nanobind;
+
+/// Reads the options of a call from a dict.
+class Dict {
+ public:
+  explicit Dict(const nb::dict& options) : options_(options) {}
+
+  template <typename T>
+  std::optional<T> get(const char* name) const {
+    if (!options_.contains(name)) return std::nullopt;
+    return nb::cast<T>(options_[name]);
+  }
+
+ private:
+  const nb::dict& options_;
+};
+
+/// Provides memory to describe the tensors of a call that is only checked. The inputs have zeros, which are valid
+/// lengths, offsets and slopes, and -1, an empty entry of a list of keys. Outputs have address space that holds
+/// nothing.
+class Stand {
+ public:
+  Stand() = default;
+  Stand(const Stand&) = delete;
+  Stand& operator=(const Stand&) = delete;
+  ~Stand() {
+    for (const Span& span : spans_) munmap(span.data, span.bytes);
+  }
+
+  /// Returns a view of `shape`, all elements of which are the same: 0, or -1 if `is_list` is true.
+  ConstTensorView constant(const ConstTensorView& view, bool is_list) const {
+    return {is_list ? kEmpty.data() : kZeros.data(), view.dtype, view.shape, {0, 0, 0, 0}};
+  }
+
+  /// Returns a view of bounds of packed sequences that are all empty except the last.
+  ConstTensorView bounds(const ConstTensorView& view, std::int64_t total) {
+    const std::int64_t entries = view.shape[3];
+    if (entries < 1) return constant(view, false);
+    ConstTensorView filled{nullptr, view.dtype, view.shape, {0, 0, 0, 1}};
+    if (view.dtype == DType::i64) {
+      wide_.emplace_back(static_cast<std::size_t>(entries), 0).back() = total;
+      filled.data = wide_.back().data();
+    } else {
+      narrow_.emplace_back(static_cast<std::size_t>(entries), 0).back() = static_cast<std::int32_t>(total);
+      filled.data = narrow_.back().data();
+    }
+    return filled;
+  }
+
+  /// Returns a view of `shape` over address space of its own.
+  TensorView space(const Shape& shape, DType dtype) {
+    TensorView view{nullptr, dtype, shape, contiguous_strides(shape)};
+    std::size_t bytes = dtype_bytes(dtype);
+    for (const std::int64_t size : shape) {
+      if (size <= 0) return view;
+      if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) throw std::bad_alloc();
+    }
+    void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) throw std::bad_alloc();
+    spans_.push_back({data, bytes});
+    view.data = data;
+    return view;
+  }
+
+ private:
+  struct Span {
+    void* data;
+    std::size_t bytes;
+  };
+
+  alignas(64) static constexpr std::array<std::int64_t, 8> kZeros{};
+  alignas(64) static constexpr std::array<std::int64_t, 1> kEmpty{-1};
+  std::vector<Span> spans_;
+  std::vector<std::vector<std::int64_t>> wide_;
+  std::vector<std::vector<std::int32_t>> narrow_;
+};
+
+/// Names of dtypes in NumPy and JAX.
+struct DTypeName {
+  const char* name;
+  DType dtype;
+};
+constexpr std::array<DTypeName, 8> kDTypeNames{{{"float32", DType::f32},
+                                                {"float64", DType::f64},
+                                                {"bfloat16", DType::bf16},
+                                                {"float16", DType::f16},
+                                                {"bool", DType::boolean},
+                                                {"int32", DType::i32},
+                                                {"int64", DType::i64},
+                                                {"int8", DType::i8}}};
+
+DType dtype_named(const char* function, const char* name, const std::string& word) {
+  for (const DTypeName& row : kDTypeNames) {
+    if (word == row.name) return row.dtype;
+  }
+  throw Error(formatted("{}: {} has dtype {} but must be one of {}", function, name, word,
+                        comma_separated(kDTypeNames, &DTypeName::name)));
+}
+
+const char* name_of(DType dtype) {
+  for (const DTypeName& row : kDTypeNames) {
+    if (dtype == row.dtype) return row.name;
+  }
+  return "none";
+}
+
+/// Returns the view of an input that a call only describes, by a tuple (shape, dtype).
+ConstTensorView described(const char* function, const char* name, const nb::tuple& given, ArrayKind kind,
+                          Layout layout) {
+  const auto sizes = nb::cast<std::vector<std::int64_t>>(given[0]);
+  PlainArray array;
+  array.dtype = dtype_named(function, name, nb::cast<std::string>(given[1]));
+  array.rank = sizes.size();
+  if (array.rank > PlainArray::kMaxRank) refuse_rank(function, name, sizes, kind, layout);
+  std::copy(sizes.begin(), sizes.end(), array.shape.begin());
+  return view_of_array<ConstTensorView>(function, name, array, kind, layout);
+}
+
+/// Returns the number of rows that the bounds `member` divide: queries, keys or tokens.
+template <class Inputs, typename Member>
+std::int64_t rows_within(const Inputs& inputs, Member member) {
+  if constexpr (std::is_same_v<Inputs, AttentionInputs>) {
+    return member == &Inputs::cu_seqlens_k ? inputs.k.shape[2] : inputs.q.shape[2];
+  } else if constexpr (std::is_same_v<Inputs, LinearAttentionInputs>) {
+    return inputs.q.shape[2];
+  } else {
+    return inputs.x.shape[2];
+  }
+}
+
+/// Returns whether a row holds bounds of packed sequences.
+bool holds_bounds(std::string_view name) { return name.starts_with("cu_seqlens"); }
+
+/// Gives every input that is present memory to be checked with.
+template <const auto& kInputs, class Inputs>
+void fill(Inputs& inputs, Stand& stand) {
+  for (const auto& row : kInputs) {
+    ConstTensorView& view = inputs.*row.member;
+    if (!view.present()) continue;
+    view = holds_bounds(row.name) ? stand.bounds(view, rows_within(inputs, row.member))
+                                  : stand.constant(view, std::string_view(row.name) == "key_indices");
+  }
+}
+
+/// Returns a dict with the shape and dtype of each output in the set `outputs` of a call. With `check`, first checks
+/// the call: shapes, dtypes and options, but no values of elements. Throws Error if they are wrong.
+template <class Operation>
+nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& settings, bool check) {
+  using Inputs = ViewsOf<Operation::kInputs>;
+  const char* const function = Operation::kName;
+  const Dict source(settings);
+  const Layout layout = read_layout<Operation>(source);
+  auto options = read_options<Operation>(source);
+  const bool pages = given.contains("block_table");
+  Inputs inputs;
+  bool has_batch = false;
+  for (const auto& row : Operation::kInputs) {
+    if (!given.contains(row.name)) continue;
+    const ArrayKind kind = kind_of<Inputs>(row, pages);
+    const auto description = nb::cast<nb::tuple>(given[row.name]);
+    inputs.*row.member = described(function, row.name, description, kind, layout);
+    const std::size_t rank = nb::len(nb::object(description[0]));
+    if (&row == &Operation::kInputs.front()) has_batch = rank == rank_with_batch(kind);
+  }
+  Stand stand;
+  ViewsOf<Operation::kOutputs> outputs;
+  nb::dict found;
+  for (std::size_t i = 0; i < Operation::kOutputs.size(); ++i) {
+    if (!is_in(wanted, i)) continue;
+    const auto& row = Operation::kOutputs[i];
+    const Shape shape = shape_of(row, inputs);
+    const DType dtype = dtype_of(row, inputs);
+    if (check) outputs.*row.member = stand.space(shape, dtype);
+    const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, has_batch);
+    found[row.name] = nb::make_tuple(nb::tuple(nb::cast(sizes)), name_of(dtype));
+  }
+  if (!check) return found;
+  fill<Operation::kInputs>(inputs, stand);
+  const std::function<bool()> at_once = [] { return true; };
+  options.context.cancelled = &at_once;
+  if (options.context.threads == 0) options.context.threads = 1;
+  try {
+    Operation::forward(outputs, inputs, options);
+  } catch (const Cancelled&) {
+    return found;
+  } catch (const Error& error) {
+    throw Error(renamed<Operation>(error.what()));
+  }
+  return found;
+}
+
+template <class Operation>
+void bind(nb::module_& module) {
+  const std::string name = Operation::kName;
+  XLA_FFI_DEFINE_HANDLER(handle_forward, forward<Operation>, ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+  XLA_FFI_DEFINE_HANDLER(handle_backward, backward<Operation>,
+                         ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
+  nb::dict handlers = nb::cast<nb::dict>(module.attr("handlers"));
+  handlers[(name + "_forward").c_str()] = nb::capsule(reinterpret_cast<void*>(handle_forward));
+  handlers[(name + "_backward").c_str()] = nb::capsule(reinterpret_cast<void*>(handle_backward));
+  module.def(("describe_" + name).c_str(), describe<Operation>);
+
+  nb::dict rows;
+  const auto names_of = [](const auto& table) {
+    nb::list names;
+    for (const auto& row : table) names.append(row.name);
+    return names;
+  };
+  rows["inputs"] = names_of(Operation::kInputs);
+  rows["outputs"] = names_of(Operation::kOutputs);
+  rows["incoming"] = names_of(Operation::kIncoming);
+  rows["gradients"] = names_of(Operation::kGradients);
+  if constexpr (requires { Operation::kSaved; }) rows["saved"] = names_of(Operation::kSaved);
+  nb::cast<nb::dict>(module.attr("tables"))[name.c_str()] = rows;
+}
+
+}  // namespace
+}  // namespace headgate::python::jax
+
+NB_MODULE(_jax, module) {
+  using namespace headgate::python::jax;
+  module.doc() = "Handlers of XLA's FFI; `headgate.jax` registers them.";
+  module.attr("handlers") = nanobind::dict();
+  module.attr("tables") = nanobind::dict();
+  bind<Attention>(module);
+  bind<LinearAttention>(module);
+  bind<ShortConvolution>(module);
+  bind<GatedNorm>(module);
+}
