@@ -1,2 +1,339 @@
 # SPDX-License-Identifier: Apache-2.0
-SHARED_BY_STRIDE: dict = {}
+"""Computes all examples of a vmap in one call: as sequences of one batch, or as heads or channels where an example has
+weights of its own.
+
+Inputs that all examples share are not copied if they have a batch of 1: the handler broadcasts them by stride 0. Packed
+batches, pages and dropout take a call for each example, since their results depend on the whole batch of a call.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+
+if TYPE_CHECKING:
+    from .calls import Arrays, Call
+
+SHARED_BY_STRIDE = {
+    "gated_attention": ("q", "k", "v", "gate"),
+    "linear_attention": ("q", "k", "v", "decay", "beta"),
+    "short_convolution": ("x",),
+    "gated_norm": ("x", "gate"),
+}
+"""Inputs with a batch, which the sequences of a folded call may share."""
+
+
+class Folded(NamedTuple):
+    """An array of a folded call, and how its gradient becomes the gradients of the examples, (examples, *shape)."""
+
+    array: Array
+    gradients: Callable[[Array], Array]
+
+
+class Example(NamedTuple):
+    """An array of a vmap: with the examples first if it is batched, otherwise shared by all."""
+
+    array: Array
+    batched: bool
+    size: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the array of one example."""
+        return self.array.shape[1:] if self.batched else self.array.shape
+
+    def repeated(self) -> Array:
+        """Returns the array with the examples first."""
+        return self.array if self.batched else jnp.broadcast_to(self.array, (self.size, *self.array.shape))
+
+
+def forward(call: "Call", size: int, batched: dict[str, bool], inputs: "Arrays") -> Any:
+    """Returns the outputs of `size` examples, with the examples first, and that all of them are batched."""
+    from . import calls
+
+    def compute(each: "Arrays") -> "Arrays":
+        return calls.forward(call, each)
+
+    if _needs_calls(call, inputs, batched):
+        outputs = _in_turn(compute, size, (batched,), (inputs,))
+    else:
+        examples = _examples(size, batched, inputs)
+        fold = _FOLDS[call.operation](call, size, examples, frozenset())
+        folded = {name: own.array for name, own in fold.inputs.items()}
+        found = calls.forward(call._replace(folded=True), folded)
+        one = {name: jax.ShapeDtypeStruct(x.shape, x.array.dtype) for name, x in examples.items()}
+        example = calls.describe(call, one)
+        outputs = {name: fold.unfold(name, x, example[name][0]) for name, x in found.items()}
+    return outputs, dict.fromkeys(outputs, True)
+
+
+def backward(call: "Call", size: int, batched: Any, incoming: "Arrays", saved: "Arrays", inputs: "Arrays") -> Any:
+    """Returns the gradients of `size` examples, with the examples first, and that all of them are batched."""
+    from . import calls
+
+    def compute(*each: "Arrays") -> "Arrays":
+        return calls.backward(call, *each)
+
+    if _needs_calls(call, inputs, batched[2]):
+        found = _in_turn(compute, size, batched, (incoming, saved, inputs))
+        return found, dict.fromkeys(found, True)
+    fold = _FOLDS[call.operation](call, size, _examples(size, batched[2], inputs), frozenset(call.gradients))
+    passes = [
+        {name: fold.fold_rows(name, x) for name, x in _examples(size, which, arrays).items()}
+        for which, arrays in zip(batched, (incoming, saved))
+    ]
+    folded = {name: own.array for name, own in fold.inputs.items()}
+    given = calls.backward(call._replace(folded=True), *passes, folded)
+    found = {name: fold.inputs[name].gradients(x) for name, x in given.items()}
+    return found, dict.fromkeys(found, True)
+
+
+def _examples(size: int, batched: dict[str, bool], arrays: "Arrays") -> dict[str, Example]:
+    return {name: Example(x, batched[name], size) for name, x in arrays.items()}
+
+
+def _needs_calls(call: "Call", inputs: "Arrays", batched: dict[str, bool]) -> bool:
+    """Returns whether each example needs a call of its own."""
+    if call.operation == "short_convolution":
+        # Examples with weights of their own, and those of a packed batch, are channels of the same sequences.
+        are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
+        return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
+    return bool(call.option("dropout")) or any(
+        name in inputs for name in ("cu_seqlens_q", "cu_seqlens", "block_table", "dropout_seed")
+    )
+
+
+def _in_turn(compute: Callable[..., Any], size: int, batched: Any, arrays: Any) -> "Arrays":
+    """Computes one example after the other."""
+    own = [{name: x for name, x in some.items() if which[name]} for which, some in zip(batched, arrays)]
+    shared = [{name: x for name, x in some.items() if not which[name]} for which, some in zip(batched, arrays)]
+
+    def example(each: Any) -> "Arrays":
+        return compute(*({**of_all, **some} for of_all, some in zip(shared, each)))
+
+    return lax.map(example, own)
+
+
+# --- folds ---------------------------------------------------------------------------------------------------------
+
+
+class Fold(NamedTuple):
+    """The inputs of a folded call; how an array with rows like those of q or x is folded; and how an output becomes
+    those of the examples, each of `shape`."""
+
+    inputs: dict[str, Folded]
+    fold_rows: Callable[[str, Example], Array]
+    unfold: Callable[[str, Array, tuple[int, ...]], Array]
+
+
+def _as_sequences(x: Example, rank: int, batch: int) -> Array:
+    """Returns the array with the sequences of all examples, `batch` of each, in its first dimension. Arrays of less than
+    `rank` dimensions lack that dimension."""
+    rows = x.repeated()
+    if len(x.shape) < rank:
+        return rows
+    if x.shape[0] == 1:
+        rows = jnp.broadcast_to(rows, (x.size, batch, *x.shape[1:]))
+    return rows.reshape((-1, *x.shape[1:]))
+
+
+def _sequences(x: Example, rank: int, batch: int, may_share: bool) -> Folded:
+    """Folds an array with a batch. Leaves a batch of 1 that all examples share, if `may_share` is true."""
+    has_batch = len(x.shape) == rank
+    shares = may_share and not x.batched and (not has_batch or x.shape[0] == 1)
+    array = x.array.reshape((1, *x.shape[-(rank - 1) :])) if shares else _as_sequences(x, rank, batch)
+    own = (batch, *x.shape[1:]) if has_batch else x.shape
+    return Folded(array, lambda gradient: gradient.reshape((x.size, *own)))
+
+
+def _in_batch(size: int, rank: int, batch: int, inputs: dict[str, Folded]) -> Fold:
+    """Describes a fold whose examples are sequences. `rank` is the rank of q or x with a batch."""
+    ranks = {"dlse": rank - 1, "dstate": rank if rank == 4 else 3}
+    return Fold(
+        inputs,
+        lambda name, x: _as_sequences(x, ranks.get(name, rank), batch),
+        lambda _, array, shape: array.reshape((size, *shape)),
+    )
+
+
+def _shared(x: Example) -> Folded:
+    return Folded(x.array, lambda gradient: gradient)
+
+
+def _scores(x: Example, batch: int, wanted: bool) -> Folded:
+    """Folds an array (B|1,H|1,T|1,S), whose leading dimensions may be left out."""
+    shape = (*(1,) * (4 - len(x.shape)), *x.shape)
+    if not (x.batched or wanted) and shape[0] == 1:
+        return _shared(x)
+    rows = x.repeated().reshape((x.size, *shape))
+    rows = jnp.broadcast_to(rows, (x.size, batch, *shape[1:])).reshape((x.size * batch, *shape[1:]))
+
+    def gradients(gradient: Array) -> Array:
+        each = gradient.reshape((x.size, batch, *shape[1:]))
+        if shape[0] == 1 and batch > 1:
+            each = each.astype(jnp.promote_types(each.dtype, jnp.float32)).sum(1)
+        return each.astype(gradient.dtype).reshape((x.size, *x.shape))
+
+    return Folded(rows, gradients)
+
+
+def _heads(x: Example, batch: int) -> Folded:
+    """Folds the slopes of heads, (H) or (B,H)."""
+    if not x.batched and len(x.shape) == 1:
+        return _shared(x)
+    rows = x.repeated().reshape((x.size, -1, x.shape[-1]))
+    return Folded(jnp.broadcast_to(rows, (x.size, batch, x.shape[-1])).reshape((-1, x.shape[-1])), lambda gradient: gradient)
+
+
+def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
+    """Folds sinks: (H), or (B|1,H,T) or (H,T) for each query. Examples with sinks of their own get one for each query."""
+    by_query = len(x.shape) > 1
+    if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):
+        return _shared(x) if len(x.shape) != 2 else Folded(x.array[None], lambda gradient: gradient)
+    rows = x.repeated().reshape((x.size, -1, heads, queries if by_query else 1))
+    rows = jnp.broadcast_to(rows, (x.size, batch, heads, queries)).reshape((-1, heads, queries))
+
+    def gradients(gradient: Array) -> Array:
+        each = gradient.reshape((x.size, batch, heads, queries))
+        if not by_query:
+            each = each.sum((1, 3))
+        elif len(x.shape) == 3 and x.shape[0] == 1:
+            each = each.sum(1)
+        return each.reshape((x.size, *x.shape))
+
+    return Folded(rows, gradients)
+
+
+def _fold_attention(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+    q = inputs["q"].shape
+    batch = q[0] if len(q) == 4 else 1
+    heads, queries = q[-3:-1] if call.option("layout", "bhtd") == "bhtd" else (q[-2], q[-3])
+    folded = {}
+    for name, x in inputs.items():
+        if name in ("bias", "mask", "key_bias", "key_indices"):
+            folded[name] = _scores(x, batch, name in wanted)
+        elif name == "alibi_slopes":
+            folded[name] = _heads(x, batch)
+        elif name == "sinks":
+            folded[name] = _sinks(x, batch, heads, queries, name in wanted)
+        elif name in ("key_lengths", "query_offsets"):
+            folded[name] = _sequences(x, 1, batch, False)
+        else:
+            folded[name] = _sequences(x, 4, batch, name != "q" and name in SHARED_BY_STRIDE[call.operation])
+    return _in_batch(size, 4, batch, folded)
+
+
+def _fold_linear_attention(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+    q = inputs["q"].shape
+    batch = q[0] if len(q) == 4 else 1
+    folded = {}
+    for name, x in inputs.items():
+        if name == "snapshot_lengths":
+            folded[name] = _lengths(x, batch)
+        else:
+            folded[name] = _sequences(x, 4, batch, name not in ("q", "state"))
+    return _in_batch(size, 4, batch, folded)
+
+
+def _lengths(x: Example, batch: int) -> Folded:
+    """Folds lengths of snapshots, (N|1,M)."""
+    if not x.batched and x.shape[0] == 1:
+        return _shared(x)
+    rows = jnp.broadcast_to(x.repeated(), (x.size, batch, x.shape[1]))
+    return Folded(rows.reshape((-1, x.shape[1])), lambda gradient: gradient)
+
+
+def _fold_short_convolution(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+    own_weights = any(name in wanted or inputs[name].batched for name in ("weight", "bias") if name in inputs)
+    if own_weights or "cu_seqlens" in inputs:
+        return _fold_into_channels(size, inputs)
+    x = inputs["x"].shape
+    batch = x[0] if len(x) == 3 else 1
+    folded = {}
+    for name, array in inputs.items():
+        if name in ("weight", "bias"):
+            folded[name] = _shared(array)
+        elif name == "snapshot_lengths":
+            folded[name] = _lengths(array, batch)
+        else:
+            folded[name] = _sequences(array, 3, batch, False)
+    return _in_batch(size, 3, batch, folded)
+
+
+def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
+    """Makes the channels of example e the channels e*C to e*C + C - 1."""
+
+    def at_end(x: Example) -> Array:
+        rows = jnp.moveaxis(x.repeated(), 0, -2)
+        return rows.reshape((*rows.shape[:-2], -1))
+
+    def to_front(array: Array, shape: tuple[int, ...]) -> Array:
+        rows = array.reshape((*array.shape[:-1], size, -1))
+        return jnp.moveaxis(rows, -2, 0).reshape((size, *shape))
+
+    def folded(name: str, x: Example) -> Folded:
+        if name in ("cu_seqlens", "snapshot_lengths"):
+            return _shared(x)
+        if name in ("weight", "bias"):
+            return Folded(x.repeated().reshape((-1, *x.shape[1:])), lambda gradient: gradient.reshape((size, *x.shape)))
+        return Folded(at_end(x), lambda gradient: to_front(gradient, x.shape))
+
+    own = {name: folded(name, x) for name, x in inputs.items()}
+    return Fold(own, lambda _, x: at_end(x), lambda _, array, shape: to_front(array, shape))
+
+
+def _fold_gated_norm(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+    weight = inputs.get("weight")
+    if weight is not None and (weight.batched or "weight" in wanted):
+        return _fold_into_heads(call, size, inputs)
+    x = inputs["x"].shape
+    batch = x[0] if len(x) == 4 else 1
+    folded = {
+        name: _shared(array) if name == "weight" else _sequences(array, 4, batch, name == "gate")
+        for name, array in inputs.items()
+    }
+    return _in_batch(size, 4, batch, folded)
+
+
+def _fold_into_heads(call: "Call", size: int, inputs: dict[str, Example]) -> Fold:
+    """Makes the heads of example e the heads e*H to e*H + H - 1."""
+    axis = -3 if call.option("layout", "bhtd") == "bhtd" else -2
+    heads = inputs["x"].shape[axis]
+
+    def fold_rows(_: str, x: Example) -> Array:
+        rows = jnp.moveaxis(x.repeated(), 0, axis - 1)
+        return rows.reshape((*rows.shape[: axis - 1], size * heads, *rows.shape[axis + 1 :]))
+
+    def unfold(array: Array) -> Array:
+        rows = array.reshape((*array.shape[:axis], size, heads, *array.shape[axis + 1 :]))
+        return jnp.moveaxis(rows, axis - 1, 0)
+
+    def folded(name: str, x: Example) -> Folded:
+        if name != "weight":
+            return Folded(fold_rows(name, x), unfold)
+        by_head = len(x.shape) == 2
+        rows = x.repeated().reshape((size, heads if by_head else 1, -1))
+        rows = jnp.broadcast_to(rows, (size, heads, rows.shape[-1])).reshape((size * heads, -1))
+
+        def gradients(gradient: Array) -> Array:
+            each = gradient.reshape((size, heads, -1))
+            return each if by_head else _sum_in_f32(each)
+
+        return Folded(rows, gradients)
+
+    return Fold({name: folded(name, x) for name, x in inputs.items()}, fold_rows, lambda _, array, __: unfold(array))
+
+
+def _sum_in_f32(each: Array) -> Array:
+    """Returns the sums over dimension 1, computed in f32 or better."""
+    return each.astype(jnp.promote_types(each.dtype, jnp.float32)).sum(1).astype(each.dtype)
+
+
+_FOLDS = {
+    "gated_attention": _fold_attention,
+    "linear_attention": _fold_linear_attention,
+    "short_convolution": _fold_short_convolution,
+    "gated_norm": _fold_gated_norm,
+}
