@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cfenv>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -265,9 +266,26 @@ std::string renamed(std::string_view message) {
   return formatted("{}{}", Operation::kName, colon == std::string_view::npos ? message : message.substr(colon));
 }
 
+/// Gives the calling thread the default floating-point environment. XLA's threads flush subnormal numbers to zero, and
+/// results would depend on which threads compute them.
+class DefaultEnvironment {
+ public:
+  DefaultEnvironment() {
+    std::fegetenv(&before_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultEnvironment() { std::fesetenv(&before_); }
+  DefaultEnvironment(const DefaultEnvironment&) = delete;
+  DefaultEnvironment& operator=(const DefaultEnvironment&) = delete;
+
+ private:
+  std::fenv_t before_{};
+};
+
 /// Runs call() and converts what it throws to an error of XLA.
 template <class Operation, class Call>
 ffi::Error guarded(const Call& call) {
+  const DefaultEnvironment environment;
   try {
     call();
     return ffi::Error::Success();

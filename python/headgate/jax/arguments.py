@@ -9,13 +9,13 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
 import headgate
 from headgate import _headgate
 
 from ..operations import Operation
-from .calls import SEED, Arrays, Call, describe, varying_axes
+from .calls import SEED, Arrays, Call, describe, varying_like
 
 _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None", "str": "a word"}
 
@@ -105,11 +105,7 @@ def checked(call: Call, arrays: Arrays) -> Arrays:
     """Checks a call as far as shapes, dtypes and options decide. Within shard_map, returns arrays that all vary over
     the same mesh axes, so that gradients of shared arrays are summed."""
     describe(call, arrays, check=True)
-    axes = varying_axes(arrays.values())
-    if not axes:
-        return arrays
-    missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
-    return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}
+    return varying_like(arrays, arrays)
 
 
 TYPES = {"str": str, "int": int, "float": float, "float?": float | None}

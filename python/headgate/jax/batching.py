@@ -9,8 +9,9 @@ batches, pages and dropout take a call for each example, since their results dep
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+
+import jax
 from jax import Array, lax
 
 if TYPE_CHECKING:
@@ -49,17 +50,17 @@ class Example(NamedTuple):
         return self.array if self.batched else jnp.broadcast_to(self.array, (self.size, *self.array.shape))
 
 
-def forward(call: "Call", size: int, batched: dict[str, bool], inputs: "Arrays") -> Any:
+def forward(call: "Call", size: int, batched: Any, inputs: "Arrays") -> Any:
     """Returns the outputs of `size` examples, with the examples first, and that all of them are batched."""
     from . import calls
 
     def compute(each: "Arrays") -> "Arrays":
         return calls.forward(call, each)
 
-    if _needs_calls(call, inputs, batched):
-        outputs = _in_turn(compute, size, (batched,), (inputs,))
+    if _needs_calls(call, inputs, batched[0]):
+        outputs = _in_turn(compute, batched, (inputs,))
     else:
-        examples = _examples(size, batched, inputs)
+        examples = _examples(size, batched[0], inputs)
         fold = _FOLDS[call.operation](call, size, examples, frozenset())
         folded = {name: own.array for name, own in fold.inputs.items()}
         found = calls.forward(call._replace(folded=True), folded)
@@ -77,7 +78,7 @@ def backward(call: "Call", size: int, batched: Any, incoming: "Arrays", saved: "
         return calls.backward(call, *each)
 
     if _needs_calls(call, inputs, batched[2]):
-        found = _in_turn(compute, size, batched, (incoming, saved, inputs))
+        found = _in_turn(compute, batched, (incoming, saved, inputs))
         return found, dict.fromkeys(found, True)
     fold = _FOLDS[call.operation](call, size, _examples(size, batched[2], inputs), frozenset(call.gradients))
     passes = [
@@ -105,7 +106,7 @@ def _needs_calls(call: "Call", inputs: "Arrays", batched: dict[str, bool]) -> bo
     )
 
 
-def _in_turn(compute: Callable[..., Any], size: int, batched: Any, arrays: Any) -> "Arrays":
+def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> "Arrays":
     """Computes one example after the other."""
     own = [{name: x for name, x in some.items() if which[name]} for which, some in zip(batched, arrays)]
     shared = [{name: x for name, x in some.items() if not which[name]} for which, some in zip(batched, arrays)]
@@ -184,7 +185,9 @@ def _heads(x: Example, batch: int) -> Folded:
     if not x.batched and len(x.shape) == 1:
         return _shared(x)
     rows = x.repeated().reshape((x.size, -1, x.shape[-1]))
-    return Folded(jnp.broadcast_to(rows, (x.size, batch, x.shape[-1])).reshape((-1, x.shape[-1])), lambda gradient: gradient)
+    return Folded(
+        jnp.broadcast_to(rows, (x.size, batch, x.shape[-1])).reshape((-1, x.shape[-1])), lambda gradient: gradient
+    )
 
 
 def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:

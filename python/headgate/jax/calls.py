@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls libheadgate by XLA's foreign function interface, and makes the calls functions that JAX can transform.
 
-Each pass of an operation is a function of a dict of arrays. On CPUs it is one FFI call, on other platforms code of
+Each pass of an operation is a primitive. For CPUs it is lowered to one FFI call, for other platforms to code of
 jax.numpy (fallback.py). Under vmap it stays one call (batching.py). Derivatives of a pass are refused by name:
 differentiable.py gives the operations their gradients.
 """
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
 from jax.custom_batching import custom_vmap
-from jax.sharding import ManualAxisType
+from jax.extend.core import Primitive
+from jax.interpreters import ad, mlir
+from jax.sharding import ManualAxisType, NamedSharding, PartitionSpec
+
+import jax
+from jax import Array, lax
 
 from ..openmp import load_with_short_spins
 from . import batching, fallback
@@ -33,6 +37,7 @@ for _name, _handler in _jax.handlers.items():
     jax.ffi.register_ffi_target(f"headgate_{_name}", _handler, platform="cpu")
 
 Arrays = dict[str, Array]
+Results = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 SEED = "dropout_seed"
 """Name of the seed among the arrays of a call, if it is an array."""
@@ -63,7 +68,7 @@ class Call(NamedTuple):
         return _jax.tables[self.operation][name]
 
 
-def describe(call: Call, inputs: Arrays, check: bool = False) -> dict[str, tuple[tuple[int, ...], np.dtype]]:
+def describe(call: Call, inputs: Arrays, check: bool = False) -> Results:
     """Returns the shapes and dtypes of the outputs of a call. With `check`, raises ValueError if the call's shapes,
     dtypes or options are wrong."""
     given = {name: (x.shape, x.dtype.name) for name, x in inputs.items() if name != SEED}
@@ -96,15 +101,17 @@ def _set_of(names: Any, table: list[str]) -> int:
     return sum(1 << i for i, name in enumerate(table) if name in names)
 
 
-def _struct(shape: tuple[int, ...], dtype: Any, operands: list[Array]) -> jax.ShapeDtypeStruct:
-    """Describes a result, which varies over the mesh axes of shard_map that an operand varies over."""
-    axes = ManualAxisType(varying=varying_axes(operands))
-    return jax.ShapeDtypeStruct(shape, dtype, manual_axis_type=axes)
-
-
 def varying_axes(arrays: Any) -> frozenset[str]:
     """Returns the mesh axes of shard_map that an array of `arrays` varies over."""
-    return frozenset().union(*(jax.typeof(x).manual_axis_type.varying for x in arrays))
+    types = (x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in arrays)
+    return frozenset().union(*(own.manual_axis_type.varying for own in types))
+
+
+def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
+    """Returns the arrays, which then vary over all mesh axes of shard_map that an input varies over."""
+    axes = varying_axes(inputs.values())
+    missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
+    return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}
 
 
 def _attributes(call: Call, inputs: Arrays) -> dict[str, Any]:
@@ -129,47 +136,22 @@ def _operands(call: Call, inputs: Arrays) -> list[Array]:
     return [*ordered, inputs[SEED]] if SEED in inputs else ordered
 
 
-def forward_results(call: Call, inputs: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
-    """Describes the outputs of a call, in the order of the handler's results: those of the table, with SAVED_LSE in the
-    place of lse, and lse last if both are asked for."""
+def forward_results(call: Call, inputs: Arrays) -> Results:
+    """Returns the shapes and dtypes of the outputs of a call, in the order of the handler's results: those of the table,
+    with SAVED_LSE in the place of lse, and lse last if both are asked for."""
     shapes = describe(call, inputs)
     names = [SAVED_LSE if name == "lse" and SAVED_LSE in shapes else name for name in call.table("outputs")]
     names = [name for name in names if name in shapes]
     if "lse" in shapes and "lse" not in names:
         names.append("lse")
-    return {name: _struct(*shapes[name], list(inputs.values())) for name in names}
+    return {name: shapes[name] for name in names}
 
 
-def backward_results(call: Call, inputs: Arrays) -> dict[str, jax.ShapeDtypeStruct]:
-    """Describes the gradients of a call, by the names of their inputs and in the order of the handler's results."""
+def backward_results(call: Call, inputs: Arrays) -> Results:
+    """Returns the shapes and dtypes of the gradients of a call, by the names of their inputs and in the order of the
+    handler's results."""
     names = [name[1:] for name in call.table("gradients") if name[1:] in call.gradients]
-    return {name: _struct(*_gradient_of(call, inputs, name), list(inputs.values())) for name in names}
-
-
-def _forward_on_cpu(call: Call, inputs: Arrays) -> Arrays:
-    found = forward_results(call, inputs)
-    wanted = {"lse" if name == SAVED_LSE else name for name in found}
-    results = jax.ffi.ffi_call(f"headgate_{call.operation}_forward", tuple(found.values()))(
-        *_operands(call, inputs),
-        outputs=np.int64(_set_of(wanted, call.table("outputs"))),
-        **_attributes(call, inputs),
-    )
-    return dict(zip(found, results))
-
-
-def _backward_on_cpu(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-    tables = _jax.tables[call.operation]
-    operands = [incoming[name] for name in tables["incoming"] if name in incoming]
-    operands += [saved[name] for name in tables.get("saved", ()) if name in saved]
-    found = backward_results(call, inputs)
-    sets = {"incoming": incoming, "saved": saved, "gradients": ["d" + name for name in found]}
-    results = jax.ffi.ffi_call(f"headgate_{call.operation}_backward", tuple(found.values()))(
-        *operands,
-        *_operands(call, inputs),
-        **{name: np.int64(_set_of(names, tables.get(name, ()))) for name, names in sets.items()},
-        **_attributes(call, inputs),
-    )
-    return dict(zip(found, results))
+    return {name: _gradient_of(call, inputs, name) for name in names}
 
 
 def _gradient_of(call: Call, inputs: Arrays, name: str) -> tuple[tuple[int, ...], Any]:
@@ -181,64 +163,96 @@ def _gradient_of(call: Call, inputs: Arrays, name: str) -> tuple[tuple[int, ...]
     return x.shape, x.dtype
 
 
-def _refuse(call: Call) -> NoReturn:
+_pass = Primitive("headgate")
+"""A forward or a backward pass. Parameters are the call and the tree of its arrays: (inputs,) or (incoming, saved,
+inputs)."""
+_pass.multiple_results = True
+
+
+def _results_of(call: Call, tree: Any, arrays: Any) -> Results:
+    groups = tree.unflatten(arrays)
+    return forward_results(call, *groups) if len(groups) == 1 else backward_results(call, groups[-1])
+
+
+@_pass.def_abstract_eval
+def _(*arrays: Any, call: Call, tree: Any) -> list[Any]:
+    mesh, axes = arrays[0].sharding.mesh, ManualAxisType(varying=varying_axes(arrays))
+    types = []
+    for shape, dtype in _results_of(call, tree, arrays).values():
+        sharding = NamedSharding(mesh, PartitionSpec(*[None] * len(shape)))
+        types.append(jax.core.ShapedArray(shape, dtype, sharding=sharding, manual_axis_type=axes))
+    return types
+
+
+def _lower_on_cpu(context: Any, *operands: Any, call: Call, tree: Any) -> Any:
+    groups = tree.unflatten(range(len(operands)))
+    types = tree.unflatten(context.avals_in)
+    attributes = _attributes(call, types[-1])
+    if len(groups) == 1:
+        wanted = {"lse" if name == SAVED_LSE else name for name in forward_results(call, *types)}
+        attributes["outputs"] = np.int64(_set_of(wanted, call.table("outputs")))
+        order, direction = _operands(call, *groups), "forward"
+    else:
+        tables = _jax.tables[call.operation]
+        incoming, saved, inputs = groups
+        sets = {"incoming": incoming, "saved": saved, "gradients": ["d" + name for name in call.gradients]}
+        attributes |= {name: np.int64(_set_of(names, tables.get(name, ()))) for name, names in sets.items()}
+        order = [incoming[name] for name in tables["incoming"] if name in incoming]
+        order += [saved[name] for name in tables.get("saved", ()) if name in saved]
+        order, direction = order + _operands(call, inputs), "backward"
+    ordered = context.replace(avals_in=[context.avals_in[i] for i in order])
+    lower = jax.ffi.ffi_lowering(f"headgate_{call.operation}_{direction}")
+    return lower(ordered, *(operands[i] for i in order), **attributes)
+
+
+def _elsewhere(*arrays: Array, call: Call, tree: Any) -> list[Array]:
+    groups = tree.unflatten(arrays)
+    found = fallback.forward(call, *groups) if len(groups) == 1 else fallback.backward(call, *groups)
+    return [found[name] for name in _results_of(call, tree, arrays)]
+
+
+def _lower_elsewhere(context: Any, *operands: Any, **parameters: Any) -> Any:
+    # Without the mesh axes of shard_map, which concern the types of a traced program and not its code.
+    types = {
+        name: [jax.core.ShapedArray(x.shape, x.dtype) for x in getattr(context, name)]
+        for name in ("avals_in", "avals_out")
+    }
+    return mlir.lower_fun(_elsewhere)(context.replace(**types), *operands, **parameters)
+
+
+def _refuse(*_: Any, call: Call, tree: Any) -> NoReturn:
     raise NotImplementedError(SECOND.format(call.operation))
 
 
-@functools.lru_cache(maxsize=4096)
-def _forward_function(call: Call) -> Any:
-    @jax.custom_jvp
-    def on_platform(inputs: Arrays) -> Arrays:
-        return lax.platform_dependent(
-            inputs,
-            cpu=functools.partial(_forward_on_cpu, call),
-            default=functools.partial(fallback.forward, call),
-        )
+mlir.register_lowering(_pass, _lower_elsewhere)
+mlir.register_lowering(_pass, _lower_on_cpu, platform="cpu")
+ad.primitive_jvps[_pass] = _refuse
 
-    on_platform.defjvp(lambda *_: _refuse(call))
 
-    @custom_vmap
-    def compute(inputs: Arrays) -> Arrays:
-        return on_platform(inputs)
-
-    @compute.def_vmap
-    def _(size: int, batched: Any, inputs: Arrays) -> Any:
-        return batching.forward(call, size, batched[0], inputs)
-
-    return jax.jit(compute)
+def _bind(call: Call, *groups: Arrays) -> Arrays:
+    arrays, tree = jax.tree.flatten(groups)
+    names = _results_of(call, tree, [jax.typeof(x) for x in arrays])
+    return dict(zip(names, _pass.bind(*arrays, call=call, tree=tree)))
 
 
 @functools.lru_cache(maxsize=4096)
-def _backward_function(call: Call) -> Any:
-    @jax.custom_jvp
-    def on_platform(incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-        return lax.platform_dependent(
-            incoming,
-            saved,
-            inputs,
-            cpu=functools.partial(_backward_on_cpu, call),
-            default=functools.partial(fallback.backward, call),
-        )
-
-    on_platform.defjvp(lambda *_: _refuse(call))
+def _function(call: Call, rule: Callable[..., Any]) -> Any:
+    """Returns the pass as a function of dicts of arrays, which vmap transforms by `rule`."""
 
     @custom_vmap
-    def compute(incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-        return on_platform(incoming, saved, inputs)
+    def compute(*groups: Arrays) -> Arrays:
+        return _bind(call, *groups)
 
-    @compute.def_vmap
-    def _(size: int, batched: Any, *arrays: Arrays) -> Any:
-        return batching.backward(call, size, batched, *arrays)
-
+    compute.def_vmap(functools.partial(rule, call))
     return jax.jit(compute)
 
 
 def forward(call: Call, inputs: Arrays) -> Arrays:
     """Computes the outputs of a call, by name."""
-    return _forward_function(call)(inputs)
+    return _function(call, batching.forward)(inputs)
 
 
 def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
     """Computes gradients, by the names of their inputs, from those of the outputs, dy and dlse or dstate, and from
     what the forward pass has saved."""
-    return _backward_function(call)(incoming, saved, inputs)
+    return _function(call, batching.backward)(incoming, saved, inputs)

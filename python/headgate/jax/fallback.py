@@ -1,43 +1,62 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the operations on platforms other than CPUs."""
+"""Computes the operations on platforms other than CPUs, by jax.numpy. What it lacks is refused when JAX compiles the
+call for such a platform."""
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
+
+import jax.numpy as jnp
 
 import jax
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
+
+from . import fallback_attention, fallback_recurrent
+from .batching import SHARED_BY_STRIDE
 
 if TYPE_CHECKING:
     from .calls import Arrays, Call
 
-_cpu_only = Primitive("headgate_cpu_only")
-_cpu_only.multiple_results = True
+_COMPUTE = {
+    "gated_attention": fallback_attention.compute,
+    "linear_attention": fallback_recurrent.linear_attention,
+    "short_convolution": fallback_recurrent.short_convolution,
+    "gated_norm": fallback_recurrent.gated_norm,
+}
 
 
-@_cpu_only.def_abstract_eval
-def _(*_: Any, message: str, results: tuple[Any, ...]) -> list[Any]:
-    return [jax.core.ShapedArray(x.shape, x.dtype, manual_axis_type=x.manual_axis_type) for x in results]
-
-
-def _refuse(*_: Any, message: str, results: tuple[Any, ...]) -> NoReturn:
-    raise NotImplementedError(message)
-
-
-_cpu_only.def_impl(_refuse)
-mlir.register_lowering(_cpu_only, _refuse)
+def _require_computable(call: "Call", inputs: "Arrays") -> None:
+    """Raises NotImplementedError if the code below cannot compute the call."""
+    reason = fallback_attention.refusal(call, inputs) if call.operation == "gated_attention" else None
+    if reason is not None:
+        raise NotImplementedError(f"{call.operation}: {reason} is computed on CPUs only")
 
 
 def forward(call: "Call", inputs: "Arrays") -> "Arrays":
-    from .calls import forward_results
+    """Computes the outputs of a call, by name. The saved log-sum-exp is empty of meaning: backward() computes the
+    weights again."""
+    from . import calls
 
-    found = forward_results(call, inputs)
-    message = f"{call.operation}: runs on CPUs only"
-    return dict(zip(found, _cpu_only.bind(*inputs.values(), message=message, results=tuple(found.values()))))
+    _require_computable(call, inputs)
+    results = calls.forward_results(call, inputs)
+    found = _COMPUTE[call.operation](call, inputs)
+    found[calls.SAVED_LSE] = jnp.zeros((), jnp.uint32)
+    return {name: jnp.broadcast_to(found[name], shape).astype(dtype) for name, (shape, dtype) in results.items()}
 
 
 def backward(call: "Call", incoming: "Arrays", saved: "Arrays", inputs: "Arrays") -> "Arrays":
-    from .calls import backward_results
+    """Computes gradients, by the names of their inputs."""
+    from . import calls
 
-    found = backward_results(call, inputs)
-    message = f"{call.operation}: runs on CPUs only"
-    return dict(zip(found, _cpu_only.bind(*inputs.values(), message=message, results=tuple(found.values()))))
+    _require_computable(call, inputs)
+    results = calls.backward_results(call, inputs)
+    wanted = {name: inputs[name] for name in results}
+    if call.folded:  # a gradient for each sequence
+        sequences = inputs[call.table("inputs")[0]].shape[0]
+        for name in wanted.keys() & set(SHARED_BY_STRIDE[call.operation]):
+            wanted[name] = jnp.broadcast_to(wanted[name], (sequences, *wanted[name].shape[1:]))
+
+    def outputs(some: "Arrays") -> "Arrays":
+        found = _COMPUTE[call.operation](call, {**inputs, **some})
+        return {"d" + name: found[name].astype(incoming["d" + name].dtype) for name in found if "d" + name in incoming}
+
+    _, pull_back = jax.vjp(outputs, wanted)
+    (gradients,) = pull_back(incoming)
+    return {name: gradients[name] for name in results}
