@@ -228,8 +228,8 @@ def test_shard_map_of_the_other_operations():
 def test_donated_arrays_give_the_same_result():
     q, k, v, gate = attention_arrays(B)
     expected = gated_attention(q, k, v, gate)
-    donated = jax.jit(gated_attention, donate_argnums=(0, 1, 2, 3))
-    found = donated(*(x.copy() for x in (q, k, v, gate)))
+    donated = jax.jit(gated_attention, donate_argnums=0)
+    found = donated(q.copy(), k, v, gate)
     assert_same(found, expected)
 
 

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One line that names the function and the argument: when JAX traces the call where shapes, dtypes and options decide,
+otherwise when it runs."""
+
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import headgate
+import jax
+from cases import CASES
+from headgate.jax import gated_attention, gated_norm, linear_attention, short_convolution
+from headgate.jax.differentiable import OPERATIONS
+
+Q, K, GATE = jnp.ones((2, 4, 5, 8)), jnp.ones((2, 2, 7, 8)), jnp.ones((2, 4, 5, 1))
+
+TRACED = {
+    "batch": (lambda: gated_attention(Q, K[:1], K), "k has shape (1,2,7,8) but q has shape (2,4,5,8): B is 1 and 2"),
+    "rank": (lambda: gated_attention(Q[0, 0], K, K), "q has shape (5,8) but must be (B,H,T,D) or (H,T,D)"),
+    "many dimensions": (
+        lambda: gated_attention(Q[None], K, K),
+        "q has shape (1,2,4,5,8) but must be (B,H,T,D) or (H,T,D)",
+    ),
+    "layout": (lambda: gated_attention(Q, K, K, layout="thd"), "layout: 'thd' is none of bhtd, bthd"),
+    "dtype": (
+        lambda: gated_attention(Q, K, K, mask=jnp.ones((5, 7), jnp.uint8)),
+        "mask has dtype uint8 but must be one of float32, float64, bfloat16, float16, bool, int32, int64, int8",
+    ),
+    "dtypes": (lambda: gated_attention(Q, K.astype(jnp.float32), K), "k has dtype f32 but q has dtype f64"),
+    "word": (
+        lambda: gated_attention(Q, K, K, GATE, gate_fn="tanh"),
+        "gate_fn: 'tanh' is none of sigmoid, sigmoid2, ns_sigmoid, silu, softplus, identity, none",
+    ),
+    "softcap": (lambda: gated_attention(Q, K, K, softcap=-1), "softcap is -1 but must be 0 for none, or positive"),
+    "no number": (lambda: gated_attention(Q, K, K, softcap="1"), "softcap is '1' but must be a number"),
+    "no integer": (lambda: gated_attention(Q, K, K, window_left=1.5), "window_left is 1.5 but must be a whole number"),
+    "huge integer": (
+        lambda: gated_attention(Q, K, K, window_left=2**63),
+        "window_left is 9223372036854775808 but must",
+    ),
+    "threads": (lambda: gated_attention(Q, K, K, threads=0), "threads is 0 but must be 1 to"),
+    "target": (lambda: gated_attention(Q, K, K, target="x"), "target: find_target names vector target 'x'"),
+    "bounds": (
+        lambda: gated_attention(Q[:1], K[:1], K[:1], cu_seqlens_q=jnp.array([0, 5])),
+        "cu_seqlens_q is given but",
+    ),
+    "seed": (lambda: gated_attention(Q, K, K, dropout=0.1), "dropout needs dropout_seed, such as jax.random.bits(key)"),
+    "seeds": (
+        lambda: gated_attention(Q, K, K, dropout=0.1, dropout_seed=jnp.ones(2)),
+        "dropout_seed has shape (2,) and dtype float64 but must be one integer",
+    ),
+    "max_logit": (lambda: gated_attention(Q, K, K, return_max_logit="all"), "return_max_logit is 'all' but must be"),
+    "linear": (lambda: linear_attention(Q, Q, K), "q has shape (2,4,5,8) but v has shape (2,2,7,8): T is 5 and 7"),
+    "rule": (lambda: linear_attention(Q, Q, Q, GATE, rule="delta"), "decay is given but the rule delta has none"),
+    "taps": (
+        lambda: short_convolution(Q[0], jnp.ones((8, 9))),
+        "weight has shape (1,1,8,9): K is 9 but must be 2 to 8",
+    ),
+    "eps": (lambda: gated_norm(Q, eps=-1.0), "eps is -1 but must be"),
+}
+
+
+@pytest.mark.parametrize("name", TRACED)
+def test_wrong_arguments_are_refused_when_the_call_is_traced(name):
+    call, message = TRACED[name]
+    with pytest.raises(ValueError) as caught:
+        jax.eval_shape(call)
+    function, _, rest = str(caught.value).partition(": ")
+    assert function in CASES
+    assert rest.startswith(message) and "\n" not in rest
+
+
+TYPES = {
+    "tensor": (
+        lambda: gated_attention(torch.ones(2, 4, 5, 8), K, K),
+        "q is a Tensor but must be an array of JAX or NumPy",
+    ),
+    "none": (lambda: gated_attention(Q, None, K), "k is required but None"),
+    "lengths": (
+        lambda: linear_attention(Q, Q, Q, snapshot_lengths=[1.5]),
+        "snapshot_lengths is a list with a float but must be an array or a list of integers",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_wrong_types_are_refused(name):
+    call, message = TYPES[name]
+    with pytest.raises(TypeError) as caught:
+        call()
+    assert str(caught.value).endswith(message)
+
+
+def test_unknown_arguments_are_refused_with_a_suggestion():
+    with pytest.raises(
+        TypeError,
+        match=r"^gated_attention\(\) got an unexpected keyword argument 'causalty'; did you mean causality\?$",
+    ):
+        gated_attention(Q, K, K, causalty="causal")
+    with pytest.raises(TypeError, match="it is called gate$"):
+        gated_attention(Q, K, K, gate_logits=GATE)
+
+
+def test_options_that_jax_traces_are_refused():
+    with pytest.raises(
+        ValueError, match="^gated_attention: scale is traced but must be known .* static_argnames of jit"
+    ):
+        jax.jit(lambda scale: gated_attention(Q, K, K, scale=scale))(1.0)
+
+
+def test_wrong_elements_are_refused_when_the_call_runs():
+    attend = jax.jit(lambda lengths: gated_attention(Q, K, K, key_lengths=lengths))
+    assert attend(jnp.array([7, 0])).shape == Q.shape
+    with pytest.raises(
+        (ValueError, jax.errors.JaxRuntimeError), match=r"gated_attention: key_lengths\[1\] is 8 but must be 0 to S = 7"
+    ):
+        attend(jnp.array([7, 8])).block_until_ready()
+
+
+@pytest.mark.parametrize("operation", CASES)
+def test_derivatives_that_are_lacking_are_refused_by_name(operation):
+    case = CASES[operation][1]
+    first = OPERATIONS[operation].required[0]
+    others = {name: jnp.asarray(x) for name, x in case.arrays.items() if name != first}
+    function = getattr(headgate.jax, operation)
+
+    def loss(x):
+        return (function(**{first: x}, **others, **case.options) ** 2).sum()
+
+    x = jnp.asarray(case.arrays[first])
+    message = (
+        f"^{operation}: gradients of gradients and forward-mode derivatives, as of jvp, jacfwd and hessian, are not"
+    )
+    for transform in (
+        lambda: jax.jvp(loss, (x,), (x,)),
+        lambda: jax.grad(lambda x: jax.grad(loss)(x).sum())(x),
+        lambda: jax.hessian(loss)(x),
+        lambda: jax.jit(jax.jacfwd(jax.grad(loss)))(x),
+    ):
+        with pytest.raises(NotImplementedError, match=message):
+            transform()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("alibi_slopes", jnp.ones(4)), ("key_bias", jnp.ones((1, 1, 1, 7)))], ids=["slopes", "key_bias"]
+)
+def test_gradients_that_an_input_lacks_are_refused(name, value):
+    def loss(q, other):
+        return gated_attention(q, K, K, **{name: other}).sum()
+
+    message = f"^gated_attention: {name} is differentiated but has no gradient: use jax.lax.stop_gradient"
+    with pytest.raises(ValueError, match=message):
+        jax.grad(loss, (0, 1))(Q, value)
+    assert jax.grad(lambda q, other: loss(q, jax.lax.stop_gradient(other)), (0, 1))(Q, value)[1].any() == False  # noqa: E712
+    assert jax.jit(jax.grad(loss))(Q, value).shape == Q.shape
+
+
+def test_calls_without_gradients_are_refused_under_grad():
+    quantized, scale = headgate.quantize(np.asarray(K))
+    with pytest.raises(ValueError, match="^gated_attention: with k_scale there are no gradients"):
+        jax.grad(lambda q: gated_attention(q, quantized, quantized, k_scale=scale, v_scale=scale).sum())(Q)
+    with pytest.raises(ValueError, match="^gated_attention: with gate_threshold there are no gradients"):
+        jax.grad(lambda q: gated_attention(q, K, K, GATE, gate_threshold=0.1).sum())(Q)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "message"),
+    [
+        ("jax", "headgate.jax needs jax, which is not installed: pip install 'headgate-attention[jax]'"),
+        (
+            "headgate._jax",
+            "headgate.jax: this build of the package has no handlers for JAX: build it with jaxlib installed",
+        ),
+    ],
+)
+def test_what_is_missing_is_named(hidden, message):
+    program = f"import sys; sys.modules[{hidden!r}] = None\nimport headgate\nimport headgate.jax"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert found.returncode == 1
+    assert message in found.stderr.splitlines()[-1]
