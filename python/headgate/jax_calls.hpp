@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <xla/ffi/api/ffi.h>
+
 #include <algorithm>
 #include <array>
 #include <cfenv>
@@ -21,7 +23,6 @@
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
 #include "python/headgate/array_views.hpp"
-#include "xla/ffi/api/ffi.h"
 
 // Converts the operands and attributes of XLA's FFI calls to calls of libheadgate, and runs them. Handlers and checks
 // iterate over the operations' tables. A struct describes an operation, as in jax_operations.hpp.

@@ -11,6 +11,7 @@ import griffe
 PACKAGE = Path(__file__).resolve().parents[2] / "build" / "python" / "headgate"
 MODULES = (
     "headgate",
+    "headgate.jax",
     "headgate.plot",
     "headgate.torch",
     "headgate.torch.fold",

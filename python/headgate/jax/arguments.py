@@ -15,7 +15,7 @@ import headgate
 from headgate import _headgate
 
 from ..operations import Operation
-from .calls import SEED, Arrays, Call, describe, varying_like
+from .call import SEED, Arrays, Call, describe, varying_like
 
 _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None", "str": "a word"}
 

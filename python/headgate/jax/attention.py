@@ -9,7 +9,7 @@ from headgate import _headgate
 
 from ..operations import ATTENTION
 from .arguments import checked, take, takes
-from .calls import SEED, Call
+from .call import SEED, Call
 from .differentiable import compute
 
 NAME = "gated_attention"

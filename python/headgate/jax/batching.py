@@ -7,23 +7,13 @@ batches, pages and dropout take a call for each example, since their results dep
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import jax.numpy as jnp
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
-if TYPE_CHECKING:
-    from .calls import Arrays, Call
-
-SHARED_BY_STRIDE = {
-    "gated_attention": ("q", "k", "v", "gate"),
-    "linear_attention": ("q", "k", "v", "decay", "beta"),
-    "short_convolution": ("x",),
-    "gated_norm": ("x", "gate"),
-}
-"""Inputs with a batch, which the sequences of a folded call may share."""
+from .call import SEED, SHARED_BY_STRIDE, Arrays, Call, describe
 
 
 class Folded(NamedTuple):
@@ -50,12 +40,12 @@ class Example(NamedTuple):
         return self.array if self.batched else jnp.broadcast_to(self.array, (self.size, *self.array.shape))
 
 
-def forward(call: "Call", size: int, batched: Any, inputs: "Arrays") -> Any:
-    """Returns the outputs of `size` examples, with the examples first, and that all of them are batched."""
-    from . import calls
+def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inputs: Arrays) -> Any:
+    """Returns the outputs of `size` examples, with the examples first, and that all of them are batched. run(call,
+    inputs) is the forward pass."""
 
-    def compute(each: "Arrays") -> "Arrays":
-        return calls.forward(call, each)
+    def compute(each: Arrays) -> Arrays:
+        return run(call, each)
 
     if _needs_calls(call, inputs, batched[0]):
         outputs = _in_turn(compute, batched, (inputs,))
@@ -63,19 +53,21 @@ def forward(call: "Call", size: int, batched: Any, inputs: "Arrays") -> Any:
         examples = _examples(size, batched[0], inputs)
         fold = _FOLDS[call.operation](call, size, examples, frozenset())
         folded = {name: own.array for name, own in fold.inputs.items()}
-        found = calls.forward(call._replace(folded=True), folded)
+        found = run(call._replace(folded=True), folded)
         one = {name: jax.ShapeDtypeStruct(x.shape, x.array.dtype) for name, x in examples.items()}
-        example = calls.describe(call, one)
+        example = describe(call, one)
         outputs = {name: fold.unfold(name, x, example[name][0]) for name, x in found.items()}
     return outputs, dict.fromkeys(outputs, True)
 
 
-def backward(call: "Call", size: int, batched: Any, incoming: "Arrays", saved: "Arrays", inputs: "Arrays") -> Any:
-    """Returns the gradients of `size` examples, with the examples first, and that all of them are batched."""
-    from . import calls
+def backward(
+    run: Callable[..., Arrays], call: Call, size: int, batched: Any, incoming: Arrays, saved: Arrays, inputs: Arrays
+) -> Any:
+    """Returns the gradients of `size` examples, with the examples first, and that all of them are batched. run(call,
+    incoming, saved, inputs) is the backward pass."""
 
-    def compute(*each: "Arrays") -> "Arrays":
-        return calls.backward(call, *each)
+    def compute(*each: Arrays) -> Arrays:
+        return run(call, *each)
 
     if _needs_calls(call, inputs, batched[2]):
         found = _in_turn(compute, batched, (incoming, saved, inputs))
@@ -86,32 +78,32 @@ def backward(call: "Call", size: int, batched: Any, incoming: "Arrays", saved: "
         for which, arrays in zip(batched, (incoming, saved))
     ]
     folded = {name: own.array for name, own in fold.inputs.items()}
-    given = calls.backward(call._replace(folded=True), *passes, folded)
+    given = run(call._replace(folded=True), *passes, folded)
     found = {name: fold.inputs[name].gradients(x) for name, x in given.items()}
     return found, dict.fromkeys(found, True)
 
 
-def _examples(size: int, batched: dict[str, bool], arrays: "Arrays") -> dict[str, Example]:
+def _examples(size: int, batched: dict[str, bool], arrays: Arrays) -> dict[str, Example]:
     return {name: Example(x, batched[name], size) for name, x in arrays.items()}
 
 
-def _needs_calls(call: "Call", inputs: "Arrays", batched: dict[str, bool]) -> bool:
+def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
     """Returns whether each example needs a call of its own."""
     if call.operation == "short_convolution":
         # Examples with weights of their own, and those of a packed batch, are channels of the same sequences.
         are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
         return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
     return bool(call.option("dropout")) or any(
-        name in inputs for name in ("cu_seqlens_q", "cu_seqlens", "block_table", "dropout_seed")
+        name in inputs for name in ("cu_seqlens_q", "cu_seqlens", "block_table", SEED)
     )
 
 
-def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> "Arrays":
+def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
     """Computes one example after the other."""
     own = [{name: x for name, x in some.items() if which[name]} for which, some in zip(batched, arrays)]
     shared = [{name: x for name, x in some.items() if not which[name]} for which, some in zip(batched, arrays)]
 
-    def example(each: Any) -> "Arrays":
+    def example(each: Any) -> Arrays:
         return compute(*({**of_all, **some} for of_all, some in zip(shared, each)))
 
     return lax.map(example, own)
@@ -209,7 +201,7 @@ def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Fo
     return Folded(rows, gradients)
 
 
-def _fold_attention(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_attention(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
     q = inputs["q"].shape
     batch = q[0] if len(q) == 4 else 1
     heads, queries = q[-3:-1] if call.option("layout", "bhtd") == "bhtd" else (q[-2], q[-3])
@@ -228,7 +220,7 @@ def _fold_attention(call: "Call", size: int, inputs: dict[str, Example], wanted:
     return _in_batch(size, 4, batch, folded)
 
 
-def _fold_linear_attention(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_linear_attention(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
     q = inputs["q"].shape
     batch = q[0] if len(q) == 4 else 1
     folded = {}
@@ -248,7 +240,7 @@ def _lengths(x: Example, batch: int) -> Folded:
     return Folded(rows.reshape((-1, x.shape[1])), lambda gradient: gradient)
 
 
-def _fold_short_convolution(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_short_convolution(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
     own_weights = any(name in wanted or inputs[name].batched for name in ("weight", "bias") if name in inputs)
     if own_weights or "cu_seqlens" in inputs:
         return _fold_into_channels(size, inputs)
@@ -287,7 +279,7 @@ def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
     return Fold(own, lambda _, x: at_end(x), lambda _, array, shape: to_front(array, shape))
 
 
-def _fold_gated_norm(call: "Call", size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_gated_norm(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
     weight = inputs.get("weight")
     if weight is not None and (weight.batched or "weight" in wanted):
         return _fold_into_heads(call, size, inputs)
@@ -300,7 +292,7 @@ def _fold_gated_norm(call: "Call", size: int, inputs: dict[str, Example], wanted
     return _in_batch(size, 4, batch, folded)
 
 
-def _fold_into_heads(call: "Call", size: int, inputs: dict[str, Example]) -> Fold:
+def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
     """Makes the heads of example e the heads e*H to e*H + H - 1."""
     axis = -3 if call.option("layout", "bhtd") == "bhtd" else -2
     heads = inputs["x"].shape[axis]

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from ..operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLUTION
-from .calls import SAVED_LSE, SECOND, Arrays, Call, backward, describe, forward
+from .call import SAVED_LSE, Arrays, Call, describe
+from .passes import SECOND, backward, forward
 
 OPERATIONS = {
     "gated_attention": ATTENTION,

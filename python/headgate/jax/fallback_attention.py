@@ -1,15 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated attention by jax.numpy, in blocks of queries: memory is O(T) as in libheadgate."""
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import jax.numpy as jnp
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import Array, lax
 
-if TYPE_CHECKING:
-    from .calls import Arrays, Call
+from .call import Arrays, Call
 
 BLOCK = 128
 """Queries whose scores are in memory at once."""
@@ -24,7 +22,7 @@ GATES = {
 }
 
 
-def refusal(call: "Call", inputs: "Arrays") -> str | None:
+def refusal(call: Call, inputs: Arrays) -> str | None:
     """Returns what of a call this module cannot compute, or None."""
     if call.option("dropout"):
         return "dropout"
@@ -44,7 +42,7 @@ class Sequences(NamedTuple):
     is_read: Array  # false for keys beyond key_lengths
 
 
-def compute(call: "Call", inputs: "Arrays") -> "Arrays":
+def compute(call: Call, inputs: Arrays) -> Arrays:
     """Returns y, attn, lse and max_logit, in the shapes of headgate.attention_forward."""
     bhtd = call.option("layout", "bhtd") == "bhtd"
     has_batch = inputs["q"].ndim == 4
@@ -86,7 +84,7 @@ def compute(call: "Call", inputs: "Arrays") -> "Arrays":
     }
 
 
-def _keys(inputs: "Arrays", heads: Any, batch: int) -> tuple[Array, Array]:
+def _keys(inputs: Arrays, heads: Any, batch: int) -> tuple[Array, Array]:
     """Returns keys and values (B,Hkv,S,D): out of pages, multiplied by scales, and with the first rows in place."""
     found = []
     for name in ("k", "v"):
@@ -104,7 +102,7 @@ def _keys(inputs: "Arrays", heads: Any, batch: int) -> tuple[Array, Array]:
     return found[0], found[1]
 
 
-def _places(call: "Call", inputs: "Arrays", q: tuple[int, ...], keys: int) -> Sequences:
+def _places(call: Call, inputs: Arrays, q: tuple[int, ...], keys: int) -> Sequences:
     batch, _, queries, _ = q
     i, j = jnp.arange(queries)[:, None], jnp.arange(keys)[:, None]
     if "cu_seqlens_q" not in inputs:
@@ -128,9 +126,7 @@ def _full(x: Array) -> Array:
     return jnp.moveaxis(x.reshape((*(1,) * (4 - x.ndim), *x.shape)), 2, 0)
 
 
-def _attend(
-    call: "Call", inputs: "Arrays", places: Sequences, q: Array, k: Array, v: Array
-) -> tuple[Array, Array, Array]:
+def _attend(call: Call, inputs: Arrays, places: Sequences, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
     """Returns o (B,H,T,Dv), its log-sum-exp and the largest scores (B,H,T)."""
     batch, heads, queries, dim = q.shape
     groups = k.shape[1]
@@ -143,7 +139,7 @@ def _attend(
 
     rows = {"q": q.transpose(2, 0, 1, 3).reshape((queries, batch, groups, heads // groups, dim))}
     rows |= {"position": places.position, "of_query": places.of_query}
-    whole = {}  # what all queries share
+    whole: Arrays = {}  # what all queries share
     for name in ("bias", "key_bias", "mask", "key_indices"):
         if name in inputs:
             x = _full(inputs[name])
@@ -155,7 +151,7 @@ def _attend(
         padded = jnp.pad(x, [(0, blocks * size - queries)] + [(0, 0)] * (x.ndim - 1))
         return padded.reshape((blocks, size, *x.shape[1:]))
 
-    def block(some: "Arrays") -> tuple[Array, Array, Array]:
+    def block(some: Arrays) -> tuple[Array, Array, Array]:
         return _attend_rows(call, inputs.get("alibi_slopes"), places, {**whole, **some}, k, v)
 
     def together(x: Array) -> Array:
@@ -168,7 +164,7 @@ def _attend(
     return together(o), together(lse), together(largest)
 
 
-def _sinks_by_row(inputs: "Arrays", q: Array) -> Array:
+def _sinks_by_row(inputs: Arrays, q: Array) -> Array:
     """Returns the sinks of each query, (T,B,H)."""
     batch, heads, queries, _ = q.shape
     sinks = inputs["sinks"].astype(q.dtype)
@@ -179,7 +175,7 @@ def _sinks_by_row(inputs: "Arrays", q: Array) -> Array:
 
 
 def _attend_rows(
-    call: "Call", slopes: Array | None, places: Sequences, rows: "Arrays", k: Array, v: Array
+    call: Call, slopes: Array | None, places: Sequences, rows: Arrays, k: Array, v: Array
 ) -> tuple[Array, Array, Array]:
     """Attends from the queries (T,B,Hkv,G,D) of a block. Results are (T,B,Hkv,G,…)."""
     q = rows["q"]
@@ -213,7 +209,7 @@ def _attend_rows(
     return *_softmax(scores, largest, rows.get("sinks"), v), largest
 
 
-def _seen(call: "Call", rows: "Arrays", places: Sequences, at: Array, key: Array) -> Array:
+def _seen(call: Call, rows: Arrays, places: Sequences, at: Array, key: Array) -> Array:
     """Returns (T,B,S): the keys that each query sees by its sequence and its position."""
     seen = (rows["of_query"][:, :, None] == places.of_key.T[None]) & places.is_read.T[None]
     left, right = call.option("window_left", -1), call.option("window_right", -1)
@@ -226,7 +222,7 @@ def _seen(call: "Call", rows: "Arrays", places: Sequences, at: Array, key: Array
     return seen
 
 
-def _listed(call: "Call", lists: Array, places: Sequences) -> Array:
+def _listed(call: Call, lists: Array, places: Sequences) -> Array:
     """Returns (T,B,H,S): the keys that the lists (T,B|1,H|1,K) have, by their numbers in the query's sequence."""
     size = call.option("key_block_size", 1)
     blocks = -(-places.key.shape[0] // size)
@@ -254,7 +250,7 @@ def _softmax(scores: Array, largest: Array, sinks: Array | None, v: Array) -> tu
     return o, jnp.where(none, -jnp.inf, top + jnp.log(total))
 
 
-def _largest_of_heads(inputs: "Arrays", places: Sequences, largest: Array) -> Array:
+def _largest_of_heads(inputs: Arrays, places: Sequences, largest: Array) -> Array:
     """Returns the largest score of each head of a sequence, (N,H)."""
     if "cu_seqlens_q" not in inputs:
         return largest.max(-1, initial=-jnp.inf)

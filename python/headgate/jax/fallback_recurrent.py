@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear attention token by token, the short convolution and the gated norm by jax.numpy."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from .call import Arrays, Call
 from .fallback_attention import GATES
-
-if TYPE_CHECKING:
-    from .calls import Arrays, Call
 
 BLOCK = 64
 """Tokens whose states a backward pass keeps at once."""
 
 
-def linear_attention(call: "Call", inputs: "Arrays") -> "Arrays":
+def linear_attention(call: Call, inputs: Arrays) -> Arrays:
     """Returns y, the state and, with snapshot_lengths, snapshots."""
     dtype = jnp.float64 if inputs["q"].dtype == jnp.float64 else jnp.float32
     bhtd = call.option("layout", "bhtd") == "bhtd"
@@ -28,7 +26,7 @@ def linear_attention(call: "Call", inputs: "Arrays") -> "Arrays":
         x = (x.transpose(2, 0, 1, 3) if bhtd else x.swapaxes(0, 1)).astype(dtype)
         return jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))
 
-    rows = {name: tokens(name) for name in ("q", "k", "v", "decay", "beta") if name in inputs}
+    rows: Arrays = {name: tokens(name) for name in ("q", "k", "v", "decay", "beta") if name in inputs}
     eps = call.option("l2_norm")
     if eps is not None:
         rows |= {name: _l2_normalized(rows[name], eps) for name in ("q", "k")}
@@ -55,7 +53,7 @@ def linear_attention(call: "Call", inputs: "Arrays") -> "Arrays":
     return found
 
 
-def _scan(step: Any, carry: Any, rows: "Arrays", count: int) -> tuple[Any, Array]:
+def _scan(step: Any, carry: Any, rows: Arrays, count: int) -> tuple[Any, Array]:
     """Runs lax.scan in blocks, of which a backward pass keeps only the first states."""
     size = min(BLOCK, max(count, 1))
     blocks = -(-count // size)
@@ -77,7 +75,7 @@ def _scan(step: Any, carry: Any, rows: "Arrays", count: int) -> tuple[Any, Array
     return carry, y.reshape((-1, *y.shape[2:]))[:count]
 
 
-def _step(call: "Call", lengths: Array | None, packed: bool, carry: "Arrays", row: "Arrays") -> tuple[Any, Array]:
+def _step(call: Call, lengths: Array | None, packed: bool, carry: Arrays, row: Arrays) -> tuple[Any, Array]:
     """Updates the states by a token. Returns them with the token's y."""
     rule = call.option("rule", "gated_delta")
     q, k, v = (row[name] for name in ("q", "k", "v"))
@@ -112,7 +110,7 @@ def _l2_normalized(x: Array, eps: float) -> Array:
     return jnp.where(is_zero, 0, x * lax.rsqrt(jnp.where(is_zero, 1, squares)))
 
 
-def short_convolution(call: "Call", inputs: "Arrays") -> "Arrays":
+def short_convolution(call: Call, inputs: Arrays) -> Arrays:
     """Returns y, the state and, with snapshot_lengths, snapshots."""
     dtype = jnp.float64 if inputs["x"].dtype == jnp.float64 else jnp.float32
     x = inputs["x"].astype(dtype)
@@ -159,7 +157,7 @@ def short_convolution(call: "Call", inputs: "Arrays") -> "Arrays":
     return found
 
 
-def gated_norm(call: "Call", inputs: "Arrays") -> "Arrays":
+def gated_norm(call: Call, inputs: Arrays) -> Arrays:
     """Returns y."""
     dtype = jnp.float64 if inputs["x"].dtype == jnp.float64 else jnp.float32
     x = inputs["x"].astype(dtype)

@@ -7,7 +7,7 @@ from jax import Array
 
 from ..operations import GATED_NORM
 from .arguments import checked, take, takes
-from .calls import Call
+from .call import Call
 from .differentiable import compute
 
 NAME = "gated_norm"

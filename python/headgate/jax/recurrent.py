@@ -10,7 +10,7 @@ from jax import Array
 
 from ..operations import Operation
 from .arguments import checked, take
-from .calls import Call
+from .call import Call
 from .differentiable import compute
 
 

@@ -5,13 +5,13 @@ otherwise when it runs."""
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import headgate
-import jax
 from cases import CASES
 from headgate.jax import gated_attention, gated_norm, linear_attention, short_convolution
 from headgate.jax.differentiable import OPERATIONS

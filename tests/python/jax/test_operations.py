@@ -4,6 +4,7 @@ platforms within rounding."""
 
 import inspect
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,9 +12,8 @@ from jax.interpreters import mlir
 
 import headgate
 import headgate.jax
-import jax
 from cases import ALL, CASES, IN_ELSEWHERE, Case
-from headgate.jax import calls, fallback_attention, fallback_recurrent
+from headgate.jax import fallback_attention, fallback_recurrent, passes
 from headgate.jax.attention import _keeps_output
 from headgate.jax.differentiable import OPERATIONS
 
@@ -117,9 +117,9 @@ def test_every_case_has_the_bits_of_the_numpy_package(operation, case):
 @pytest.fixture
 def on_other_platforms():
     """Makes CPUs compute what other platforms compute."""
-    mlir.register_lowering(calls._pass, calls._lower_elsewhere, platform="cpu")
+    mlir.register_lowering(passes._pass, passes._lower_elsewhere, platform="cpu")
     yield
-    mlir.register_lowering(calls._pass, calls._lower_on_cpu, platform="cpu")
+    mlir.register_lowering(passes._pass, passes._lower_on_cpu, platform="cpu")
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,13 @@
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import headgate.torch
-import jax
 from headgate.jax import gated_attention, gated_norm, linear_attention, short_convolution
 
 
@@ -31,7 +31,7 @@ def written_out(q, k, v, gate, is_causal):
     return jnp.einsum("bhts,bhsd->bhtd", jax.nn.softmax(scores), v) * jax.nn.sigmoid(gate)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_random_problems_equal_jax_nn(seed):
     random = np.random.default_rng(seed)
     batch, groups, of_group, length, dim = (int(random.integers(1, top)) for top in (4, 4, 4, 40, 33))

@@ -4,13 +4,13 @@ transformed one."""
 
 import functools
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 import headgate
-import jax
 from headgate.jax import gated_attention, gated_norm, linear_attention, short_convolution
 
 RANDOM = np.random.default_rng(5)
