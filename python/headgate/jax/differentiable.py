@@ -74,7 +74,7 @@ def _function(call: Call, keeps_output: bool) -> Any:
         return ({name: given.get(name) for name in inputs},)
 
     compute.defvjp(compute_and_save, gradients, symbolic_zeros=True)
-    return compute
+    return jax.jit(compute)  # outside of jit, shard_map refuses symbolic_zeros
 
 
 def compute(call: Call, inputs: Arrays, keeps_output: bool = False) -> Arrays:

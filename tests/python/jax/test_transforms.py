@@ -208,8 +208,9 @@ def test_shard_map_over_two_devices(spec):
     def plain(q, k, v, gate, sinks):
         return gated_attention(q, k, v, gate, sinks=sinks, causality="causal")
 
-    both = (jax.jit(with_gradients(f))(q, k, v, gate, sinks) for f in (attend, plain))
+    both = [jax.jit(with_gradients(f))(q, k, v, gate, sinks) for f in (attend, plain)]
     assert_same(*both)
+    assert_same(with_gradients(attend)(q, k, v, gate, sinks), both[1])  # without jit
 
 
 def test_shard_map_of_the_other_operations():
