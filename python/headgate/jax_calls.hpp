@@ -111,7 +111,7 @@ class Attributes {
     if (!attributes_.contains(name)) return std::nullopt;
     const ffi::ErrorOr<Stored> value = attributes_.get<Stored>(name);
     if (!value.has_value()) throw std::logic_error(value.error().message());
-    return T(value.value());
+    return static_cast<T>(value.value());
   }
 
  private:

@@ -188,7 +188,8 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const ArrayKind kind = kind_of<Inputs>(row, pages);
     const auto description = nb::cast<nb::tuple>(given[row.name]);
     inputs.*row.member = described(function, row.name, description, kind, layout);
-    const std::size_t rank = nb::len(nb::object(description[0]));
+    const nb::object sizes = description[0];
+    const std::size_t rank = nb::len(sizes);
     if (&row == &Operation::kInputs.front()) has_batch = rank == rank_with_batch(kind);
   }
   Stand stand;
@@ -225,8 +226,10 @@ void bind(nb::module_& module) {
   XLA_FFI_DEFINE_HANDLER(handle_backward, backward<Operation>,
                          ffi::Ffi::Bind().RemainingArgs().RemainingRets().Attrs());
   nb::dict handlers = nb::cast<nb::dict>(module.attr("handlers"));
-  handlers[(name + "_forward").c_str()] = nb::capsule(reinterpret_cast<void*>(handle_forward));
-  handlers[(name + "_backward").c_str()] = nb::capsule(reinterpret_cast<void*>(handle_backward));
+  const nb::capsule of_forward(reinterpret_cast<void*>(handle_forward));
+  const nb::capsule of_backward(reinterpret_cast<void*>(handle_backward));
+  handlers[(name + "_forward").c_str()] = of_forward;
+  handlers[(name + "_backward").c_str()] = of_backward;
   module.def(("describe_" + name).c_str(), describe<Operation>);
 
   nb::dict rows;
