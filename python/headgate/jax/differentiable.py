@@ -41,6 +41,12 @@ def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
     return ("y", SAVED_LSE, "attn") if keeps_output else ("y", SAVED_LSE)
 
 
+def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
+    """Returns the gradient of x with the sharding of x, which its type has on meshes with explicit axes."""
+    own = jax.typeof(x).sharding
+    return gradient if jax.typeof(gradient).sharding == own else jax.sharding.reshard(gradient, own)
+
+
 @functools.lru_cache(maxsize=4096)
 def _function(call: Call, keeps_output: bool) -> Any:
     @jax.custom_vjp
@@ -71,7 +77,7 @@ def _function(call: Call, keeps_output: bool) -> Any:
         wanted = tuple(name for name in OPERATIONS[call.operation].differentiable if name in kept["wanted"])
         asked = call._replace(outputs=("y",), gradients=wanted, rows_of_max_logit=False)
         given = backward(asked, found, saved, inputs) if wanted else {}
-        return ({name: given.get(name) for name in inputs},)
+        return ({name: _sharded_like(x, given[name]) if name in given else None for name, x in inputs.items()},)
 
     compute.defvjp(compute_and_save, gradients, symbolic_zeros=True)
     return jax.jit(compute)  # outside of jit, shard_map refuses symbolic_zeros

@@ -226,6 +226,16 @@ def test_shard_map_of_the_other_operations():
         assert_same(jax.jit(with_gradients(sharded))(*args), jax.jit(with_gradients(function))(*args))
 
 
+@pytest.mark.parametrize("axis_type", [jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit], ids=str)
+def test_sharded_arrays_under_jit_alone_give_the_same_result(axis_type):
+    arrays = attention_arrays(B)
+    expected = jax.jit(with_gradients(gated_attention))(*arrays)
+    mesh = jax.make_mesh((2,), ("data",), (axis_type,))
+    shard = jax.sharding.NamedSharding(mesh, PartitionSpec("data"))
+    with jax.set_mesh(mesh):
+        assert_same(jax.jit(with_gradients(gated_attention))(*(jax.device_put(x, shard) for x in arrays)), expected)
+
+
 def test_donated_arrays_give_the_same_result():
     q, k, v, gate = attention_arrays(B)
     expected = gated_attention(q, k, v, gate)
