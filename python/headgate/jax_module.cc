@@ -30,9 +30,9 @@ namespace {
 namespace nb = nanobind;
 
 /// Reads the options of a call from a dict.
-class Dict {
+class OptionsDict {
  public:
-  explicit Dict(const nb::dict& options) : options_(options) {}
+  explicit OptionsDict(const nb::dict& options) : options_(options) {}
 
   template <typename T>
   std::optional<T> get(const char* name) const {
@@ -47,12 +47,12 @@ class Dict {
 /// Provides memory to describe the tensors of a call that is only checked. The inputs have zeros, which are valid
 /// lengths, offsets and slopes, and -1, an empty entry of a list of keys. Outputs have address space that holds
 /// nothing.
-class Stand {
+class CheckMemory {
  public:
-  Stand() = default;
-  Stand(const Stand&) = delete;
-  Stand& operator=(const Stand&) = delete;
-  ~Stand() {
+  CheckMemory() = default;
+  CheckMemory(const CheckMemory&) = delete;
+  CheckMemory& operator=(const CheckMemory&) = delete;
+  ~CheckMemory() {
     for (const Span& span : spans_) munmap(span.data, span.bytes);
   }
 
@@ -162,12 +162,12 @@ bool holds_bounds(std::string_view name) { return name.starts_with("cu_seqlens")
 
 /// Gives every input that is present memory to be checked with.
 template <const auto& kInputs, class Inputs>
-void fill(Inputs& inputs, Stand& stand) {
+void fill(Inputs& inputs, CheckMemory& memory) {
   for (const auto& row : kInputs) {
     ConstTensorView& view = inputs.*row.member;
     if (!view.present()) continue;
-    view = holds_bounds(row.name) ? stand.bounds(view, rows_within(inputs, row.member))
-                                  : stand.constant(view, std::string_view(row.name) == "key_indices");
+    view = holds_bounds(row.name) ? memory.bounds(view, rows_within(inputs, row.member))
+                                  : memory.constant(view, std::string_view(row.name) == "key_indices");
   }
 }
 
@@ -177,7 +177,7 @@ template <class Operation>
 nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& settings, bool check) {
   using Inputs = ViewsOf<Operation::kInputs>;
   const char* const function = Operation::kName;
-  const Dict source(settings);
+  const OptionsDict source(settings);
   const Layout layout = read_layout<Operation>(source);
   auto options = read_options<Operation>(source);
   const bool pages = given.contains("block_table");
@@ -192,7 +192,7 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const std::size_t rank = nb::len(sizes);
     if (&row == &Operation::kInputs.front()) has_batch = rank == rank_with_batch(kind);
   }
-  Stand stand;
+  CheckMemory memory;
   ViewsOf<Operation::kOutputs> outputs;
   nb::dict found;
   for (std::size_t i = 0; i < Operation::kOutputs.size(); ++i) {
@@ -200,12 +200,12 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const auto& row = Operation::kOutputs[i];
     const Shape shape = shape_of(row, inputs);
     const DType dtype = dtype_of(row, inputs);
-    if (check) outputs.*row.member = stand.space(shape, dtype);
+    if (check) outputs.*row.member = memory.space(shape, dtype);
     const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, has_batch);
     found[row.name] = nb::make_tuple(nb::tuple(nb::cast(sizes)), name_of(dtype));
   }
   if (!check) return found;
-  fill<Operation::kInputs>(inputs, stand);
+  fill<Operation::kInputs>(inputs, memory);
   const std::function<bool()> at_once = [] { return true; };
   options.context.cancelled = &at_once;
   if (options.context.threads == 0) options.context.threads = 1;

@@ -85,6 +85,7 @@ def test_package_older_than_its_floor_is_named(found, fits, monkeypatch):
         ("pandas", "headgate.Evaluation({}, [], [], 1, 1).frame()", "frame() needs pandas"),
         ("pandas", "headgate.Run('r', [], None, [], {}).frame()", "frame() needs pandas"),
         ("matplotlib", "headgate.plot.curves()", "headgate.plot needs matplotlib"),
+        ("jax", "import headgate.jax", "headgate.jax needs jax"),
         ("torch", "import headgate.torch", "headgate.torch needs torch"),
         ("transformers", "import headgate.torch.transformers", "headgate.torch.transformers needs transformers"),
     ),

@@ -167,18 +167,9 @@ def test_calls_without_gradients_are_refused_under_grad():
         jax.grad(lambda q: gated_attention(q, K, K, GATE, gate_threshold=0.1).sum())(Q)
 
 
-@pytest.mark.parametrize(
-    ("hidden", "message"),
-    [
-        ("jax", "headgate.jax needs jax, which is not installed: pip install 'headgate-attention[jax]'"),
-        (
-            "headgate._jax",
-            "headgate.jax: this build of the package has no handlers for JAX: build it with jaxlib installed",
-        ),
-    ],
-)
-def test_what_is_missing_is_named(hidden, message):
-    program = f"import sys; sys.modules[{hidden!r}] = None\nimport headgate\nimport headgate.jax"
+def test_package_without_handlers_says_so():
+    program = "import sys; sys.modules['headgate._jax'] = None\nimport headgate\nimport headgate.jax"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert found.returncode == 1
-    assert message in found.stderr.splitlines()[-1]
+    message = "ImportError: headgate.jax: this build of the package has no handlers for JAX: build it with jaxlib"
+    assert found.stderr.splitlines()[-1].startswith(message)
