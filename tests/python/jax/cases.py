@@ -127,6 +127,7 @@ def linear(heads: tuple[int, int, int] = (2, 2, 4), **others: np.ndarray) -> dic
 def linear_cases() -> list[Case]:
     decay, beta = -np.abs(normal(B, 4, T, 1)), RANDOM.random((B, 4, T, 1))
     rows9 = {"q": normal(1, 2, 9, D), "k": normal(1, 2, 9, D) / 3, "v": normal(1, 4, 9, DV)}
+    gates9 = {"decay": -np.abs(normal(1, 4, 9, 1)), "beta": RANDOM.random((1, 1, 9, 1))}
     bounds = np.array([0, 4, 4, 9])
     bthd = {"q": normal(B, T, 2, D), "k": normal(B, T, 2, D) / 3, "v": normal(B, T, 4, DV)}
     rows = [
@@ -138,7 +139,7 @@ def linear_cases() -> list[Case]:
         ("linear, many queries", linear((8, 2, 4)), {"rule": "linear"}),
         ("norms", linear(), {"l2_norm": 1e-3, "scale": 0.7}),
         ("state", linear(state=normal(B, 4, D, DV)), {}),
-        ("packed", {**rows9, "cu_seqlens": bounds, "state": normal(3, 4, D, DV)}, {}),
+        ("packed", {**rows9, "cu_seqlens": bounds, "state": normal(3, 4, D, DV), **gates9}, {}),
         ("snapshots", linear(snapshot_lengths=np.array([[0, 2, 5], [1, 1, 4]])), {}),
         ("packed snapshots", {**rows9, "cu_seqlens": bounds, "snapshot_lengths": np.array([[0], [0], [3]])}, {}),
         ("execution", linear(), {"threads": 1, "target": headgate.active_target(), "backend": "cpu"}),
@@ -211,7 +212,7 @@ ELSEWHERE: dict[str, dict[str, bool]] = {
         "dropout": True,
     },
     "linear_attention": {
-        "decay of features": True,
+        "decay of features": False,
         "linear, many queries": False,
         "norms": False,
         "packed": True,

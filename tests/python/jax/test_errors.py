@@ -135,14 +135,20 @@ def test_derivatives_that_are_lacking_are_refused_by_name(operation):
     message = (
         f"^{operation}: gradients of gradients and forward-mode derivatives, as of jvp, jacfwd and hessian, are not"
     )
+    with pytest.raises(NotImplementedError, match=message):
+        jax.jvp(loss, (x,), (x,))
     for transform in (
-        lambda: jax.jvp(loss, (x,), (x,)),
         lambda: jax.grad(lambda x: jax.grad(loss)(x).sum())(x),
         lambda: jax.hessian(loss)(x),
-        lambda: jax.jit(jax.jacfwd(jax.grad(loss)))(x),
+        lambda: jax.jacfwd(jax.grad(loss))(x),
     ):
         with pytest.raises(NotImplementedError, match=message):
-            transform()
+            jax.eval_shape(transform)
+
+
+def test_forward_mode_under_jit_is_refused_by_jax():
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jit(lambda q: jax.jvp(lambda q: gated_attention(q, K, K), (q,), (q,)))(Q)
 
 
 @pytest.mark.parametrize(
