@@ -16,9 +16,37 @@ _COMPUTE = {
 }
 
 
+_OF_SCORES = "scale softcap causality window_left window_right key_block_size"
+_OF_SEQUENCES = "cu_seqlens snapshot_lengths state"
+COMPUTED = {
+    name: frozenset(words.split())
+    for name, words in {
+        "gated_attention": "q k v gate bias mask key_lengths alibi_slopes sinks query_offsets cu_seqlens_q cu_seqlens_k "
+        f"block_table k_scale v_scale key_bias key_indices k_first v_first gate_fn gate_op gate_threshold {_OF_SCORES}",
+        "linear_attention": f"q k v decay beta rule scale l2_norm {_OF_SEQUENCES}",
+        "short_convolution": f"x weight bias activation {_OF_SEQUENCES}",
+        "gated_norm": "x weight gate eps gate_fn",
+    }.items()
+}
+"""Arguments that the code for other platforms computes. A call with another one is refused."""
+WITHOUT_EFFECT = frozenset("layout precision dropout_seed threads target backend".split())
+"""Arguments that change no result there: `layout` is read by every function, `dropout_seed` needs dropout."""
+
+
+def _refusal(call: Call, inputs: Arrays) -> str | None:
+    """Returns what of a call the code below cannot compute, or None."""
+    options = dict(call.options)
+    for name in (*inputs, *options):
+        if name not in COMPUTED[call.operation] | WITHOUT_EFFECT:
+            return name
+    if options.get("gate_fn", "sigmoid") not in fallback_attention.GATES and "gate" in inputs:
+        return f"gate_fn {options['gate_fn']}"
+    return fallback_attention.refusal(inputs) if call.operation == "gated_attention" else None
+
+
 def _require_computable(call: Call, inputs: Arrays) -> None:
     """Raises NotImplementedError if the code below cannot compute the call."""
-    reason = fallback_attention.refusal(call, inputs) if call.operation == "gated_attention" else None
+    reason = _refusal(call, inputs)
     if reason is not None:
         raise NotImplementedError(f"{call.operation}: {reason} is computed on CPUs only")
 

@@ -22,10 +22,8 @@ GATES = {
 }
 
 
-def refusal(call: Call, inputs: Arrays) -> str | None:
-    """Returns what of a call this module cannot compute, or None."""
-    if call.option("dropout"):
-        return "dropout"
+def refusal(inputs: Arrays) -> str | None:
+    """Returns which inputs of a call this module cannot compute together, or None."""
     for name in ("block_table", "k_first"):
         if name in inputs and "cu_seqlens_q" in inputs:
             return f"{name} with cu_seqlens_q"

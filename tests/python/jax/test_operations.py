@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 import headgate
 import headgate.jax
 from cases import ALL, CASES, IN_ELSEWHERE, Case
-from headgate.jax import fallback_attention, fallback_recurrent, passes
+from headgate.jax import fallback, fallback_attention, fallback_recurrent, passes
 from headgate.jax.attention import _keeps_output
 from headgate.jax.differentiable import OPERATIONS
 
@@ -207,9 +207,12 @@ def test_programs_for_other_platforms_are_made(operation):
         np.testing.assert_array_equal(found[name], x)
 
 
-def test_what_only_cpus_compute_is_refused_for_other_platforms():
-    case = next(case for case in CASES["gated_attention"] if case.name == "dropout")
+@pytest.mark.parametrize("lacking", ["dropout", "mask", "softcap"])
+def test_what_only_cpus_compute_is_refused_for_other_platforms(lacking, monkeypatch):
+    computed = {name: names - {lacking} for name, names in fallback.COMPUTED.items()}
+    monkeypatch.setattr(fallback, "COMPUTED", computed)
+    case = next(case for case in CASES["gated_attention"] if lacking in case.arrays or lacking in case.options)
     arrays = {name: jnp.asarray(x) for name, x in case.arrays.items()}
     function = jax.jit(lambda arrays: headgate.jax.gated_attention(**arrays, **case.options))
-    with pytest.raises(NotImplementedError, match="^gated_attention: dropout is computed on CPUs only"):
+    with pytest.raises(NotImplementedError, match=f"^gated_attention: {lacking} is computed on CPUs only"):
         jax.export.export(function, platforms=["cuda"])(arrays)
