@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from .call import SEED, SHARED_BY_STRIDE, Arrays, Call, describe
+from .call import SHARED_BY_STRIDE, Arrays, Call, describe
 
 
 class Folded(NamedTuple):
@@ -87,15 +87,28 @@ def _examples(size: int, batched: dict[str, bool], arrays: Arrays) -> dict[str, 
     return {name: Example(x, batched[name], size) for name, x in arrays.items()}
 
 
+_FOLDED = {
+    name: frozenset(words.split())
+    for name, words in {
+        "gated_attention": "q k v gate bias mask key_lengths alibi_slopes sinks query_offsets k_scale v_scale key_bias "
+        "key_indices k_first v_first",
+        "linear_attention": "q k v decay beta state snapshot_lengths",
+        "short_convolution": "x weight bias state cu_seqlens snapshot_lengths",
+        "gated_norm": "x weight gate",
+    }.items()
+}
+"""Inputs that a fold can have. Calls with others, such as those of packed batches, are made for each example."""
+
+
 def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
     """Returns whether each example needs a call of its own."""
-    if call.operation == "short_convolution":
-        # Examples with weights of their own, and those of a packed batch, are channels of the same sequences.
-        are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
-        return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
-    return bool(call.option("dropout")) or any(
-        name in inputs for name in ("cu_seqlens_q", "cu_seqlens", "block_table", SEED)
-    )
+    if call.option("dropout") or not inputs.keys() <= _FOLDED[call.operation]:
+        return True
+    if call.operation != "short_convolution":
+        return False
+    # Examples with weights of their own, and those of a packed batch, are channels of the same sequences.
+    are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
+    return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 
 
 def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:

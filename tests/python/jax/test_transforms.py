@@ -144,6 +144,24 @@ def test_vmap_of_other_inputs_is_one_call(options):
     assert calls_in(jax.vmap(attend), q, own) == (1, 0)
 
 
+def test_vmap_of_int8_keys_is_one_call():
+    def quantized():
+        return (x[:, None] for x in headgate.quantize(np.asarray(normal(N, HKV, S, D), np.float32)))
+
+    q = np.asarray(normal(N, 1, HQ, T, D), np.float32)
+    (k, k_scale), (v, v_scale) = (quantized() for _ in range(2))
+    first = np.asarray(normal(N, 1, HKV, 2, D), np.float32)
+
+    def attend(q, k, k_scale, first):
+        scales = {"k_scale": k_scale, "v_scale": v_scale[0]}
+        return gated_attention(q, k, v[0], **scales, k_first=first, v_first=first)
+
+    for axes in ((0, 0, 0, 0), (0, None, None, None)):
+        args = [x if at == 0 else x[0] for x, at in zip((q, k, k_scale, first), axes)]
+        assert_same(jax.vmap(attend, axes)(*args), each_in_turn(attend, axes, args))
+        assert calls_in(jax.vmap(attend, axes), *args) == (1, 0)
+
+
 def test_vmap_of_dropout_and_of_packed_batches_takes_a_call_for_each_example():
     q, k, v, _ = attention_arrays(N, 1)
     dropped = functools.partial(gated_attention, dropout=0.3, dropout_seed=4)
