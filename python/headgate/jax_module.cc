@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <new>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -64,7 +63,7 @@ class CheckMemory {
   /// Returns a view of bounds of packed sequences that are all empty except the last.
   ConstTensorView bounds(const ConstTensorView& view, std::int64_t total) {
     const std::int64_t entries = view.shape[3];
-    if (entries < 1) return constant(view, false);
+    if (entries < 2) return constant(view, false);
     ConstTensorView filled{nullptr, view.dtype, view.shape, {0, 0, 0, 1}};
     if (view.dtype == DType::i64) {
       wide_.emplace_back(static_cast<std::size_t>(entries), 0).back() = total;
@@ -76,16 +75,17 @@ class CheckMemory {
     return filled;
   }
 
-  /// Returns a view of `shape` over address space of its own.
-  TensorView space(const Shape& shape, DType dtype) {
+  /// Returns a view of `shape` over address space of its own. `what` names it in the error if there is none.
+  TensorView space(const std::string& what, const Shape& shape, DType dtype) {
+    const auto refuse = [&] { throw Error(formatted("{} of shape {} exceeds the memory", what, shape_text(shape))); };
     TensorView view{nullptr, dtype, shape, contiguous_strides(shape)};
     std::size_t bytes = dtype_bytes(dtype);
     for (const std::int64_t size : shape) {
       if (size <= 0) return view;
-      if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) throw std::bad_alloc();
+      if (__builtin_mul_overflow(bytes, static_cast<std::size_t>(size), &bytes)) refuse();
     }
     void* const data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (data == MAP_FAILED) throw std::bad_alloc();
+    if (data == MAP_FAILED) refuse();
     spans_.push_back({data, bytes});
     view.data = data;
     return view;
@@ -200,8 +200,12 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const auto& row = Operation::kOutputs[i];
     const Shape shape = shape_of(row, inputs);
     const DType dtype = dtype_of(row, inputs);
-    if (check) outputs.*row.member = memory.space(shape, dtype);
-    const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, has_batch);
+    bool of_sequences = has_batch;
+    if constexpr (requires { inputs.cu_seqlens_q; }) {  // a packed batch has a largest score for each sequence
+      of_sequences = has_batch || (row.kind == TensorKind::rows_or_heads && inputs.cu_seqlens_q.present());
+    }
+    const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, of_sequences);
+    if (check) outputs.*row.member = memory.space(formatted("{}: {}", function, row.name), shape, dtype);
     found[row.name] = nb::make_tuple(nb::tuple(nb::cast(sizes)), name_of(dtype));
   }
   if (!check) return found;

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array
+from jax import Array, lax
 
 import headgate
 from headgate import _headgate
 
-from ..operations import Operation
+from ..operations import Operation, Option
 from .call import SEED, Arrays, Call, describe, varying_like
 
 _WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None", "str": "a word"}
@@ -45,7 +45,7 @@ def take(what: str, operation: Operation, given: dict[str, Any], keywords: dict[
         elif name == SEED and _is_array(value):
             arrays[SEED] = _seed(what, value)
         else:
-            options[name] = _option(what, name, operation.options[name].type, value)
+            options[name] = _option(what, name, operation.options[name], value)
     return Arguments(arrays, operation.changed(options))
 
 
@@ -57,29 +57,57 @@ def _array(what: str, name: str, value: Any) -> Array:
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         found = f"a {type(value).__name__}"
         raise TypeError(f"{what}: {name} is {found} but must be an array of JAX or NumPy")
-    return jnp.asarray(value)
+    return _of_jax(what, name, value)
+
+
+def _of_jax(what: str, name: str, value: Any) -> Array:
+    """Returns an array of JAX. Refuses integers that do not fit, since JAX makes them 32 bits wide without a word."""
+    if not isinstance(value, jax.Array) and value.dtype.kind in "iu" and value.size > 0:
+        kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
+        for number in (int(value.min()), int(value.max())):
+            if not kept.min <= number <= kept.max:
+                raise ValueError(
+                    f"{what}: {name} contains {number}, which {kept.dtype} cannot hold: enable jax_enable_x64"
+                )
+    try:
+        return jnp.asarray(value)
+    except TypeError:
+        raise TypeError(f"{what}: {name} has dtype {value.dtype}, which JAX does not have") from None
 
 
 def _seed(what: str, value: Any) -> Array:
-    seed = jnp.asarray(value)
-    if seed.shape != () or seed.dtype.name not in ("int32", "int64", "uint32"):
+    seed = _of_jax(what, SEED, value)
+    if seed.shape != () or seed.dtype.name not in ("int32", "int64", "uint32", "uint64"):
         raise ValueError(
-            f"{what}: {SEED} has shape {seed.shape} and dtype {seed.dtype} but must be one integer of int32, int64 or "
-            "uint32, as of jax.random.bits(key)"
+            f"{what}: {SEED} has shape {seed.shape} and dtype {seed.dtype} but must be one integer of int32, int64, "
+            "uint32 or uint64, as of jax.random.bits(key)"
         )
-    return seed
+    return lax.bitcast_convert_type(seed, jnp.int64) if seed.dtype == jnp.uint64 else seed
 
 
-def _option(what: str, name: str, kind: str, value: Any) -> Any:
+def flag(what: str, name: str, value: Any) -> bool:
+    """Returns the value of an argument that is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{what}: {name} is {_shown(value)} but must be True or False")
+    return bool(value)
+
+
+def _shown(value: Any) -> str:
+    """Returns a value as a message shows it, in one line."""
+    if isinstance(value, jax.core.Tracer):
+        return "traced"
+    return f"an array of {value.dtype}" if _is_array(value) else repr(value)
+
+
+def _option(what: str, name: str, row: Option, value: Any) -> Any:
     """Converts an option to the type of its row."""
+    kind = row.type
     if isinstance(value, jax.core.Tracer):
         raise ValueError(
             f"{what}: {name} is traced but must be known when JAX traces the call: declare it in static_argnames of jit"
         )
-    if value is None and name == "threads":
-        return 0  # the row's default, for headgate.default_threads()
-    if value is None and kind == "float?":
-        return None
+    if value is None and (kind == "float?" or name in ("threads", "target", "backend", SEED)):
+        return row.default
     try:
         if kind == "str":
             if not isinstance(value, str):

@@ -8,7 +8,7 @@ from jax import Array
 from headgate import _headgate
 
 from ..operations import ATTENTION
-from .arguments import checked, take, takes
+from .arguments import checked, flag, take, takes
 from .call import SEED, Call
 from .differentiable import compute
 
@@ -53,19 +53,19 @@ def gated_attention(
     if "gate_logits" in arguments:
         raise TypeError(f"{NAME}() got an unexpected keyword argument 'gate_logits'; it is called gate")
     arrays, options = take(NAME, ATTENTION, {"q": q, "k": k, "v": v, "gate": gate}, arguments)
-    if options.get("dropout") and SEED not in arrays and "dropout_seed" not in arguments:
+    if options.get("dropout") and SEED not in arrays and arguments.get(SEED) is None:
         raise ValueError(
             f"{NAME}: dropout needs dropout_seed, such as jax.random.bits(key): JAX keeps no seed of its own"
         )
-    if return_max_logit not in (False, True, "rows"):
-        raise ValueError(f"{NAME}: return_max_logit is {return_max_logit!r} but must be True, False or 'rows'")
-    outputs = ("y", *["lse"] * bool(return_lse), *["max_logit"] * bool(return_max_logit))
-    call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=return_max_logit == "rows")
+    of_rows = isinstance(return_max_logit, str) and return_max_logit == "rows"
+    largest = of_rows or flag(NAME, "return_max_logit", return_max_logit)
+    outputs = ("y", *["lse"] * flag(NAME, "return_lse", return_lse), *["max_logit"] * largest)
+    call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=of_rows)
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
         arrays.pop("gate", None)  # it is not read
     found = compute(call, arrays, "gate" in arrays and _keeps_output(options))
     results = [found[name] for name in outputs]
-    if return_max_logit == "rows" and q.ndim == 3:
+    if of_rows and q.ndim == 3:
         results[-1] = results[-1][0]
     return tuple(results) if len(results) > 1 else results[0]

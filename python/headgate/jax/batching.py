@@ -142,7 +142,7 @@ def _as_sequences(x: Example, rank: int, batch: int) -> Array:
         return rows
     if x.shape[0] == 1:
         rows = jnp.broadcast_to(rows, (x.size, batch, *x.shape[1:]))
-    return rows.reshape((-1, *x.shape[1:]))
+    return rows.reshape((rows.shape[0] * rows.shape[1], *x.shape[1:]))
 
 
 def _sequences(x: Example, rank: int, batch: int, may_share: bool) -> Folded:
@@ -189,10 +189,10 @@ def _heads(x: Example, batch: int) -> Folded:
     """Folds the slopes of heads, (H) or (B,H)."""
     if not x.batched and len(x.shape) == 1:
         return _shared(x)
-    rows = x.repeated().reshape((x.size, -1, x.shape[-1]))
-    return Folded(
-        jnp.broadcast_to(rows, (x.size, batch, x.shape[-1])).reshape((-1, x.shape[-1])), lambda gradient: gradient
-    )
+    heads = x.shape[-1]
+    rows = x.repeated().reshape((x.size, x.shape[0] if len(x.shape) == 2 else 1, heads))
+    rows = jnp.broadcast_to(rows, (x.size, batch, heads)).reshape((x.size * batch, heads))
+    return Folded(rows, lambda gradient: gradient)
 
 
 def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
@@ -200,8 +200,9 @@ def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Fo
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):
         return _shared(x) if len(x.shape) != 2 else Folded(x.array[None], lambda gradient: gradient)
-    rows = x.repeated().reshape((x.size, -1, heads, queries if by_query else 1))
-    rows = jnp.broadcast_to(rows, (x.size, batch, heads, queries)).reshape((-1, heads, queries))
+    leading = x.shape[0] if len(x.shape) == 3 else 1
+    rows = x.repeated().reshape((x.size, leading, heads, queries if by_query else 1))
+    rows = jnp.broadcast_to(rows, (x.size, batch, heads, queries)).reshape((x.size * batch, heads, queries))
 
     def gradients(gradient: Array) -> Array:
         each = gradient.reshape((x.size, batch, heads, queries))
@@ -250,7 +251,7 @@ def _lengths(x: Example, batch: int) -> Folded:
     if not x.batched and x.shape[0] == 1:
         return _shared(x)
     rows = jnp.broadcast_to(x.repeated(), (x.size, batch, x.shape[1]))
-    return Folded(rows.reshape((-1, x.shape[1])), lambda gradient: gradient)
+    return Folded(rows.reshape((x.size * batch, x.shape[1])), lambda gradient: gradient)
 
 
 def _fold_short_convolution(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
@@ -275,17 +276,18 @@ def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
 
     def at_end(x: Example) -> Array:
         rows = jnp.moveaxis(x.repeated(), 0, -2)
-        return rows.reshape((*rows.shape[:-2], -1))
+        return rows.reshape((*rows.shape[:-2], rows.shape[-2] * rows.shape[-1]))
 
     def to_front(array: Array, shape: tuple[int, ...]) -> Array:
-        rows = array.reshape((*array.shape[:-1], size, -1))
+        rows = array.reshape((*array.shape[:-1], size, shape[-1]))
         return jnp.moveaxis(rows, -2, 0).reshape((size, *shape))
 
     def folded(name: str, x: Example) -> Folded:
         if name in ("cu_seqlens", "snapshot_lengths"):
             return _shared(x)
         if name in ("weight", "bias"):
-            return Folded(x.repeated().reshape((-1, *x.shape[1:])), lambda gradient: gradient.reshape((size, *x.shape)))
+            rows = x.repeated().reshape((size * x.shape[0], *x.shape[1:]))
+            return Folded(rows, lambda gradient: gradient.reshape((size, *x.shape)))
         return Folded(at_end(x), lambda gradient: to_front(gradient, x.shape))
 
     own = {name: folded(name, x) for name, x in inputs.items()}
@@ -322,11 +324,12 @@ def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
         if name != "weight":
             return Folded(fold_rows(name, x), unfold)
         by_head = len(x.shape) == 2
-        rows = x.repeated().reshape((size, heads if by_head else 1, -1))
-        rows = jnp.broadcast_to(rows, (size, heads, rows.shape[-1])).reshape((size * heads, -1))
+        dim = x.shape[-1]
+        rows = x.repeated().reshape((size, heads if by_head else 1, dim))
+        rows = jnp.broadcast_to(rows, (size, heads, dim)).reshape((size * heads, dim))
 
         def gradients(gradient: Array) -> Array:
-            each = gradient.reshape((size, heads, -1))
+            each = gradient.reshape((size, heads, dim))
             return each if by_head else _sum_in_f32(each)
 
         return Folded(rows, gradients)

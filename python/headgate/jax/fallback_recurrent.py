@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear attention token by token, the short convolution and the gated norm by jax.numpy."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -29,7 +30,7 @@ def linear_attention(call: Call, inputs: Arrays) -> Arrays:
     rows: Arrays = {name: tokens(name) for name in ("q", "k", "v", "decay", "beta") if name in inputs}
     eps = call.option("l2_norm")
     if eps is not None:
-        rows |= {name: _l2_normalized(rows[name], eps) for name in ("q", "k")}
+        rows |= {name: _normalized(rows[name], eps, jnp.sum) for name in ("q", "k")}
     count, heads, dim = rows["q"].shape[0], rows["v"].shape[2], rows["q"].shape[3]
     rows["k"] = rows["k"].repeat(heads // max(rows["k"].shape[2], 1), axis=2)
     packed = "cu_seqlens" in inputs
@@ -104,10 +105,15 @@ def _step(call: Call, lengths: Array | None, packed: bool, carry: Arrays, row: A
     return after, y
 
 
-def _l2_normalized(x: Array, eps: float) -> Array:
-    squares = (x * x).sum(-1, keepdims=True) + eps
+def _normalized(x: Array, eps: float, combine: Callable[..., Array]) -> Array:
+    """Returns x / sqrt(combine(x²) + eps), where combine is jnp.sum or jnp.mean of a row. Divides each row by its
+    largest element first, since squares of large elements overflow and those of small ones become 0."""
+    largest = jnp.maximum(jnp.abs(x).max(-1, keepdims=True, initial=0), eps**0.5)
+    largest = lax.stop_gradient(jnp.where(largest == 0, 1, largest))
+    rows = x / largest
+    squares = combine(rows * rows, -1, keepdims=True) + (eps**0.5 / largest) ** 2
     is_zero = squares == 0
-    return jnp.where(is_zero, 0, x * lax.rsqrt(jnp.where(is_zero, 1, squares)))
+    return jnp.where(is_zero, 0, rows * lax.rsqrt(jnp.where(is_zero, 1, squares)))
 
 
 def short_convolution(call: Call, inputs: Arrays) -> Arrays:
@@ -161,9 +167,7 @@ def gated_norm(call: Call, inputs: Arrays) -> Arrays:
     """Returns y."""
     dtype = jnp.float64 if inputs["x"].dtype == jnp.float64 else jnp.float32
     x = inputs["x"].astype(dtype)
-    squares = (x * x).mean(-1, keepdims=True) + call.option("eps", 1e-6)
-    is_zero = squares == 0
-    y = jnp.where(is_zero, 0, x * lax.rsqrt(jnp.where(is_zero, 1, squares)))
+    y = _normalized(x, call.option("eps", 1e-6), jnp.mean)
     if "weight" in inputs:
         weight = inputs["weight"].astype(dtype)
         bhtd = call.option("layout", "bhtd") == "bhtd"

@@ -111,6 +111,13 @@ def _refuse(*_: Any, call: Call, tree: Any) -> NoReturn:
     raise NotImplementedError(SECOND.format(call.operation))
 
 
+@_pass.def_impl
+def _(*arrays: Array, **parameters: Any) -> list[Array]:
+    # Reached within jax.disable_jit(), where XLA must compile the pass nevertheless.
+    with jax.disable_jit(False):
+        return jax.jit(functools.partial(_pass.bind, **parameters))(*arrays)
+
+
 mlir.register_lowering(_pass, _lower_elsewhere)
 mlir.register_lowering(_pass, _lower_on_cpu, platform="cpu")
 ad.primitive_jvps[_pass] = _refuse

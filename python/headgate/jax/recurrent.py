@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 
 from ..operations import Operation
-from .arguments import checked, take
+from .arguments import checked, flag, take
 from .call import Call
 from .differentiable import compute
 
@@ -27,7 +27,11 @@ def call_with_states(
     if snapshot_lengths is not None:
         given["snapshot_lengths"] = _lengths(what, snapshot_lengths)
     arrays, options = take(what, operation, given, arguments)
-    outputs = ("y", *["state"] * bool(return_state), *["snapshots"] * (snapshot_lengths is not None))
+    outputs = (
+        "y",
+        *["state"] * flag(what, "return_state", return_state),
+        *["snapshots"] * (snapshot_lengths is not None),
+    )
     call = Call(what, tuple(sorted(options.items())), outputs)
     found = compute(call, checked(call, arrays))
     results = [found[name] for name in outputs]
@@ -39,7 +43,9 @@ def _lengths(what: str, lengths: Array | Sequence[int]) -> Any:
     if not isinstance(lengths, list | tuple):
         return lengths
     for length in lengths:
-        if not isinstance(length, int | np.integer):
+        if not isinstance(length, int | np.integer) or isinstance(length, bool):
             found = f"a {type(lengths).__name__} with a {type(length).__name__}"
             raise TypeError(f"{what}: snapshot_lengths is {found} but must be an array or a list of integers")
+        if not 0 <= length < 2**31:
+            raise ValueError(f"{what}: snapshot_lengths contains {length} but a length must be 0 to the sequence's")
     return jnp.asarray(np.asarray([lengths], np.int32))

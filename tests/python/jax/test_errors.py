@@ -54,6 +54,23 @@ TRACED = {
         "dropout_seed has shape (2,) and dtype float64 but must be one integer",
     ),
     "max_logit": (lambda: gated_attention(Q, K, K, return_max_logit="all"), "return_max_logit is 'all' but must be"),
+    "flag": (lambda: gated_attention(Q, K, K, return_lse="no"), "return_lse is 'no' but must be True or False"),
+    "traced flag": (
+        lambda: jax.jit(lambda flag: linear_attention(Q, Q, Q, return_state=flag))(True),
+        "return_state is traced but must be True or False",
+    ),
+    "huge shape": (
+        lambda: jax.eval_shape(gated_attention, *[jax.ShapeDtypeStruct((1, 1, 2**55, 64), jnp.float32)] * 3),
+        "y of shape (1,1,36028797018963968,64) exceeds the memory",
+    ),
+    "one bound": (
+        lambda: gated_attention(Q[:1], K[:1], K[:1], cu_seqlens_q=jnp.array([0]), cu_seqlens_k=jnp.array([0])),
+        "cu_seqlens_q[0] is 0 but must be",
+    ),
+    "huge length": (
+        lambda: linear_attention(Q, Q, Q, snapshot_lengths=[2**40]),
+        "snapshot_lengths contains 1099511627776 but a length must be 0 to",
+    ),
     "linear": (lambda: linear_attention(Q, Q, K), "q has shape (2,4,5,8) but v has shape (2,2,7,8): T is 5 and 7"),
     "rule": (lambda: linear_attention(Q, Q, Q, GATE, rule="delta"), "decay is given but the rule delta has none"),
     "taps": (
@@ -79,6 +96,14 @@ TYPES = {
         lambda: gated_attention(torch.ones(2, 4, 5, 8), K, K),
         "q is a Tensor but must be an array of JAX or NumPy",
     ),
+    "objects": (
+        lambda: gated_attention(np.full((1, 1, 1, 8), None), K, K),
+        "q has dtype object, which JAX does not have",
+    ),
+    "flags for lengths": (
+        lambda: linear_attention(Q, Q, Q, snapshot_lengths=[True]),
+        "snapshot_lengths is a list with a bool but must be an array or a list of integers",
+    ),
     "none": (lambda: gated_attention(Q, None, K), "k is required but None"),
     "lengths": (
         lambda: linear_attention(Q, Q, Q, snapshot_lengths=[1.5]),
@@ -103,6 +128,22 @@ def test_unknown_arguments_are_refused_with_a_suggestion():
         gated_attention(Q, K, K, causalty="causal")
     with pytest.raises(TypeError, match="it is called gate$"):
         gated_attention(Q, K, K, gate_logits=GATE)
+
+
+def test_integers_that_jax_would_cut_are_refused():
+    q, k = Q.astype(jnp.float32), K.astype(jnp.float32)
+    with jax.enable_x64(False):
+        for name, value in (("key_lengths", np.array([3, 2**32 + 1])), ("dropout_seed", np.array(2**40 + 5))):
+            message = (
+                f"^gated_attention: {name} contains {value.max()}, which int32 cannot hold: enable jax_enable_x64$"
+            )
+            with pytest.raises(ValueError, match=message):
+                gated_attention(q, k, k, dropout=0.1, **{"dropout_seed": 1, name: value})
+
+
+def test_none_is_the_default_of_options_that_have_it_elsewhere():
+    given = dict.fromkeys(("dropout_seed", "backend", "target", "threads"))
+    np.testing.assert_array_equal(gated_attention(Q, K, K, **given), gated_attention(Q, K, K))
 
 
 def test_options_that_jax_traces_are_refused():

@@ -13,7 +13,7 @@ from jax.interpreters import mlir
 import headgate
 import headgate.jax
 from cases import ALL, CASES, IN_ELSEWHERE, Case
-from headgate.jax import fallback, fallback_attention, fallback_recurrent, passes
+from headgate.jax import fallback, fallback_attention, fallback_recurrent, gated_norm, linear_attention, passes
 from headgate.jax.attention import _keeps_output
 from headgate.jax.differentiable import OPERATIONS
 
@@ -147,6 +147,17 @@ def test_other_platforms_compute_the_same(operation, case, with_gradients, on_ot
     for name, found in gradients.items():
         other = wanted.get(name, np.zeros(found.shape))
         np.testing.assert_allclose(as_f64(found), as_f64(other), rtol=tolerance, atol=tolerance, err_msg=name)
+
+
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_rows_of_any_size_are_normalized_on_other_platforms(size, on_other_platforms):
+    random = np.random.default_rng(3)
+    x, v = random.normal(size=(2, 1, 2, 5, 8)).astype(np.float32)
+    x *= np.float32(size)
+    y = headgate.gated_norm(x, eps=0.0)
+    np.testing.assert_allclose(gated_norm(x, eps=0.0), y, rtol=2e-6)
+    z = headgate.linear_attention(x, x, v, l2_norm=0.0)
+    np.testing.assert_allclose(linear_attention(x, x, v, l2_norm=0.0), z, rtol=1e-5, atol=1e-5)
 
 
 def test_gate_functions_of_other_platforms_are_those_of_the_library():

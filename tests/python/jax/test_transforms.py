@@ -99,6 +99,39 @@ def test_vmap_is_one_call(name, function, axes, arrays):
     assert calls_in(jax.vmap(function, axes), *args) == (1, 0)
 
 
+EMPTY = [
+    ("no queries", gated_attention, (normal(N, B, HQ, 0, D), *attention_arrays(N, B)[1:3], normal(N, B, HQ, 0, 1))),
+    ("no keys", gated_attention, (normal(N, B, HQ, T, D), *[normal(N, B, HKV, 0, D)] * 2, normal(N, B, HQ, T, 1))),
+    ("no queries with sinks", attend_with_sinks, (normal(N, B, HQ, 0, D), *attention_arrays(N, B)[1:3], normal(N, HQ))),
+    ("no tokens", recur, (*(x[..., :0, :] for x in (*RECURRENT, STATES[0])), STATES[1])),
+    ("no rows", convolve, (CHANNELS[0][:, :, :0], *CHANNELS[1:])),
+    ("no rows to normalize", gated_norm, (NORM[0][:, :, :, :0], NORM[1], NORM[2][:, :, :, :0])),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "args"), EMPTY, ids=[row[0] for row in EMPTY])
+def test_vmap_of_empty_arrays_equals_separate_calls(name, function, args):
+    axes = (0,) * len(args)
+    both = with_gradients(function)
+    assert_same(jax.vmap(both, axes)(*args), each_in_turn(both, axes, args))
+
+
+def test_calls_within_disable_jit_give_the_same_result():
+    arrays = attention_arrays(B)
+    expected = with_gradients(gated_attention)(*arrays)
+    with jax.disable_jit():
+        assert_same(with_gradients(gated_attention)(*arrays), expected)
+
+
+def test_packed_batch_has_a_largest_score_for_each_sequence():
+    q, k, v, _ = (np.asarray(x) for x in attention_arrays())
+    bounds = {"cu_seqlens_q": np.array([0, 2, 2, T]), "cu_seqlens_k": np.array([0, 2, S, S])}
+    outputs = headgate.attention_forward(q, k, v, outputs=["y", "max_logit"], **bounds)
+    found = gated_attention(q, k, v, return_max_logit=True, **bounds)
+    assert found[1].shape == (3, HQ)
+    assert_same(found, (outputs.y, outputs.max_logit))
+
+
 def test_keys_that_examples_share_are_not_copied():
     q, k, v, _ = attention_arrays(N, 1)
     text = jax.jit(jax.vmap(gated_attention, (0, None, None))).lower(q, k[0], v[0]).as_text()
@@ -280,7 +313,7 @@ def test_donated_arrays_give_the_same_result():
 def test_seed_that_is_an_array_has_the_bits_of_the_number():
     q, k, v, _ = attention_arrays(B)
     attend = jax.jit(lambda seed: gated_attention(q, k, v, dropout=0.5, dropout_seed=seed))
-    for dtype in (jnp.int32, jnp.int64, jnp.uint32):
+    for dtype in (jnp.int32, jnp.int64, jnp.uint32, jnp.uint64):
         expected = headgate.attention(*map(np.asarray, (q, k, v)), dropout=0.5, dropout_seed=77)
         np.testing.assert_array_equal(attend(jnp.array(77, dtype)), expected)
 
