@@ -82,7 +82,7 @@ View view_of_array(const char* function, const char* name, const PlainArray& arr
 [[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
                               ArrayKind kind, Layout layout);
 
-/// Returns whether the layout orders the dimensions of arrays of this kind.
+/// Returns whether the order of the dimensions of such arrays depends on the option `layout`.
 bool has_layout(ArrayKind kind);
 
 /// Returns whether arrays of this kind lack a head dimension. Their views have one of size 1.

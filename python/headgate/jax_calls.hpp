@@ -31,7 +31,7 @@ namespace headgate::python::jax {
 
 namespace ffi = xla::ffi;
 
-/// The struct of views that a table describes.
+/// The struct whose members the rows of the table kRows name.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
@@ -75,7 +75,7 @@ inline PlainArray array_of(const char* function, const char* name, const ffi::An
   return array;
 }
 
-/// Returns the kind of an input's array. With a block table, inputs in pages have kind `pages`.
+/// Returns the kind of an input's array: with a block table, `pages` for inputs that pages can hold, such as k and v.
 template <class Inputs, class Row>
 ArrayKind kind_of(const Row& row, bool has_pages) {
   if constexpr (requires { &Inputs::block_table; }) {
@@ -176,7 +176,7 @@ class Buffers {
   Buffers(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results, Layout layout)
       : operands_(operands), results_(results), layout_(layout) {}
 
-  /// Reads the tensors of the rows in the set `given`.
+  /// Reads the tensors of those rows of the table kRows that are in the set `given`.
   template <const auto& kRows, class KindOf>
   ViewsOf<kRows> read(std::int64_t given, const KindOf& kind) {
     ViewsOf<kRows> views;

@@ -43,9 +43,8 @@ class OptionsDict {
   const nb::dict& options_;
 };
 
-/// Provides memory to describe the tensors of a call that is only checked. The inputs have zeros, which are valid
-/// lengths, offsets and slopes, and -1, an empty entry of a list of keys. Outputs have address space that holds
-/// nothing.
+/// Provides the tensors of a call that is checked but not run. Inputs point to zeros, which are valid lengths, offsets
+/// and slopes. Lists of keys point to -1, an empty entry. Outputs point to reserved addresses without memory.
 class CheckMemory {
  public:
   CheckMemory() = default;
@@ -133,7 +132,7 @@ const char* name_of(DType dtype) {
   return "none";
 }
 
-/// Returns the view of an input that a call only describes, by a tuple (shape, dtype).
+/// Returns the view of an input that is given as a tuple (shape, dtype), without data.
 ConstTensorView described(const char* function, const char* name, const nb::tuple& given, ArrayKind kind,
                           Layout layout) {
   const auto sizes = nb::cast<std::vector<std::int64_t>>(given[0]);
@@ -145,7 +144,8 @@ ConstTensorView described(const char* function, const char* name, const nb::tupl
   return view_of_array<ConstTensorView>(function, name, array, kind, layout);
 }
 
-/// Returns the number of rows that the bounds `member` divide: queries, keys or tokens.
+/// Returns the number of rows (queries, keys or tokens) that the input `member`, such as cu_seqlens, splits into
+/// sequences.
 template <class Inputs, typename Member>
 std::int64_t rows_within(const Inputs& inputs, Member member) {
   if constexpr (std::is_same_v<Inputs, AttentionInputs>) {

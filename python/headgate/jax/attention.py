@@ -17,8 +17,8 @@ _HAS_ZERO = dict(_headgate._rows["gate_functions"])
 
 
 def _keeps_output(options: dict[str, Any]) -> bool:
-    """Returns whether the backward pass needs the output before the gate: it cannot be computed from y if the gate is
-    added, or if the gate function can be 0."""
+    """Returns whether the backward pass needs the output before the gate. That output cannot be computed from y if
+    gate_op is "add", or if the gate function can be 0."""
     defaults = ATTENTION.defaults()
     gate_fn, gate_op = (options.get(name, defaults[name]) for name in ("gate_fn", "gate_op"))
     return gate_op == "add" or _HAS_ZERO[gate_fn]
@@ -63,7 +63,7 @@ def gated_attention(
     call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=of_rows)
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # it is not read
+        arrays.pop("gate", None)  # calls without a gate function do not read it
     found = compute(call, arrays, "gate" in arrays and _keeps_output(options))
     results = [found[name] for name in outputs]
     if of_rows and q.ndim == 3:

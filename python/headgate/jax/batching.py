@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes all examples of a vmap in one call: as sequences of one batch, or as heads or channels where an example has
-weights of its own.
+"""Computes all examples of a vmap in one call, the folded call.
 
-Inputs that all examples share are not copied if they have a batch of 1: the handler broadcasts them by stride 0. Packed
-batches, pages and dropout take a call for each example, since their results depend on the whole batch of a call.
+Folding merges the examples into another dimension. They become sequences of one batch or, if each example has its own
+weights, more heads or channels. The FFI handler broadcasts a shared input with a batch of 1 by stride 0, so that it is
+not copied. Packed batches, pages and dropout need one call for each example, since their results depend on the whole
+batch of a call.
 """
 
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from .call import SHARED_BY_STRIDE, Arrays, Call, describe
 
 
 class Folded(NamedTuple):
-    """An array of a folded call, and how its gradient becomes the gradients of the examples, (examples, *shape)."""
+    """An array of a folded call. `gradients` splits its gradient into those of the examples, (examples, *shape)."""
 
     array: Array
     gradients: Callable[[Array], Array]
@@ -41,8 +42,8 @@ class Example(NamedTuple):
 
 
 def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inputs: Arrays) -> Any:
-    """Returns the outputs of `size` examples, with the examples first, and that all of them are batched. run(call,
-    inputs) is the forward pass."""
+    """Returns the outputs of `size` examples, with the examples first, and True for each, as custom_vmap wants for
+    batched results. run(call, inputs) is the forward pass."""
 
     def compute(each: Arrays) -> Arrays:
         return run(call, each)
@@ -63,8 +64,8 @@ def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inp
 def backward(
     run: Callable[..., Arrays], call: Call, size: int, batched: Any, incoming: Arrays, saved: Arrays, inputs: Arrays
 ) -> Any:
-    """Returns the gradients of `size` examples, with the examples first, and that all of them are batched. run(call,
-    incoming, saved, inputs) is the backward pass."""
+    """Returns the gradients of `size` examples, with the examples first, and True for each, as custom_vmap wants for
+    batched results. run(call, incoming, saved, inputs) is the backward pass."""
 
     def compute(*each: Arrays) -> Arrays:
         return run(call, *each)
@@ -169,7 +170,7 @@ def _shared(x: Example) -> Folded:
 
 
 def _scores(x: Example, batch: int, wanted: bool) -> Folded:
-    """Folds an array (B|1,H|1,T|1,S), whose leading dimensions may be left out."""
+    """Merges the examples into the batch of an array (B or 1,H or 1,T or 1,S). Leading dimensions may be missing."""
     shape = (*(1,) * (4 - len(x.shape)), *x.shape)
     if not (x.batched or wanted) and shape[0] == 1:
         return _shared(x)
@@ -247,7 +248,7 @@ def _fold_linear_attention(call: Call, size: int, inputs: dict[str, Example], wa
 
 
 def _lengths(x: Example, batch: int) -> Folded:
-    """Folds lengths of snapshots, (N|1,M)."""
+    """Merges the examples into the sequences of snapshot_lengths, (N or 1,M)."""
     if not x.batched and x.shape[0] == 1:
         return _shared(x)
     rows = jnp.broadcast_to(x.repeated(), (x.size, batch, x.shape[1]))

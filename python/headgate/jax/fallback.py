@@ -52,8 +52,8 @@ def _require_computable(call: Call, inputs: Arrays) -> None:
 
 
 def forward(call: Call, inputs: Arrays) -> Arrays:
-    """Computes the outputs of a call, by name. The saved log-sum-exp is empty of meaning: backward() computes the
-    weights again."""
+    """Computes the outputs of a call, by name. The saved log-sum-exp is a placeholder: backward() computes the
+    attention weights again, and does not read it."""
     _require_computable(call, inputs)
     results = forward_results(call, inputs)
     found = _COMPUTE[call.operation](call, inputs)

@@ -23,7 +23,7 @@ GATES = {
 
 
 def refusal(inputs: Arrays) -> str | None:
-    """Returns which inputs of a call this module cannot compute together, or None."""
+    """Returns the names of inputs whose combination this module does not support, or None."""
     for name in ("block_table", "k_first"):
         if name in inputs and "cu_seqlens_q" in inputs:
             return f"{name} with cu_seqlens_q"
@@ -35,7 +35,7 @@ class Sequences(NamedTuple):
 
     position: Array  # of a query among the keys of its sequence
     key: Array  # number of a key in its sequence
-    of_query: Array  # number of a query's sequence
+    of_query: Array  # index of the sequence that a query belongs to
     of_key: Array
     is_read: Array  # false for keys beyond key_lengths
 
@@ -120,7 +120,7 @@ def _places(call: Call, inputs: Arrays, q: tuple[int, ...], keys: int) -> Sequen
 
 
 def _full(x: Array) -> Array:
-    """Returns an array of scores with its four dimensions, (T,B,H,S), the rows first."""
+    """Expands an array that broadcasts against scores to four dimensions, and moves the queries first: (T,B,H,S)."""
     return jnp.moveaxis(x.reshape((*(1,) * (4 - x.ndim), *x.shape)), 2, 0)
 
 

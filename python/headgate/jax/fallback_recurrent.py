@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Linear attention token by token, the short convolution and the gated norm by jax.numpy."""
+"""Implements linear attention, one token at a time, the short convolution and the gated norm in jax.numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,8 @@ def linear_attention(call: Call, inputs: Arrays) -> Arrays:
 
 
 def _scan(step: Any, carry: Any, rows: Arrays, count: int) -> tuple[Any, Array]:
-    """Runs lax.scan in blocks, of which a backward pass keeps only the first states."""
+    """Runs lax.scan block by block. For the backward pass, only the states at the start of each block are kept; the
+    others are computed again."""
     size = min(BLOCK, max(count, 1))
     blocks = -(-count // size)
     is_row = jnp.arange(blocks * size) < count
@@ -107,7 +108,7 @@ def _step(call: Call, lengths: Array | None, packed: bool, carry: Arrays, row: A
 
 def _normalized(x: Array, eps: float, combine: Callable[..., Array]) -> Array:
     """Returns x / sqrt(combine(x²) + eps), where combine is jnp.sum or jnp.mean of a row. Divides each row by its
-    largest element first, since squares of large elements overflow and those of small ones become 0."""
+    largest magnitude first, since squares of large elements overflow and those of small ones become 0."""
     largest = jnp.maximum(jnp.abs(x).max(-1, keepdims=True, initial=0), eps**0.5)
     largest = lax.stop_gradient(jnp.where(largest == 0, 1, largest))
     rows = x / largest

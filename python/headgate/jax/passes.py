@@ -99,7 +99,7 @@ def _elsewhere(*arrays: Array, call: Call, tree: Any) -> list[Array]:
 
 
 def _lower_elsewhere(context: Any, *operands: Any, **parameters: Any) -> Any:
-    # Without the mesh axes of shard_map, which concern the types of a traced program and not its code.
+    # Removes the mesh axes of shard_map. They belong to the types of the traced program, and do not change its code.
     types = {
         name: [jax.core.ShapedArray(x.shape, x.dtype) for x in getattr(context, name)]
         for name in ("avals_in", "avals_out")
@@ -113,7 +113,7 @@ def _refuse(*_: Any, call: Call, tree: Any) -> NoReturn:
 
 @_pass.def_impl
 def _(*arrays: Array, **parameters: Any) -> list[Array]:
-    # Reached within jax.disable_jit(), where XLA must compile the pass nevertheless.
+    # This runs only within jax.disable_jit(). XLA must compile a forward or backward pass even there.
     with jax.disable_jit(False):
         return jax.jit(functools.partial(_pass.bind, **parameters))(*arrays)
 

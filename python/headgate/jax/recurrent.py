@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by linear attention and the short convolution, which return y and states."""
+"""Code shared by linear attention and the short convolution. Both return y and states."""
 
 from collections.abc import Sequence
 from typing import Any
