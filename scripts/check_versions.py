@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""check_versions.py [NAME …]: headgate.torch with other versions of PyTorch and transformers than those that it is pinned to.
+"""check_versions.py [NAME …]: headgate.torch and headgate.jax with other versions of PyTorch, transformers and JAX than those
+that they are pinned to.
 
-Each row of VERSIONS but `pinned` gets an environment of its own in build/versions, from PyPI, where quick tests of tests/python/torch
-and check_attention_families.py run against the package in build/python. Prints a table, and the end of what failed. NAME:
+Each row of VERSIONS but `pinned` gets an environment of its own in build/versions, from PyPI, where quick tests of
+tests/python/torch, the tests of tests/python/jax and check_attention_families.py run against the package in build/python,
+whose handlers for JAX are compiled with the pinned jaxlib. Prints a table, and the end of what failed. NAME:
 only these rows. An environment takes a few minutes and, where PyPI's PyTorch brings CUDA's libraries along, 6 GB.
 """
 
@@ -25,6 +27,7 @@ from extras import FLOORS
 class Versions(NamedTuple):
     torch: str
     transformers: str
+    jax: str
 
 
 def pinned(*names):
@@ -37,8 +40,8 @@ def pinned(*names):
 PINNED = "pinned"  # the environment of the build
 VERSIONS = {
     "oldest": Versions(**FLOORS),
-    PINNED: Versions(*(row.partition("==")[2] for row in pinned("torch", "transformers"))),
-    "newest": Versions(torch="2.15.0", transformers="5.24.0"),
+    PINNED: Versions(**dict(row.split("==") for row in pinned(*Versions._fields))),
+    "newest": Versions(torch="2.15.0", transformers="5.24.0", jax="0.10.2"),
 }
 # Further packages of an environment, in the versions that pyproject.toml pins.
 BESIDE = pinned("numpy", "ml_dtypes", "pytest")
@@ -71,9 +74,10 @@ def environment_of(name, versions):
         return ROOT / "build" / "python-venv" / "bin" / "python"
     folder = ROOT / "build" / "versions" / name
     python, stamp = folder / "bin" / "python", folder / "installed.txt"
-    packages = [f"torch=={versions.torch}", f"transformers=={versions.transformers}", *BESIDE]
+    wanted = [f"{package}=={version}" for package, version in versions._asdict().items()]
+    packages = [*wanted, *BESIDE]
     if not stamp.exists() or stamp.read_text().split() != packages:
-        print(f"== headgate: an environment in {folder}, for {', '.join(packages[:2])}", file=sys.stderr, flush=True)
+        print(f"== headgate: an environment in {folder}, for {', '.join(wanted)}", file=sys.stderr, flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
         # The machine's constraints must not override the versions of this row.
         environment = os.environ | {"PIP_CONSTRAINT": os.devnull, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
@@ -82,8 +86,8 @@ def environment_of(name, versions):
     return python
 
 
-def run(python, *command):
-    """Runs a command. Returns its exit status and its output."""
+def run(python, folder, *command):
+    """Runs a command in a folder of tests/python. Returns its exit status and its output."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT / "build" / "python"),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -92,7 +96,7 @@ def run(python, *command):
     }
     found = subprocess.run(
         [python, *command],
-        cwd=ROOT / "tests" / "python" / "torch",
+        cwd=ROOT / "tests" / "python" / folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -111,13 +115,16 @@ def main():
     for name in names:
         versions = VERSIONS[name]
         python = environment_of(name, versions)
-        files = [f"test_{test}.py" for test in TESTS]
-        tests, text = run(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files)
-        counts = re.sub(r" in .*", "", text.splitlines()[-1].strip("= "))
-        families, listing = run(python, ROOT / "scripts" / "check_attention_families.py")
-        rows.append((name, versions.torch, versions.transformers, counts, listing.splitlines()[-1]))
-        failures += [(name, output) for status, output in ((tests, text), (families, listing)) if status != 0]
-    head = ("", "PyTorch", "transformers", "tests", "families")
+        pytest = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+        runs = [
+            run(python, "torch", *pytest, *(f"test_{test}.py" for test in TESTS)),
+            run(python, "jax", *pytest),
+            run(python, "torch", ROOT / "scripts" / "check_attention_families.py"),
+        ]
+        ends = [re.sub(r" in .*", "", output.splitlines()[-1].strip("= ")) for _, output in runs]
+        rows.append((name, versions.torch, versions.transformers, ends[0], ends[2], versions.jax, ends[1]))
+        failures += [(name, output) for status, output in runs if status != 0]
+    head = ("", "PyTorch", "transformers", "tests", "families", "JAX", "its tests")
     print("\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows)))
     for name, output in failures:
         print(f"\n{name} failed:\n" + "\n".join(output.splitlines()[-40:]))

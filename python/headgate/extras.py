@@ -17,7 +17,7 @@ EXTRAS = {
     "triton": "triton",
 }
 """Maps optional packages to the extra in pyproject.toml that installs each."""
-FLOORS = {"jax": "0.10.2", "torch": "2.9.1", "transformers": "5.18.0"}
+FLOORS = {"jax": "0.10.0", "torch": "2.9.1", "transformers": "5.18.0"}
 """Oldest supported versions, which scripts/check_versions.py tests."""
 
 
