@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The time of calls that compute next to nothing: what a call costs before and after its arithmetic.
+"""The time of calls that compute next to nothing: what a call costs before and after its arithmetic. JAX has larger
+calls too.
 
-Prints a table of microseconds a call: Headgate, and PyTorch's scaled_dot_product_attention times a sigmoid, in turns.
-Each entry is the median and the best of all rounds. The C library is called through ctypes with all its arguments
-ready; the row `ctypes` is what a call through ctypes takes by itself. Needs PYTHONPATH=build/python.
+Prints a table of microseconds a call: Headgate and, in turns, scaled_dot_product_attention of PyTorch times a sigmoid. The
+peer of JAX's rows is its own dot_product_attention. Each entry is the median and the best of all rounds. The C library is
+called through ctypes with all its arguments ready; the row `ctypes` is what a call through ctypes takes by itself. Needs
+PYTHONPATH=build/python.
 """
 
 import argparse
@@ -13,11 +15,14 @@ import statistics
 import time
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch.nn import functional
 
 import headgate
+from headgate import jax as headgate_jax
 from headgate import torch as headgate_torch
 
 SECONDS_A_RUN = 2e-3  # duration of the calls that are timed together
@@ -81,6 +86,28 @@ def array_cases():
     yield "`headgate.attention`, NumPy", lambda: headgate.attention(*arrays), None
     yield "`headgate.attention`, NumPy, `out`", lambda: headgate.attention(*arrays, out=out), None
     yield "`headgate.attention`, tensors", lambda: headgate.attention(*smallest), None
+
+
+def jax_cases():
+    """Yields (name, Headgate's call, JAX's call) of compiled functions."""
+
+    def ours(q, k, v, gate):
+        return headgate_jax.gated_attention(q, k, v, gate, layout="bthd", causality="causal")
+
+    def theirs(q, k, v, gate):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True) * jax.nn.sigmoid(gate)
+
+    def compiled(function, arrays):
+        run = jax.jit(function)
+        return lambda: jax.block_until_ready(run(*arrays))
+
+    def gradients(function):
+        return jax.grad(lambda *arrays: function(*arrays).sum(), (0, 1, 2, 3))
+
+    for name, heads, tokens, dim in (("smallest", 1, SIZE, SIZE), ("8 heads, 512 tokens", 8, 512, 64)):
+        arrays = [jnp.asarray(np.random.default_rng(i).normal(size=(1, tokens, heads, dim)), "f4") for i in range(4)]
+        yield f"JAX, {name}", compiled(ours, arrays), compiled(theirs, arrays)
+        yield f"JAX, {name}, gradients", compiled(gradients(ours), arrays), compiled(gradients(theirs), arrays)
 
 
 class CTensor(ctypes.Structure):
@@ -155,8 +182,8 @@ def main():
     parser.add_argument("--filter", default="", help="only cases whose names contain this")
     parser.add_argument("--library", type=Path, default="build/src/library/libheadgate.so", help="default: %(default)s")
     arguments = parser.parse_args()
-    cases = [*torch_cases(), *linear_cases(), *array_cases(), *c_cases(arguments.library)]
-    print("| | Headgate, µs: median, best | PyTorch, µs | Headgate's median / PyTorch's, and of the best |")
+    cases = [*torch_cases(), *linear_cases(), *array_cases(), *c_cases(arguments.library), *jax_cases()]
+    print("| | Headgate, µs: median, best | PyTorch or JAX, µs | Headgate's median / theirs, and of the best |")
     print("|---|---|---|---|")
     for name, ours, theirs in cases:
         if arguments.filter not in name:
