@@ -127,7 +127,7 @@ class Worker:
     def release(self) -> dict[str, Any]:
         self.way = None
         gc.collect()
-        gc.freeze()  # what a case imported, too
+        gc.freeze()  # later collections skip what the case imported
         ctypes.CDLL(None).malloc_trim(0)
         return {}
 

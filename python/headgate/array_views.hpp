@@ -19,6 +19,20 @@ namespace headgate::python {
 /// Order of the dimensions of q, k, v, gate and arrays of the same shapes.
 enum class Layout { bhtd, bthd };
 
+/// Maps a dtype to its name in NumPy, PyTorch and JAX.
+struct DTypeName {
+  DType dtype;
+  const char* name;
+};
+inline constexpr std::array<DTypeName, 8> kDTypeNames{{{DType::f32, "float32"},
+                                                       {DType::f64, "float64"},
+                                                       {DType::bf16, "bfloat16"},
+                                                       {DType::f16, "float16"},
+                                                       {DType::boolean, "bool"},
+                                                       {DType::i32, "int32"},
+                                                       {DType::i64, "int64"},
+                                                       {DType::i8, "int8"}}};
+
 /// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Below, X is any
 /// number of features, N the number of sequences, M and P any sizes.
 enum class ArrayKind {
@@ -27,7 +41,7 @@ enum class ArrayKind {
   rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
   scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
   vector,          ///< (N)
-  query_numbers,   ///< (H), with the view (1,1,1,H), or (B,H,T), without a batch (H,T), with the view (B,H,T,1)
+  query_numbers,   ///< (H), or one number for each query (B,H,T) or (H,T); the view is (1,1,1,H) or (B,H,T,1)
   head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
   pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout

@@ -18,23 +18,22 @@ namespace {
 
 using Code = nb::dlpack::dtype_code;
 
-/// Maps a dtype to its DLPack code and bits, and to its name in NumPy and PyTorch.
+/// Maps a dtype to its DLPack code and bits.
 struct DTypeRow {
   DType dtype;
   Code code;
   std::uint8_t bits;
-  const char* name;
 };
 
 constexpr std::array<DTypeRow, 8> kDTypes{{
-    {DType::f32, Code::Float, 32, "float32"},
-    {DType::f64, Code::Float, 64, "float64"},
-    {DType::bf16, Code::Bfloat, 16, "bfloat16"},
-    {DType::f16, Code::Float, 16, "float16"},
-    {DType::boolean, Code::Bool, 8, "bool"},
-    {DType::i32, Code::Int, 32, "int32"},
-    {DType::i64, Code::Int, 64, "int64"},
-    {DType::i8, Code::Int, 8, "int8"},
+    {DType::f32, Code::Float, 32},
+    {DType::f64, Code::Float, 64},
+    {DType::bf16, Code::Bfloat, 16},
+    {DType::f16, Code::Float, 16},
+    {DType::boolean, Code::Bool, 8},
+    {DType::i32, Code::Int, 32},
+    {DType::i64, Code::Int, 64},
+    {DType::i8, Code::Int, 8},
 }};
 
 std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::str(object)); }
@@ -89,7 +88,7 @@ DType dtype_of_array(const char* function, const char* name, nb::handle object, 
     if (same) return row.dtype;
   }
   throw Error(formatted("{}: {} has dtype {} but must be one of {}", function, name, own_dtype(object),
-                        comma_separated(kDTypes, &DTypeRow::name)));
+                        comma_separated(kDTypeNames, &DTypeName::name)));
 }
 
 /// Describes the memory of an imported array. `as_bfloat16` marks bfloat16 elements that DLPack describes as uint16.
@@ -117,11 +116,11 @@ ArrayMemory memory_of(const char* function, const char* name, nb::handle object,
 }  // namespace
 
 DType dtype_of_word(const char* function, const char* name, const std::string& word) {
-  for (const DTypeRow& row : kDTypes) {
+  for (const DTypeName& row : kDTypeNames) {
     if (word == row.name || word == dtype_name(row.dtype)) return row.dtype;
   }
   throw Error(formatted("{}: {}: '{}' is none of {}", function, name, word,
-                        comma_separated(kDTypes, [](const DTypeRow& row) { return dtype_name(row.dtype); })));
+                        comma_separated(kDTypeNames, [](const DTypeName& row) { return dtype_name(row.dtype); })));
 }
 
 namespace {
@@ -180,8 +179,9 @@ class Program {
 
  private:
   nb::handle dtype_object(DType dtype) {
-    const auto row = std::find_if(kDTypes.begin(), kDTypes.end(), [dtype](const auto& r) { return r.dtype == dtype; });
-    nb::handle& found = dtypes_[static_cast<std::size_t>(row - kDTypes.begin())];
+    const auto row =
+        std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [dtype](const DTypeName& r) { return r.dtype == dtype; });
+    nb::handle& found = dtypes_[static_cast<std::size_t>(row - kDTypeNames.begin())];
     if (found.is_valid()) return found;
     nb::object module = nb::module_::import_(name_);
     if (dtype == DType::bf16 && !nb::hasattr(module, row->name)) module = nb::module_::import_("ml_dtypes");
@@ -191,7 +191,7 @@ class Program {
 
   const char* name_;
   nb::handle empty_;
-  std::array<nb::handle, kDTypes.size()> dtypes_{};
+  std::array<nb::handle, kDTypeNames.size()> dtypes_{};
 };
 
 }  // namespace
@@ -254,7 +254,7 @@ nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb:
   const nb::ndarray<nb::numpy> array(view.data, shape.size(), shape.data(), owner, strides.data(),
                                      {static_cast<std::uint8_t>(code), row->bits, 1}, nb::device::cpu::value);
   const nb::object object = nb::cast(array, nb::rv_policy::reference);
-  return as_bfloat16 ? object.attr("view")(nb::module_::import_("ml_dtypes").attr(row->name)) : object;
+  return as_bfloat16 ? object.attr("view")(nb::module_::import_("ml_dtypes").attr("bfloat16")) : object;
 }
 
 }  // namespace headgate::python

@@ -103,20 +103,6 @@ class CheckMemory {
   std::vector<std::vector<std::int32_t>> narrow_;
 };
 
-/// Names of dtypes in NumPy and JAX.
-struct DTypeName {
-  const char* name;
-  DType dtype;
-};
-constexpr std::array<DTypeName, 8> kDTypeNames{{{"float32", DType::f32},
-                                                {"float64", DType::f64},
-                                                {"bfloat16", DType::bf16},
-                                                {"float16", DType::f16},
-                                                {"bool", DType::boolean},
-                                                {"int32", DType::i32},
-                                                {"int64", DType::i64},
-                                                {"int8", DType::i8}}};
-
 DType dtype_named(const char* function, const char* name, const std::string& word) {
   for (const DTypeName& row : kDTypeNames) {
     if (word == row.name) return row.dtype;

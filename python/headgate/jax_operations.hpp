@@ -5,17 +5,14 @@
 
 #include "headgate/attention.hpp"
 #include "headgate/gated_norm.hpp"
-#include "headgate/linear_attention.hpp"
-#include "headgate/short_convolution.hpp"
 #include "library/core/attention_options.hpp"
 #include "library/core/attention_tensors.hpp"
 #include "library/core/gated_norm_rows.hpp"
-#include "library/core/linear_attention_rows.hpp"
-#include "library/core/short_convolution_rows.hpp"
+#include "python/headgate/operation_tables.hpp"
 #include "python/headgate/output_shapes.hpp"
 
-// Describes the operations to the handlers of jax_calls.hpp: tables, structs, the name in Python, and both passes with
-// the same parameters.
+// Describes each operation to the handlers of jax_calls.hpp by a struct: its tables, its name in Python, and its two
+// passes, which have the same parameters for all operations.
 
 namespace headgate::python::jax {
 
@@ -36,37 +33,18 @@ struct Attention {
   static constexpr auto backward = attention_backward;
 };
 
-struct LinearAttention {
-  static constexpr const auto& kInputs = kLinearInputs;
-  static constexpr const auto& kOutputs = kLinearOutputs;
-  static constexpr const auto& kIncoming = kLinearIncoming;
-  static constexpr const auto& kGradients = kLinearGradients;
-  static constexpr const auto& kOptions = kLinearOptions;
-  using Options = LinearAttentionOptions;
+/// Gives an operation without saved outputs the parameters of those that have them.
+template <class Tables>
+struct WithoutSaved : Tables {
   using Saved = NothingSaved;
-  static constexpr const char* kName = "linear_attention";
-  static constexpr auto forward = linear_attention_forward;
-  static void backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& inputs,
-                       const Saved& /*saved*/, const LinearAttentionIncoming& incoming, const Options& options) {
-    linear_attention_backward(gradients, inputs, incoming, options);
+  static void backward(const auto& gradients, const auto& inputs, const Saved& /*saved*/, const auto& incoming,
+                       const typename Tables::Options& options) {
+    Tables::backward(gradients, inputs, incoming, options);
   }
 };
 
-struct ShortConvolution {
-  static constexpr const auto& kInputs = kConvolutionInputs;
-  static constexpr const auto& kOutputs = kConvolutionOutputs;
-  static constexpr const auto& kIncoming = kConvolutionIncoming;
-  static constexpr const auto& kGradients = kConvolutionGradients;
-  static constexpr const auto& kOptions = kConvolutionOptions;
-  using Options = ShortConvolutionOptions;
-  using Saved = NothingSaved;
-  static constexpr const char* kName = "short_convolution";
-  static constexpr auto forward = short_convolution_forward;
-  static void backward(const ShortConvolutionGradients& gradients, const ShortConvolutionInputs& inputs,
-                       const Saved& /*saved*/, const ShortConvolutionIncoming& incoming, const Options& options) {
-    short_convolution_backward(gradients, inputs, incoming, options);
-  }
-};
+using LinearAttention = WithoutSaved<LinearAttentionTables>;
+using ShortConvolution = WithoutSaved<ShortConvolutionTables>;
 
 /// A row of a table of one tensor that is an argument of its own, such as y of the gated norm.
 template <class StructOf, typename View>
@@ -96,22 +74,22 @@ inline DType dtype_of(const SingleRow<NormOutput, TensorView>& /*row*/, const Ga
   return in.x.dtype;
 }
 
-struct GatedNorm {
+struct GatedNormTables {
   static constexpr const auto& kInputs = kNormInputs;
   static constexpr const auto& kOutputs = kNormOutput;
   static constexpr const auto& kIncoming = kNormIncoming;
   static constexpr const auto& kGradients = kNormGradients;
   static constexpr const auto& kOptions = kNormOptions;
   using Options = GatedNormOptions;
-  using Saved = NothingSaved;
   static constexpr const char* kName = "gated_norm";
   static void forward(const NormOutput& outputs, const GatedNormInputs& inputs, const Options& options) {
     gated_norm_forward(outputs.y, inputs, options);
   }
-  static void backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs, const Saved& /*saved*/,
-                       const NormIncoming& incoming, const Options& options) {
+  static void backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs, const NormIncoming& incoming,
+                       const Options& options) {
     gated_norm_backward(gradients, inputs, incoming.dy, options);
   }
 };
+using GatedNorm = WithoutSaved<GatedNormTables>;
 
 }  // namespace headgate::python::jax

@@ -8,6 +8,7 @@
 #include "library/core/linear_attention_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
+#include "python/headgate/operation_tables.hpp"
 #include "python/headgate/output_shapes.hpp"
 
 // Bindings of headgate/linear_attention.hpp: linear_attention_forward, its short form `linear_attention`, and
@@ -16,15 +17,7 @@
 namespace headgate::python {
 namespace {
 
-struct LinearAttention {
-  static constexpr const auto& kInputs = kLinearInputs;
-  static constexpr const auto& kOutputs = kLinearOutputs;
-  static constexpr const auto& kIncoming = kLinearIncoming;
-  static constexpr const auto& kGradients = kLinearGradients;
-  static constexpr const auto& kOptions = kLinearOptions;
-  using Options = LinearAttentionOptions;
-
-  static constexpr const char* kName = "linear_attention";
+struct LinearAttention : LinearAttentionTables {
   static constexpr const char* kOutputsClass = "LinearAttentionOutputs";
   static constexpr const char* kGradientsClass = "LinearAttentionGradients";
   static constexpr std::size_t kPositional = 5;  // inputs that may be given by position: q, k, v, decay and beta
@@ -32,9 +25,6 @@ struct LinearAttention {
 
   static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) { return python::shape_of(row, in); }
   static DType dtype_of(const LinearOutput& row, const LinearAttentionInputs& in) { return python::dtype_of(row, in); }
-
-  static constexpr auto forward = linear_attention_forward;
-  static constexpr auto backward = linear_attention_backward;
 };
 
 }  // namespace

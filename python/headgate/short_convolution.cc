@@ -8,6 +8,7 @@
 #include "library/core/short_convolution_rows.hpp"
 #include "python/headgate/bindings.hpp"
 #include "python/headgate/operation_passes.hpp"
+#include "python/headgate/operation_tables.hpp"
 #include "python/headgate/output_shapes.hpp"
 
 // Bindings of headgate/short_convolution.hpp: short_convolution_forward, its short form `short_convolution`, and
@@ -16,15 +17,7 @@
 namespace headgate::python {
 namespace {
 
-struct ShortConvolution {
-  static constexpr const auto& kInputs = kConvolutionInputs;
-  static constexpr const auto& kOutputs = kConvolutionOutputs;
-  static constexpr const auto& kIncoming = kConvolutionIncoming;
-  static constexpr const auto& kGradients = kConvolutionGradients;
-  static constexpr const auto& kOptions = kConvolutionOptions;
-  using Options = ShortConvolutionOptions;
-
-  static constexpr const char* kName = "short_convolution";
+struct ShortConvolution : ShortConvolutionTables {
   static constexpr const char* kOutputsClass = "ShortConvolutionOutputs";
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
   static constexpr std::size_t kPositional = 3;  // inputs that may be given by position: x, weight and bias
@@ -35,9 +28,6 @@ struct ShortConvolution {
   static DType dtype_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     return python::dtype_of(row, in);
   }
-
-  static constexpr auto forward = short_convolution_forward;
-  static constexpr auto backward = short_convolution_backward;
 };
 
 }  // namespace

@@ -31,12 +31,13 @@ export -n LD_LIBRARY_PATH
 venv/bin/headgate train --data text --out run --layers 1 --dim 16 --heads 2 --seq-len 16 --batch 2 --steps 2 >/dev/null
 venv/bin/headgate explain "$package/share/headgate/examples/gated_two_tokens.json" >/dev/null
 venv/bin/python - <<'PYTHON'
-import importlib.metadata, sys
+import importlib.metadata, importlib.util, sys
 import headgate, numpy as np
 x = np.ones((1, 2, 3, 4), np.float32)
 assert np.allclose(headgate.attention(x, x, x, x, threads=2), 1 / (1 + np.exp(-1.0)), rtol=1e-6)
 extras = importlib.metadata.metadata("headgate-attention").get_all("Provides-Extra")
-assert {"torch", "plot", "frames"} <= set(extras), extras
+assert {"jax", "torch", "plot", "frames"} <= set(extras), extras
+assert importlib.util.find_spec("headgate._jax"), "the wheel has no handlers for JAX"
 run = headgate.load("run")
 print("wheel: Python", sys.version.split()[0], run, "loss", round(run.eval("A text of a few words. " * 9).figures["loss_nats"], 3))
 PYTHON

@@ -63,7 +63,7 @@ def gated_attention(
     call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=of_rows)
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # calls without a gate function do not read it
+        arrays.pop("gate", None)  # without a gate function, the logits of the gate are not read
     found = compute(call, arrays, "gate" in arrays and _keeps_output(options))
     results = [found[name] for name in outputs]
     if of_rows and q.ndim == 3:

@@ -123,9 +123,6 @@ def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
     return lax.map(example, own)
 
 
-# --- folds ---------------------------------------------------------------------------------------------------------
-
-
 class Fold(NamedTuple):
     """The inputs of a folded call; how an array with rows like those of q or x is folded; and how an output becomes
     those of the examples, each of `shape`."""
@@ -136,8 +133,8 @@ class Fold(NamedTuple):
 
 
 def _as_sequences(x: Example, rank: int, batch: int) -> Array:
-    """Returns the array with the sequences of all examples, `batch` of each, in its first dimension. Arrays of less than
-    `rank` dimensions lack that dimension."""
+    """Returns the array with the sequences of all examples in its first dimension, `batch` of each. An example of less
+    than `rank` dimensions has no batch, and is one sequence."""
     rows = x.repeated()
     if len(x.shape) < rank:
         return rows

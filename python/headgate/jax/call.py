@@ -88,7 +88,7 @@ def set_of(names: Any, table: list[str]) -> int:
 
 
 def varying_axes(arrays: Any) -> frozenset[str]:
-    """Returns the mesh axes of shard_map that an array of `arrays` varies over."""
+    """Returns the mesh axes of shard_map over which at least one of the arrays varies."""
     types = (x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in arrays)
     return frozenset().union(*(own.manual_axis_type.varying for own in types))
 

@@ -52,8 +52,8 @@ def _require_computable(call: Call, inputs: Arrays) -> None:
 
 
 def forward(call: Call, inputs: Arrays) -> Arrays:
-    """Computes the outputs of a call, by name. The saved log-sum-exp is a placeholder: backward() computes the
-    attention weights again, and does not read it."""
+    """Computes the outputs of a call, by name. The saved log-sum-exp holds zeros, which backward() does not
+    read: it computes the attention weights again."""
     _require_computable(call, inputs)
     results = forward_results(call, inputs)
     found = _COMPUTE[call.operation](call, inputs)

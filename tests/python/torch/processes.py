@@ -8,7 +8,7 @@ import traceback
 from datetime import timedelta
 
 SECONDS = 150  # for a group of processes, from its start
-# What the functions' modules and the first call of an operation import: once, and not on every rank.
+# Modules that the functions and the first call of an operation import. They are imported once, and not on every rank.
 IMPORTED = [
     "pytest",
     "headgate.torch",

@@ -177,7 +177,7 @@ def generation_defaults(config):
     return t.GenerationConfig()
 
 
-COPIED = {"__dict__", "__getstate__", "__reduce_ex__"}  # by what copies an object reads all of its attributes
+COPIED = {"__dict__", "__getstate__", "__reduce_ex__"}  # a copy of an object reads one of these, for all its attributes
 PROVENANCE = {"transformers_version", "_name_or_path"}  # not in the files that are changed
 
 # Keys beyond those that a class writes: what older files have, and what transformers reads of them.

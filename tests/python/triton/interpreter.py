@@ -48,7 +48,7 @@ def _corrected_cast(self, source, target):
 
 
 LANGUAGE = types.SimpleNamespace(__globals__={"tl": tl, "core": tl.core})  # the modules that any function uses
-_scopes = []  # of the kernel that runs
+_scopes = []  # what is replaced while a kernel runs
 
 
 def _patch_once(function):
