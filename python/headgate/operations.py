@@ -64,3 +64,11 @@ ATTENTION = Operation(_headgate._rows)
 LINEAR_ATTENTION = Operation(_headgate._linear_rows)
 SHORT_CONVOLUTION = Operation(_headgate._convolution_rows)
 GATED_NORM = Operation(_headgate._norm_rows)
+
+_HAS_ZERO = dict(_headgate._rows["gate_functions"])
+
+
+def keeps_output(gate_fn: str, gate_op: str) -> bool:
+    """Returns whether the backward pass needs the saved output before the gate. It does if the gate is added, or if
+    gate_fn can be 0: that output cannot be computed from y then."""
+    return gate_fn in _HAS_ZERO and (gate_op == "add" or _HAS_ZERO[gate_fn])

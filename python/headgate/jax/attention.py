@@ -5,23 +5,12 @@ from typing import Any, Literal
 
 from jax import Array
 
-from headgate import _headgate
-
-from ..operations import ATTENTION
+from ..operations import ATTENTION, keeps_output
 from .arguments import checked, flag, take, takes
 from .call import SEED, Call
 from .differentiable import compute
 
 NAME = "gated_attention"
-_HAS_ZERO = dict(_headgate._rows["gate_functions"])
-
-
-def _keeps_output(options: dict[str, Any]) -> bool:
-    """Returns whether the backward pass needs the output before the gate. That output cannot be computed from y if
-    gate_op is "add", or if the gate function can be 0."""
-    defaults = ATTENTION.defaults()
-    gate_fn, gate_op = (options.get(name, defaults[name]) for name in ("gate_fn", "gate_op"))
-    return gate_op == "add" or _HAS_ZERO[gate_fn]
 
 
 @takes(ATTENTION)
@@ -64,7 +53,8 @@ def gated_attention(
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
         arrays.pop("gate", None)  # without a gate function, the logits of the gate are not read
-    found = compute(call, arrays, "gate" in arrays and _keeps_output(options))
+    keeps = keeps_output(*(call.option(name, ATTENTION.options[name].default) for name in ("gate_fn", "gate_op")))
+    found = compute(call, arrays, "gate" in arrays and keeps)
     results = [found[name] for name in outputs]
     if of_rows and q.ndim == 3:
         results[-1] = results[-1][0]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 import headgate
 
-from ..operations import ATTENTION
+from ..operations import ATTENTION, keeps_output
 from . import observers
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, take_old_name, takes
 from .autograd import register_attention
@@ -22,7 +22,6 @@ from .calls import KEYWORDS, autocast, check_tensors, checked_options, refuse_tr
 from .dropout import draw_seed
 from .eager import EagerOperation, Named, RecordedCall
 from .errors import in_words_of
-from .gates import keeps_output
 from .nested import unnest
 from .tensor_parallel import are_dtensors, attend_on_dtensors
 from .transforms import FunctionalAttention, backward_over_batch, forward_over_batch, transforms_are_active

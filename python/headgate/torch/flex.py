@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask, create_mask
 
-from ..operations import ATTENTION
+from ..operations import ATTENTION, keeps_output
 from .arguments import ADDED, DIFFERENTIABLE, TENSORS, require_known, take_old_name, takes
 from .attention import as_returned, gated_attention
 from .calls import autocast, checked_options, refuse_transforms
 from .checks import require_tensor
 from .errors import call_as
 from .foreign_arguments import KERNEL_OPTIONS, refuse_other_aux
-from .gates import keeps_output
 from .transforms import refuse_all_transforms
 
 NAME = "flex_attention"

@@ -19,9 +19,3 @@ class GateFunction(NamedTuple):
 GATE_FUNCTIONS = {
     word: GateFunction(layer.GATE_FUNCTIONS[word], has_zero) for word, has_zero in _headgate._rows["gate_functions"]
 }
-
-
-def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Returns whether the backward pass needs the saved output before the gate. It does if the gate is added, or if
-    gate_fn can be 0: that output cannot be computed from y then."""
-    return gate_fn in GATE_FUNCTIONS and (gate_op == "add" or GATE_FUNCTIONS[gate_fn].has_zero)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 import headgate
 
+from ..operations import keeps_output
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
 from .calls import autocast, check_tensors, checked_options, refuse_transforms
 from .errors import call_as, in_words_of
-from .gates import keeps_output
 from .sharding import Span, agree, described, own_rank, spans_of
 from .transforms import refuse_all_transforms
 

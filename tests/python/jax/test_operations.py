@@ -14,8 +14,8 @@ import headgate
 import headgate.jax
 from cases import ALL, CASES, IN_ELSEWHERE, Case
 from headgate.jax import fallback, fallback_attention, fallback_recurrent, gated_norm, linear_attention, passes
-from headgate.jax.attention import _keeps_output
 from headgate.jax.differentiable import OPERATIONS
+from headgate.operations import keeps_output
 
 OUTPUTS = {
     "gated_attention": {"return_lse": True, "return_max_logit": True},
@@ -31,7 +31,8 @@ def numpy_outputs(operation: str, case: Case) -> tuple[list[np.ndarray], dict[st
     if operation == "gated_norm":
         return [headgate.gated_norm(**case.arrays, **case.options)], {}
     if operation == "gated_attention":
-        keeps_attn = "gate" in case.arrays and _keeps_output(case.options)
+        gating = (case.options.get("gate_fn", "sigmoid"), case.options.get("gate_op", "mul"))
+        keeps_attn = "gate" in case.arrays and keeps_output(*gating)
         names = ["y", "lse", "max_logit", *["attn"] * keeps_attn]
         found = headgate.attention_forward(outputs=names, **case.arrays, **case.options)
         return [found.y, found.lse, found.max_logit], {"y": found.y, "lse": found.lse, "attn": found.attn}

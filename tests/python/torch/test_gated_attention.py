@@ -8,9 +8,9 @@ import torch
 
 import headgate
 import plain
+from headgate.operations import keeps_output
 from headgate.torch import GATE_FUNCTIONS, gated_attention
 from headgate.torch.arguments import DIFFERENTIABLE, OPTIONS, TENSORS
-from headgate.torch.gates import keeps_output
 
 B, HQ, HKV, T, S, D, DV = 2, 4, 2, 5, 7, 3, 4
 OP = torch.ops.headgate.gated_attention

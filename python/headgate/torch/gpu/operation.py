@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
+from ...operations import keeps_output
 from ..autograd import register_attention
 from ..calls import autocast
 from ..errors import in_words_of
-from ..gates import keeps_output
 from ..nested import unnest
 from . import checks, launch
 from .support import DTYPES, GATE_FUNCTIONS, GATED_ATTENTION, LAYOUTS, MAX_HEAD_DIM
