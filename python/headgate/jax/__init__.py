@@ -10,8 +10,9 @@ from ..extras import require
 require("jax", "headgate.jax")  # must precede the imports of modules that need jax
 
 from .attention import gated_attention
+from .dot_product import dot_product_attention
 from .gated_norm import gated_norm
 from .linear_attention import linear_attention
 from .short_convolution import short_convolution
 
-__all__ = ["gated_attention", "gated_norm", "linear_attention", "short_convolution"]
+__all__ = ["dot_product_attention", "gated_attention", "gated_norm", "linear_attention", "short_convolution"]

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention with the arguments of jax.nn.dot_product_attention."""
+
+import operator
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+
+from .arguments import flag
+from .attention import gated_attention
+
+NAME = "dot_product_attention"
+
+
+def dot_product_attention(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None = None,
+    mask: Array | None = None,
+    *,
+    gate: Array | None = None,
+    scale: float | None = None,
+    is_causal: bool = False,
+    query_seq_lengths: Array | None = None,
+    key_value_seq_lengths: Array | None = None,
+    local_window_size: int | tuple[int, int] | None = None,
+    implementation: None = None,
+    return_residual: bool = False,
+) -> Array | tuple[Array, Array]:
+    """Computes jax.nn.dot_product_attention by libheadgate, times a sigmoid of `gate`.
+
+    `query` is (B,T,Hq,D), `key` and `value` are (B,S,Hkv,D), and `gate` holds raw logits (B,T,Hq,1) or (B,T,Hq,D); all of
+    them may lack B. bias and the boolean mask broadcast to (B,Hq,T,S). With is_causal, query i sees key j if j <= i, for
+    any T and S. With local_window_size (left,right), it sees keys i - left to i + right. Rows from query_seq_lengths[b]
+    on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which has no gradient.
+
+    One result differs from that of jax.nn: a row that sees no key is 0 with a log-sum-exp of -inf, and not the mean of
+    all values. Raises ValueError with a one-line message for invalid arguments, and for an `implementation`, which
+    chooses between the functions of jax.nn.
+    """
+    if implementation is not None:
+        raise ValueError(f"{NAME}: implementation is {implementation!r} but must be None: Headgate computes the call")
+    has_batch = jnp.ndim(query) != 3
+    query, key, value, gate = (_of_batch(name, x, has_batch) for name, x in zip(_HEADS, (query, key, value, gate)))
+    B, T = query.shape[:2]
+    options = {"causality": "causal" if flag(NAME, "is_causal", is_causal) else "none", **_window(local_window_size)}
+    if len(options) > 1 or is_causal:
+        options["query_offsets"] = jnp.zeros(B, jnp.int32)  # query i stands at key i, also where T and S differ
+    results = gated_attention(
+        query,
+        key,
+        value,
+        gate,
+        bias=_scores(bias),
+        mask=_scores(mask),
+        key_lengths=key_value_seq_lengths,
+        scale=scale,
+        layout="bthd",
+        return_lse=flag(NAME, "return_residual", return_residual),
+        **options,
+    )
+    y, lse = results if return_residual else (results, None)
+    results = [y] if lse is None else [y, lax.stop_gradient(lse.swapaxes(1, 2)).astype(y.dtype)]
+    if query_seq_lengths is not None:
+        is_query = jnp.arange(T) < _lengths(query_seq_lengths, B)[:, None]
+        hidden = (0, -jnp.inf)
+        results = [jnp.where(jnp.expand_dims(is_query, range(2, x.ndim)), x, h) for x, h in zip(results, hidden)]
+    results = results if has_batch else [x[0] for x in results]
+    return tuple(results) if return_residual else results[0]
+
+
+_HEADS = ("query", "key", "value", "gate")
+
+
+def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
+    """Returns an array of heads with a batch of 1 if the call has none."""
+    if x is None:
+        return None
+    x = jnp.asarray(x)
+    if x.ndim != 3 + has_batch:
+        wanted = "(B,T,H,D)" if has_batch else "(T,H,D), as query is"
+        raise ValueError(f"{NAME}: {name} has shape {x.shape} but must be {wanted}")
+    return x if has_batch else x[None]
+
+
+def _scores(x: Any) -> Any:
+    """Returns an array that broadcasts to (B,Hq,T,S) with four dimensions."""
+    if x is None:
+        return None
+    x = jnp.asarray(x)
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def _window(size: Any) -> dict[str, Any]:
+    """Returns local_window_size as options of gated_attention, where -1 would be no limit."""
+    if size is None:
+        return {}
+    try:
+        left, right = map(operator.index, size if isinstance(size, tuple | list) else (size, size))
+    except (TypeError, ValueError):
+        left = right = -1
+    if min(left, right) < 0:
+        raise ValueError(
+            f"{NAME}: local_window_size is {size!r} but must be a number of keys, or (left, right), from 0 on"
+        )
+    return {"window_left": left, "window_right": right}
+
+
+def _lengths(lengths: Any, B: int) -> Array:
+    lengths = jnp.asarray(lengths)
+    if lengths.shape != (B,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
+        raise ValueError(
+            f"{NAME}: query_seq_lengths has shape {lengths.shape} and dtype {lengths.dtype} but must be integers of shape "
+            f"({B},), one for each sequence"
+        )
+    return lengths
