@@ -44,7 +44,7 @@ VERSIONS = {
     "newest": Versions(torch="2.15.0", transformers="5.24.0", jax="0.10.2"),
 }
 # Further packages of an environment, in the versions that pyproject.toml pins.
-BESIDE = pinned("numpy", "ml_dtypes", "pytest")
+BESIDE = pinned("numpy", "ml_dtypes", "pytest", "equinox", "dm-haiku")
 TESTS = (
     "arguments",
     "chosen_keys",
