@@ -29,6 +29,9 @@ from turns import seconds_in_turns
 
 ROOT = Path(__file__).resolve().parent.parent
 
+PRECISIONS = ("headgate", "headgate-native16")
+"""Peers of which the faster one is the base of all ratios."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Pace:
@@ -87,7 +90,7 @@ def measure(case: Case, workers: list[WorkerProcess], rounds: int, pace: Pace) -
 
     turns = seconds_in_turns([functools.partial(turn, worker) for worker in able], rounds, pace.pause)
     times = {worker.name: seconds for worker, seconds in zip(able, turns, strict=True) if worker.name not in failures}
-    ours = [name for name in times if name.startswith("headgate")]
+    ours = [name for name in PRECISIONS if name in times]
     base = min(ours, key=lambda name: statistics.median(times[name]), default=None)
     for result in results:
         seconds = times.get(result["peer"])

@@ -40,11 +40,11 @@ class Jax:
             for name in named
         }
         if case.op == "statistics":
-            return {"einsum": self._way(case, statistics, grouped, _ungrouped)}
+            return {"einsum": jitted(case, statistics, grouped, _ungrouped)}
         bthd = {name: inputs[name].swapaxes(1, 2) for name in named}
         return {
-            "einsum": self._way(case, by_einsum, grouped, _ungrouped),
-            "dot_product_attention": self._way(case, by_function, bthd, lambda _, array: array.swapaxes(1, 2)),
+            "einsum": jitted(case, by_einsum, grouped, _ungrouped),
+            "dot_product_attention": jitted(case, by_function, bthd, lambda _, array: array.swapaxes(1, 2)),
         }
 
     @staticmethod
@@ -58,29 +58,33 @@ class Jax:
 
         return weights
 
-    @staticmethod
-    def _way(case: Case, function, arrays: dict[str, np.ndarray], as_bhtd) -> Way:
-        """Returns the jitted `function` of q, k, v and z, with its gradients if the case has them. `as_bhtd` converts a
-        result to (B,H,…)."""
 
-        def training(q, k, v, z, dy):
-            y, pullback = jax.vjp(function, q, k, v, z)
-            return [y, *pullback(dy)]
+def jitted(case: Case, function, arrays: dict[str, np.ndarray], as_bhtd=None, kept: tuple[str, ...] = ()) -> Way:
+    """Returns the jitted `function` of the arrays, with its gradients if the case has them; dy, the gradient of its
+    result, is then the last array. Arrays have the case's dtype, except for those named in `kept`, which stay f32.
+    as_bhtd(case, array) converts a result to (B,H,…)."""
 
-        def alone(*inputs):
-            found = function(*inputs)
-            return found if isinstance(found, list) else [found]
+    def training(*arrays):
+        *inputs, dy = arrays
+        y, pullback = jax.vjp(function, *inputs)
+        return [y, *pullback(dy)]
 
-        bf16 = case.dtype == "bfloat16"
-        given = [jnp.asarray(bf16_bits(array).view(ml_dtypes.bfloat16) if bf16 else array) for array in arrays.values()]
-        jitted = jax.jit(training if case.op == "forward+backward" else alone)
+    def alone(*inputs):
+        found = function(*inputs)
+        return found if isinstance(found, list) else [found]
 
-        def read(results):
-            found = [np.asarray(result) for result in results]
-            found = [widen_bf16(array) if array.dtype == ml_dtypes.bfloat16 else array for array in found]
-            return [as_bhtd(case, array) for array in found]
+    def converted(name: str, array: np.ndarray) -> jax.Array:
+        is_bf16 = case.dtype == "bfloat16" and name not in kept
+        return jnp.asarray(bf16_bits(array).view(ml_dtypes.bfloat16) if is_bf16 else array)
 
-        return Way(lambda: jax.block_until_ready(jitted(*given)), read)
+    def read(results):
+        found = [np.asarray(result) for result in results]
+        found = [widen_bf16(array) if array.dtype == ml_dtypes.bfloat16 else array for array in found]
+        return [as_bhtd(case, array) for array in found] if as_bhtd else found
+
+    given = [converted(name, array) for name, array in arrays.items()]
+    compiled = jax.jit(training if case.op.endswith("+backward") else alone)
+    return Way(lambda: jax.block_until_ready(compiled(*given)), read)
 
 
 def _ungrouped(case: Case, array: np.ndarray) -> np.ndarray:

@@ -36,6 +36,7 @@ from .cases import Case, Refused, Way, inputs_of
 PEERS = {
     "headgate": "headgate_attention:Exact",
     "headgate-native16": "headgate_attention:Native16",
+    "headgate-jax": "headgate_jax:HeadgateJax",
     "torch-flash": "torch_sdpa:Flash",
     "torch-folded": "torch_sdpa:FlashFolded",
     "torch-math": "torch_sdpa:Math",
