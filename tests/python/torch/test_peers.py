@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers.py with PyTorch and transformers as the only peers, at sizes that take milliseconds."""
+"""bench/peers.py at sizes that take milliseconds. Its peers are PyTorch and transformers, and those of ONNX Runtime and
+OpenVINO that are installed."""
 
+import importlib.util
 import json
 import os
 import subprocess
@@ -117,6 +119,25 @@ def test_every_case_is_measured_and_correct(measured):
             assert results[name]["gflops"] > 0
         assert results["headgate"]["ratio"] == [1, 1, 1]
         assert case["base"] == "headgate"
+
+
+@pytest.mark.parametrize("name, modules", [("onnxruntime", ("onnx", "onnxruntime")), ("openvino", ("openvino",))])
+def test_graph_runtimes_compute_the_delta_rule_and_biases(name, modules, tmp_path):
+    if not all(map(importlib.util.find_spec, modules)):
+        pytest.skip(f"{name} is not installed")
+    kinds = "^(linear/linear|linear/linear.backward|linear-decode/linear|pair/pair|small/forward)/"
+    done = run("--tiny", "--rounds", 1, "--peers", name, "--filter", kinds, "--json", tmp_path / "report.json")
+    assert done.returncode == 0, done.stderr
+    for case in json.loads((tmp_path / "report.json").read_text())["cases"]:
+        (result,) = case["results"]
+        if case["op"] == "linear+backward":
+            assert result["refused"] == "no backward pass"
+        elif case["dtype"] == "float32":
+            assert result["seconds"] and result["error"] < 1e-5, case["name"]
+        elif case["op"] == "linear" or name == "openvino":
+            assert result["seconds"] and result["error"] < 5e-2, case["name"]
+        else:  # ONNX Runtime's kernels of attention for CPUs are not for bf16
+            assert "NOT_IMPLEMENTED" in result["refused"]
 
 
 def test_wrong_results_are_not_timed(measured):
