@@ -16,6 +16,7 @@
 #include "library/attention/cpu/common/row_prefetch.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/head_rows-inl.hpp"
+#include "library/core/transpose-inl.hpp"
 #include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -205,46 +206,6 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Number of elements in 16 bytes: four f32 or two f64. Transposes move blocks of 16 bytes within vectors.
-template <typename T>
-inline constexpr std::int64_t kQuad = 16 / sizeof(T);
-
-/// Loads a vector from several rows: 16-byte block b of the vector consists of elements c … c + kQuad of row b · kQuad.
-template <class D, typename T = hn::TFromD<D>>
-HWY_INLINE hn::Vec<D> load_blocks(D d, const T* const* rows, std::int64_t c) {
-  constexpr std::int64_t kN = hn::MaxLanes(d);
-  if constexpr (kN == kQuad<T>) {
-    return hn::LoadU(d, rows[0] + c);
-  } else {
-    const hn::Half<D> half;
-    return hn::Combine(d, load_blocks(half, rows + kN / 2, c), load_blocks(half, rows, c));
-  }
-}
-
-/// Computes to[c · stride + r] = factor · rows[r][from + c] for c < kQuad and r < the number of lanes of the vector
-/// type D.
-template <class D, typename T = hn::TFromD<D>>
-HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, const T* const* rows, std::int64_t from, T factor,
-                                 std::int64_t stride) {
-  const auto f = hn::Set(d, factor);
-  const auto row = [&](std::int64_t r) HWY_ATTR { return hn::Mul(f, load_blocks(d, rows + r, from)); };
-  const auto low = hn::InterleaveLower(d, row(0), row(1));
-  const auto high = hn::InterleaveUpper(d, row(0), row(1));
-  if constexpr (kQuad<T> == 2) {
-    hn::StoreU(low, d, to);
-    hn::StoreU(high, d, to + stride);
-  } else {
-    const hn::Repartition<double, D> pair;
-    const auto pairs = [&](auto v) HWY_ATTR { return hn::BitCast(pair, v); };
-    const auto low2 = pairs(hn::InterleaveLower(d, row(2), row(3)));
-    const auto high2 = pairs(hn::InterleaveUpper(d, row(2), row(3)));
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(low), low2)), d, to);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(low), low2)), d, to + stride);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveLower(pair, pairs(high), high2)), d, to + 2 * stride);
-    hn::StoreU(hn::BitCast(d, hn::InterleaveUpper(pair, pairs(high), high2)), d, to + 3 * stride);
-  }
-}
-
 /// Interleaves rows r … n with interleave_rows(): in whole vectors of type D, then with half the lanes, and so on.
 /// Advances r past these rows.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
@@ -252,14 +213,18 @@ HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* row
                                    std::int64_t cols, T factor) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
   for (; r + kN <= n; r += kN) {
-    const std::int64_t whole_cols = cols / kQuad<T> * kQuad<T>;
-    for (std::int64_t c = 0; c < whole_cols; c += kQuad<T>)
-      transpose_blocks(d, out + c * kRows + r, rows + r, c, factor, kRows);
+    constexpr std::int64_t kCols = kTransposedCols<T>;
+    const std::int64_t whole_cols = cols / kCols * kCols;
+    const auto f = hn::Set(d, factor);
+    const auto row_at = [&](std::int64_t x) HWY_ATTR { return rows[r + x]; };
+    const auto scaled = [f](auto x) HWY_ATTR { return hn::Mul(f, x); };
+    for (std::int64_t c = 0; c < whole_cols; c += kCols)
+      transpose_blocks(d, out + c * kRows + r, kRows, row_at, c, scaled);
     for (std::int64_t c = whole_cols; c < cols; ++c) {
       for (std::int64_t x = 0; x < kN; ++x) out[c * kRows + r + x] = factor * rows[r + x][c];
     }
   }
-  if constexpr (kN > kQuad<T>) interleave_vectors<kRows>(hn::Half<D>(), out, rows, r, n, cols, factor);
+  if constexpr (kN > kTransposedCols<T>) interleave_vectors<kRows>(hn::Half<D>(), out, rows, r, n, cols, factor);
 }
 #endif
 
@@ -281,12 +246,12 @@ template <std::int64_t kRows, typename T>
 HWY_INLINE void deinterleave_rows(const View<T, 2>& to, const T* HWY_RESTRICT from, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  static_assert(kRows % kQuad<T> == 0);
+  static_assert(kRows % kTransposedCols<T> == 0);
+  const auto unchanged = [](auto x) HWY_ATTR { return x; };
   for (; c + kLanes<T> <= cols; c += kLanes<T>) {
-    const T* source[kLanes<T>];
-    for (std::int64_t x = 0; x < kLanes<T>; ++x) source[x] = from + (c + x) * kRows;
-    for (std::int64_t r = 0; r < kRows; r += kQuad<T>)
-      transpose_blocks(Tag<T>(), to.at(r, c), source, r, T{1}, to.strides[0]);
+    const auto row_at = [&](std::int64_t x) HWY_ATTR { return from + (c + x) * kRows; };
+    for (std::int64_t r = 0; r < kRows; r += kTransposedCols<T>)
+      transpose_blocks(Tag<T>(), to.at(r, c), to.strides[0], row_at, r, unchanged);
   }
 #endif
   for (; c < cols; ++c) {
