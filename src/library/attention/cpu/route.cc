@@ -330,37 +330,66 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// Calls run(problem). If the mask only hides the last keys of each sequence, replaces it by key lengths first.
-template <class Problem, class Run>
-void with_key_lengths(const Problem& problem, const Run& run) {
-  if (!PrefixMask::may_suit(problem)) return run(problem);
-  const Placed<PrefixMask> prefix(problem);
-  if (problem.report != nullptr) problem.report->memory_bytes += prefix.bytes();
-  if (!prefix->fill(problem)) return run(problem);
-  Problem with_lengths = problem;
-  with_lengths.inputs.mask = {};
-  with_lengths.inputs.key_lengths = {prefix->keys.data, DType::i64, {1, 1, 1, problem.B}, {0, 0, 0, 1}};
-  run(with_lengths);
-}
+/// A problem with a mask and a bias that kernels read faster, if there are equivalent ones.
+template <class Problem>
+class FasterInputs {
+ public:
+  explicit FasterInputs(const Problem& given) : problem_(&given) {
+    replace_mask();
+    replace_bias();
+  }
+  FasterInputs(const FasterInputs&) = delete;
+  FasterInputs& operator=(const FasterInputs&) = delete;
 
-/// Calls run(problem). If DenseBias::pays(), replaces the bias by a dense copy first.
-template <class Problem, class Run>
-void with_dense_bias(const Problem& problem, const Run& run) {
-  if (!DenseBias::pays(problem)) return run(problem);
-  const Placed<DenseBias> dense(problem);
-  if (problem.report != nullptr) problem.report->memory_bytes += dense.bytes();
-  run_on_live_threads(problem.context.threads, [&] { dense->fill(problem); });
-  Problem with_copy = problem;
-  with_copy.inputs.bias = dense->copy;
-  run(with_copy);
-}
+  const Problem& problem() const { return *problem_; }
 
-void run_forward(const ForwardProblem& problem) {
+ private:
+  /// Replaces a mask that only hides the last keys of each sequence by key lengths.
+  void replace_mask() {
+    if (!PrefixMask::may_suit(*problem_)) return;
+    const Placed<PrefixMask>& prefix = prefix_.emplace(*problem_);
+    report(prefix.bytes());
+    if (!prefix->fill(*problem_)) return;
+    const std::int64_t B = problem_->B;
+    AttentionInputs& inputs = changed().inputs;
+    inputs.mask = {};
+    inputs.key_lengths = {prefix->keys.data, DType::i64, {1, 1, 1, B}, {0, 0, 0, 1}};
+  }
+
+  /// Replaces a bias whose keys are not adjacent by a copy.
+  void replace_bias() {
+    if (!DenseBias::pays(*problem_)) return;
+    const Placed<DenseBias>& dense = dense_.emplace(*problem_);
+    report(dense.bytes());
+    run_on_live_threads(problem_->context.threads, [&] { dense->fill(*problem_); });
+    changed().inputs.bias = dense->copy;
+  }
+
+  void report(std::size_t bytes) const {
+    if (problem_->report != nullptr) problem_->report->memory_bytes += bytes;
+  }
+  /// Returns a copy of the given problem, which becomes problem().
+  Problem& changed() {
+    if (!copy_.has_value()) problem_ = &copy_.emplace(*problem_);
+    return *copy_;
+  }
+
+  const Problem* problem_;
+  std::optional<Problem> copy_;
+  std::optional<Placed<PrefixMask>> prefix_;
+  std::optional<Placed<DenseBias>> dense_;
+};
+
+void forward(const ForwardProblem& given) {
+  const FasterInputs inputs(given);
+  const ForwardProblem& problem = inputs.problem();
   report_routes(kForwardRoutes, problem);
   run_rows(kForwardRoutes, kNoRow, problem);
 }
 
-void run_backward(const BackwardProblem& problem) {
+void backward(const BackwardProblem& given) {
+  const FasterInputs inputs(given);
+  const BackwardProblem& problem = inputs.problem();
   report_routes(kBackwardRoutes, problem);
   // tiles_backward must run even without sequences, because in that case it sets dbias to 0.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
@@ -382,14 +411,6 @@ void run_backward(const BackwardProblem& problem) {
   const Placed<SinkParts> sinks(tiles, problem.Hq);
   run(problem, sinks->parts);
   write_dsinks(dsinks, sinks->parts);
-}
-
-void forward(const ForwardProblem& problem) {
-  with_key_lengths(problem, [](const ForwardProblem& p) { with_dense_bias(p, run_forward); });
-}
-
-void backward(const BackwardProblem& problem) {
-  with_key_lengths(problem, [](const BackwardProblem& p) { with_dense_bias(p, run_backward); });
 }
 
 void statistics(const StatisticsProblem& problem) {
