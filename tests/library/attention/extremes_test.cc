@@ -161,7 +161,7 @@ TEST(Extremes, Bias_MinusInfinity_HidesTheKey) {
   for (const DType dtype : kDTypes) {
     for (const bool bias_f32 : {false, true}) {
       for (const DType sinks : {DType::none, DType::f32}) {
-        CaseSpec spec = sized(70, 300, 16, 16);
+        CaseSpec spec = sized(70, sinks == DType::none ? 600 : 300, 16, 16);
         spec.dtype = dtype;
         spec.bias = {true, true, true, true};
         spec.bias_f32 = bias_f32;
@@ -223,7 +223,7 @@ TEST(Extremes, Bias_LowestNumber_HidesNoKey) {
   for (const std::string& target : supported_targets()) {
     SCOPED_TRACE(target);
     for (const std::int64_t rows : {2, 8, 70}) {
-      for (const std::int64_t S : {5, 40, 300}) {
+      for (const std::int64_t S : {5, 40, 300, 600}) {
         for (const bool twice : {false, true}) {
           expect_lowest_bias_is_a_number<float>(rows, S, twice, find_target(target));
           expect_lowest_bias_is_a_number<double>(rows, S, twice, find_target(target));
@@ -276,7 +276,7 @@ TEST(Extremes, BiasOfMinusABillion_OnEveryKey_WeighsKeysEqually) {
   for (const std::string& target : supported_targets()) {
     SCOPED_TRACE(target);
     for (const std::int64_t T : {3, 70, 300}) {
-      for (const std::int64_t S : {5, 300}) {
+      for (const std::int64_t S : {5, 300, 600}) {
         for (const bool by_key : {false, true}) expect_equal_weights(T, S, by_key, find_target(target));
       }
     }
@@ -345,10 +345,107 @@ TEST(Extremes, Sink_LargestAndLowestNumber_TakesAllOrNothing) {
   }
 }
 
+/// Returns y and lse of 100 queries against 900 keys of D = 16, for the tiles kernel. Every seventh key is hidden by a
+/// bias of −∞, or by a mask, and consists of the number `hidden`.
+std::vector<double> results_beside_hidden_keys(float hidden, bool by_mask, std::int64_t target) {
+  constexpr std::int64_t kT = 100, kS = 900, kD = 16;
+  const auto fill = [](std::int64_t n, double step) {
+    std::vector<float> x(static_cast<std::size_t>(n));
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = static_cast<float>(std::sin(step * static_cast<double>(i)));
+    return x;
+  };
+  const std::vector<float> q = fill(kT * kD, 0.7), v = fill(kS * kD, 0.3);
+  std::vector<float> k = fill(kS * kD, 0.9), bias = fill(kT * kS, 0.1), y(q.size());
+  std::vector<std::uint8_t> mask(bias.size(), 1);
+  for (std::int64_t j = 0; j < kS; j += 7) {
+    std::fill_n(k.begin() + j * kD, kD, hidden);
+    for (std::int64_t i = 0; i < kT; ++i) {
+      bias[static_cast<std::size_t>(i * kS + j)] = -std::numeric_limits<float>::infinity();
+      mask[static_cast<std::size_t>(i * kS + j)] = 0;
+    }
+  }
+  std::vector<double> results(static_cast<std::size_t>(kT));
+  AttentionInputs in;
+  in.q = make_view<const float>(q.data(), Shape{1, 1, kT, kD});
+  in.k = make_view<const float>(k.data(), Shape{1, 1, kS, kD});
+  in.v = make_view<const float>(v.data(), Shape{1, 1, kS, kD});
+  const Shape map{1, 1, kT, kS};
+  if (by_mask) in.mask = make_view<const std::uint8_t>(mask.data(), map);
+  if (!by_mask) in.bias = make_view<const float>(bias.data(), map);
+  AttentionOptions options;
+  options.context.target = target;
+  const TensorView lse = make_view(results.data(), Shape{1, 1, kT, 1});
+  attention_forward({.y = make_view(y.data(), in.q.shape), .lse = lse}, in, options);
+  results.insert(results.end(), y.begin(), y.end());
+  return results;
+}
+
+/// Beside sinks, the largest score of a row may be far below its running maximum.
+TEST(Extremes, Bias_LowestNumberBesideSinks_IsTheLargestScore) {
+  constexpr std::int64_t kT = 70, kS = 600, kD = 8;
+  const std::vector<float> q(kT * kD), k(kS * kD), bias(kS, std::numeric_limits<float>::lowest()), sinks{0.0F};
+  std::vector<float> y(q.size());
+  std::vector<double> max_logit(kT);
+  for (const std::string& target : supported_targets()) {
+    AttentionInputs in;
+    in.q = make_view<const float>(q.data(), Shape{1, 1, kT, kD});
+    in.k = in.v = make_view<const float>(k.data(), Shape{1, 1, kS, kD});
+    in.bias = {bias.data(), DType::f32, {1, 1, kT, kS}, {0, 0, 0, 1}};
+    in.sinks = make_vector_view<const float>(sinks.data(), 1);
+    AttentionOptions options;
+    options.context.target = find_target(target);
+    AttentionOutputs out;
+    out.y = make_view(y.data(), in.q.shape);
+    out.max_logit = make_view(max_logit.data(), Shape{1, 1, kT, 1});
+    attention_forward(out, in, options);
+    for (const double each : max_logit) EXPECT_TRUE(std::isfinite(each) && each < -1e38) << target << ": " << each;
+  }
+}
+
+TEST(Extremes, HiddenKeys_ProductsOverflow_ChangeNoBit) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  for (const std::string& target : supported_targets()) {
+    for (const bool by_mask : {false, true}) {
+      const std::int64_t number = find_target(target);
+      const std::vector<double> expected = results_beside_hidden_keys(0.0F, by_mask, number);
+      EXPECT_EQ(results_beside_hidden_keys(kLargest, by_mask, number), expected) << target << ", mask " << by_mask;
+      EXPECT_EQ(results_beside_hidden_keys(-kLargest, by_mask, number), expected) << target << ", mask " << by_mask;
+    }
+  }
+}
+
+/// A bias that rises or falls by ½ from key to key moves the running maxima in every block, or in none.
+TEST(Extremes, Bias_Steep_MatchesItsSoftmax) {
+  constexpr std::int64_t kT = 70, kS = 1500, kD = 8;
+  for (const std::string& target : supported_targets()) {
+    for (const double slope : {0.5, -0.5}) {
+      std::vector<float> q(kT * kD), k(kS * kD, 1.0F), v(kS * kD), bias(kS), y(q.size());
+      double sum = 0, weighted = 0;
+      for (std::int64_t j = 0; j < kS; ++j) {
+        bias[static_cast<std::size_t>(j)] = static_cast<float>(slope * static_cast<double>(j));
+        const double value = std::cos(static_cast<double>(j));
+        std::fill_n(v.begin() + j * kD, kD, static_cast<float>(value));
+        const double weight = std::exp(slope * static_cast<double>(j - (slope > 0 ? kS - 1 : 0)));
+        sum += weight;
+        weighted += weight * value;
+      }
+      AttentionInputs in;
+      in.q = make_view<const float>(q.data(), Shape{1, 1, kT, kD});
+      in.k = make_view<const float>(k.data(), Shape{1, 1, kS, kD});
+      in.v = make_view<const float>(v.data(), Shape{1, 1, kS, kD});
+      in.bias = {bias.data(), DType::f32, {1, 1, kT, kS}, {0, 0, 0, 1}};
+      AttentionOptions options;
+      options.context.target = find_target(target);
+      attention_forward({.y = make_view(y.data(), in.q.shape)}, in, options);
+      for (const float each : y) ASSERT_NEAR(each, weighted / sum, 1e-4) << target << ", slope " << slope;
+    }
+  }
+}
+
 TEST(Extremes, Bias_InfinityOrNaN_ChangesItsOwnRowsOnly) {
   for (const DType dtype : kDTypes) {
     for (const bool sinks : {false, true}) {
-      CaseSpec spec = sized(40, 50, 16, 16);
+      CaseSpec spec = sized(70, sinks ? 50 : 600, 16, 16);
       spec.Hkv = 2;
       spec.dtype = dtype;
       spec.bias = {true, true, true, true};
@@ -431,7 +528,7 @@ void expect_hidden_keys_leave_nothing(const CaseSpec& spec) {
 /// A sequence for each row of the tables of route.cc (few_queries, small_heads, tiles; bf16 has native16 too).
 TEST(Extremes, HiddenKeys_LargestNumbers_LeaveNothingOnAnyRoute) {
   for (const DType dtype : kDTypes) {
-    for (const auto& [T, S] : {std::pair{1, 70}, {3, 300}, {40, 50}, {70, 300}}) {
+    for (const auto& [T, S] : {std::pair{1, 70}, {3, 300}, {40, 50}, {70, 300}, {70, 600}}) {
       CaseSpec spec = sized(T, S, 16, 20);
       spec.Hkv = 2;
       spec.group = 2;

@@ -9,7 +9,8 @@
 //   exceeded     true         −maxima  an exponent exceeds kSlack: finish() discards the sums, then as "whole block"
 //   whole block  false        unset    finish() computes all scores, raises the maxima, then computes exponentials
 //
-// Score rules, and rows that see no key of their first panel, lead to "whole block" at once.
+// Score rules other than a lone one (scores-inl.hpp), and rows that see no key of their first panel, lead to "whole
+// block" at once.
 #if defined(HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
 #undef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
@@ -119,13 +120,19 @@ class OnlineSoftmax {
   // If keeps_largest() and s.near_maxima, kernels must also raise s.seen to the exponents that they compute.
   // Otherwise raise_maxima() finds the largest scores in memory.
 
+  /// Clears the sums and the largest exponents of a block.
+  template <std::int64_t kRows>
+  void clear(SoftmaxStrip<T, kRows>& s) const {
+    std::fill_n(s.largest, kLanes<T>, kHidden);
+    std::fill_n(s.sums, kRows * kLanes<T>, T{0});
+    if (keeps_largest()) std::fill_n(s.seen, kRows * kLanes<T>, kHidden);
+  }
+
   /// Begins a key block. With `lazy`, rows keep their running maximum while the block's scores are near it.
   /// A row that has seen no key yet takes its maximum from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
-    std::fill_n(s.largest, kLanes<T>, kHidden);
-    std::fill_n(s.sums, kRows * kLanes<T>, T{0});
-    if (keeps_largest()) std::fill_n(s.seen, kRows * kLanes<T>, kHidden);
+    clear(s);
     s.near_maxima = lazy;
     s.done = s.at.c0;
     if (!lazy) return;
@@ -145,12 +152,13 @@ class OnlineSoftmax {
 
   /// Adds the block's exponentials to the rows' sums.
   /// If a score exceeds its row's running maximum by more than kSlack, first recomputes the block's scores and raises
-  /// the maxima.
+  /// the maxima. Returns true if it raised a maximum above −∞ by more than kSlack.
   template <std::int64_t kRows, class Kernel>
-  void finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
+  bool finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
+    bool rose = false;
     if (!s.near_maxima || !within_slack(s)) {
       kernel.score(s, s.at.c0, s.at.c1);
-      raise_maxima(s, s.at.c0, s.at.c1, Kernel::Plan::kScoreStride);
+      rose = raise_maxima(s, s.at.c0, s.at.c1, Kernel::Plan::kScoreStride);
       start_at_maxima(s);
       std::fill_n(s.sums, kRows * kLanes<T>, T{0});
       kernel.weigh(s, s.at.c0, s.at.c1);
@@ -162,14 +170,24 @@ class OnlineSoftmax {
     for (std::int64_t x = 0; x < s.rows * kLanes<T>; x += kLanes<T>) {
       hn::Store(hn::Add(hn::Load(d, sums + x), hn::Load(d, s.sums + x)), d, sums + x);
     }
+    return rose;
   }
 
- private:
+  /// Returns false if an exponent of the block exceeds kSlack, so that finish() will compute all scores again. May
+  /// return true for such a block, too.
+  template <std::int64_t kRows>
+  static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
+    const Tag<T> d;
+    return kExp2Saturates<T> || hn::AllFalse(d, hn::Gt(hn::Load(d, s.largest), hn::Set(d, T{kSlack})));
+  }
+
+  /// Returns the lowest running maximum of the strip's rows.
   T lowest_maximum(const Strip<T>& s) const {
     const T* maxima = maxima_.at(s.r);
     return *std::min_element(maxima, maxima + s.rows);
   }
 
+ private:
   template <std::int64_t kRows>
   void start_at_maxima(SoftmaxStrip<T, kRows>& s) const {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
@@ -202,8 +220,15 @@ class OnlineSoftmax {
   /// Raises the running maxima of the strip's rows to the largest score in columns [c0, c1), and rescales sums and
   /// outputs.
   /// The number of columns is a multiple of two vectors.
-  void raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
-    for (std::int64_t m = 0; m < s.rows; ++m) raise_maximum(s.r + m, s.scores + m * score_stride + c0, c1 - c0);
+  /// Returns true if it raised a maximum above −∞ by more than kSlack.
+  bool raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
+    bool rose = false;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      const T before = maxima_(s.r + m);
+      raise_maximum(s.r + m, s.scores + m * score_stride + c0, c1 - c0);
+      rose = rose || (before != kHidden && maxima_(s.r + m) - before > kSlack);
+    }
+    return rose;
   }
 
   HWY_INLINE void raise_maximum(std::int64_t r, const T* HWY_RESTRICT scores, std::int64_t n) const {

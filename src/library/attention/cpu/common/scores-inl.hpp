@@ -32,6 +32,10 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
+/// How kernels apply the score rule of a problem whose only one is a bias, a key bias or a mask: to scores in memory,
+/// or in registers, to a bias of the compute type or of bf16, or to a mask. The bits are the same. `none`: other rules.
+enum class LoneRule : std::uint8_t { none, in_memory, bias, bias_bf16, mask };
+
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
 /// Causality, window and key lengths are handled elsewhere (Visibility), because they limit the keys that a query
 /// visits.
@@ -50,6 +54,23 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
+  /// Returns how kernels may apply the only rule. In registers, keys must be adjacent in memory.
+  LoneRule lone() const {
+    const AttentionInputs& in = p_.inputs;
+    if (in_natural_units() || in.key_indices.present()) return LoneRule::none;
+    if (in.bias.present() + in.key_bias.present() + in.mask.present() != 1) return LoneRule::none;
+    const ConstTensorView& tensor = lone_tensor();
+    if (tensor.strides[3] != 1) return LoneRule::in_memory;
+    if (tensor.dtype == dtype_of<T>()) return LoneRule::bias;
+    if (dtype_of<T>() != DType::f32) return LoneRule::in_memory;
+    if (tensor.dtype == DType::bf16) return LoneRule::bias_bf16;
+    return in.mask.present() ? LoneRule::mask : LoneRule::in_memory;
+  }
+  /// Returns the tensor of lone().
+  const ConstTensorView& lone_tensor() const {
+    const AttentionInputs& in = p_.inputs;
+    return in.bias.present() ? in.bias : in.key_bias.present() ? in.key_bias : in.mask;
+  }
   /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e unless softcap or
   /// ALiBi apply.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }

@@ -32,21 +32,78 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes p = exp2(start + ab) for a tile of kRows rows and one panel.
+/// The absent score rule of a tile whose scores are in registers.
+struct NoRule {};
+
+/// Rows of the tensor that a score rule reads while scores are in registers. `rows` has the address of each row's
+/// element in column 0 of the key block; the panel is at column c.
+template <typename Stored>
+struct RuleRows {
+  const void* const* rows;
+  std::int64_t c;
+
+  const Stored* at(std::int64_t m) const { return static_cast<const Stored*>(rows[m]) + c; }
+  /// Prefetches this panel's elements, which the caller reads after the products, and those of a later panel. CPUs do
+  /// not prefetch them: too many rows are read in turns, each in another page.
+  template <std::int64_t kRows, std::int64_t kColumns>
+  HWY_INLINE void prefetch() const {
+    constexpr std::int64_t kLine = 64 / sizeof(Stored), kAhead = 2 * kColumns;
+    for (std::int64_t m = 0; m < kRows; ++m) {
+      for (std::int64_t x = 0; x < kColumns; x += kLine) {
+        __builtin_prefetch(at(m) + x, 0, 3);
+        __builtin_prefetch(at(m) + kAhead + x, 0, 2);
+      }
+    }
+  }
+};
+
+/// Score rule: adds a bias.
+template <typename T, typename Stored>
+struct AddBias : RuleRows<Stored> {
+  HWY_INLINE hn::Vec<Tag<T>> apply(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
+    const auto log2e = hn::Set(Tag<T>(), static_cast<T>(kLog2e));
+    return hn::Add(score, hn::Mul(load_as<T>(this->at(m) + x), log2e));
+  }
+};
+
+/// Score rule of f32: hides the keys whose mark is 0.
+struct HideMasked : RuleRows<std::uint8_t> {
+  HWY_INLINE hn::Vec<Tag<float>> apply(hn::Vec<Tag<float>> score, std::int64_t m, std::int64_t x) const {
+    const Tag<float> d;
+    const hn::RebindToUnsigned<Tag<float>> wide;
+    const hn::Rebind<std::uint8_t, Tag<float>> bytes;
+    const auto is_hidden = hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, at(m) + x)), hn::Zero(wide));
+    return hn::IfThenElse(hn::RebindMask(d, is_hidden), hn::Set(d, OnlineSoftmax<float>::kHidden), score);
+  }
+};
+
+/// Computes p = exp2(start + ab), or exp2(rule(ab) + start), for a tile of kRows rows and one panel.
 /// Scores stay in registers, and p is written once.
 /// Adds p to sums (kRows, lanes). Raises largest (lanes) and, unless null, seen (kRows, lanes) to the largest
 /// exponents.
 /// a has Layout, b is dense as in multiply_add, and p has row stride ldp.
-template <std::int64_t kRows, class Layout, typename T>
+template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
-                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest, T* HWY_RESTRICT seen) {
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest, T* HWY_RESTRICT seen,
+                                        const Rule& rule) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
+  constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
   static_assert(kNV == 2);
   hn::Vec<Tag<T>> x[kRows][kNV];
-  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) x[m][0] = x[m][1] = hn::Set(d, start[m]);
+  HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+    x[m][0] = x[m][1] = kHasRule ? hn::Zero(d) : hn::Set(d, start[m]);
+  }
+  if constexpr (kHasRule) rule.template prefetch<kRows, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
+  if constexpr (kHasRule) {
+    // Scores have the bits of ScoreRules and of the backward pass, because no sum begins with a bias or a maximum.
+    HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
+      x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, start[m]));
+      x[m][1] = hn::Add(rule.apply(x[m][1], m, kN), hn::Set(d, start[m]));
+    }
+  }
   if (seen != nullptr) {
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       hn::Store(hn::Max(hn::Max(x[m][0], x[m][1]), hn::Load(d, seen + m * kN)), d, seen + m * kN);
@@ -64,12 +121,19 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   exponents.store();
 }
 
+/// A strip of kMR rows against one key block.
+template <typename T>
+struct ForwardStrip : SoftmaxStrip<T, kMR> {
+  const void* rule_rows[kMR];  ///< for a rule in registers: each row of its tensor, at the block's first key
+};
+
 /// Performs the forward pass for the tasks of one thread.
 template <typename T>
 class ForwardWorker {
  public:
   using Plan = ForwardPlan<T>;
-  using BlockStrip = SoftmaxStrip<T, kMR>;
+  using BlockStrip = ForwardStrip<T>;
+  using SoftmaxRows = SoftmaxStrip<T, kMR>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = true;
 
@@ -79,7 +143,8 @@ class ForwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
-        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest),
+        lone_(lone_rule()) {}
 
   /// Lists the open rows of query tile `tile` of head h, and writes the outputs of its closed rows. A row is closed if
   /// all its gate values are within the gate threshold. `number` is the tile's index among all tiles of the batch.
@@ -137,10 +202,11 @@ class ForwardWorker {
                 plan_.rules.query_factor(), scratch_.packing);
     softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
-    // Score rules, such as a bias, read and write all scores twice more. A band then has a single strip, whose scores
-    // stay in L1.
+    rose_.fill(false);
+    // Score rules that are not applied in registers read and write all scores twice more. A band then has a single
+    // strip, whose scores stay in L1.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
-                 plan_.rules.any() ? kMR : Plan::kBandRows);
+                 plan_.rules.any() && !rule_in_registers() ? kMR : Plan::kBandRows);
     finish_rows();
     if (p_.outputs.weights.present()) write_weights();
   }
@@ -152,32 +218,40 @@ class ForwardWorker {
   KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
   T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
-  void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
+  void begin(BlockStrip& s) const {
+    const bool has_rule = plan_.rules.any();
+    softmax_.begin(s, *this, !has_rule || (lone_ != LoneRule::none && !rose_[s.r / kMR]));
+    if (!has_rule || !s.near_maxima) return;
+    s.near_maxima = softmax_.lowest_maximum(s) > kLeastMaximum;
+    if (s.near_maxima && rule_in_registers()) find_rule_rows(s);
+  }
 
   /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
   /// The maxima stay while no score exceeds its row's maximum by more than kSlack.
-  /// The sum of each product q · k starts at −maximum, so that it gives the exponent without a subtraction.
-  /// If every row sees the whole panel, scores stay in registers.
+  /// Without score rules, the sum of each product q · k starts at −maximum, so that it gives the exponent without a
+  /// subtraction. If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
-    if (!s.near_maxima || c < s.done || c >= s.at.c1) return;
-    if (c >= s.at.whole0 && c < s.at.whole1) {
-      with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
-        multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(s), keys(s, c), p_.D, s.scores + c,
-                                                               Plan::kScoreStride, s.start, s.sums, s.largest,
-                                                               softmax_.keeps_largest() ? s.seen : nullptr);
-      });
-      return;
+    if (!s.near_maxima || c < s.done || c >= s.at.c1 || lone_ == LoneRule::in_memory) return;
+    if (c >= s.at.whole0 && c < s.at.whole1) return whole_panel(s, c);
+    if (plan_.rules.any()) {
+      score(s, c, c + kNR<T>);
+      subtract_maxima(s, c, c + kNR<T>);
+    } else {
+      products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
+      rule_and_hide(s, c, c + kNR<T>);
     }
-    products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
-    rule_and_hide(s, c, c + kNR<T>);
     if (softmax_.keeps_largest()) see_exponents(s, c);
     exponentials(s, c, c + kNR<T>);
   }
 
   /// Finishes the softmax of the block, applies dropout, and adds weights · v to the outputs.
   void end(BlockStrip* strips, std::int64_t count) const {
-    for (std::int64_t n = 0; n < count; ++n) softmax_.finish(strips[n], *this);
+    for (std::int64_t n = 0; n < count; ++n) {
+      BlockStrip& s = strips[n];
+      if (s.near_maxima && (lone_ == LoneRule::in_memory || (lone_ != LoneRule::none && has_nan(s)))) block(s);
+      rose_[s.r / kMR] = softmax_.finish(s, *this);
+    }
     if (plan_.dropout.any()) {
       for (std::int64_t n = 0; n < count; ++n) drop(strips[n], strips[n].at.begin, strips[n].at.end);
     }
@@ -193,23 +267,30 @@ class ForwardWorker {
     }
   }
 
-  void score(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void score(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     products<ProductWrite::overwrite>(s, c0, c1);
     rule_and_hide(s, c0, c1);
   }
 
-  void weigh(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
-    const Tag<T> d;
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      const auto start = hn::Set(d, s.start[m]);
-      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Add(hn::Load(d, row + j), start), d, row + j);
-    }
+  void weigh(SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
+    subtract_maxima(s, c0, c1);
     exponentials(s, c0, c1);
   }
 
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
+  /// Beside a larger running maximum, the weight of a key is 0 even if its finite bias overflows in units of log2(e).
+  /// Rows with lower maxima compute whole blocks, whose biases ScoreRules clamps.
+  static constexpr T kLeastMaximum = T{-1e30};
+
+  /// Returns the kind of the problem's lone score rule. Where only the largest score tells a finite bias that overflows
+  /// in units of log2(e) from −∞, returns in_memory: beside sinks, whose logits may be the running maxima.
+  LoneRule lone_rule() const {
+    const LoneRule rule = plan_.rules.lone();
+    const bool has_both = p_.inputs.sinks.present() && softmax_.keeps_largest();
+    return rule != LoneRule::none && has_both ? LoneRule::in_memory : rule;
+  }
+  bool rule_in_registers() const { return lone_ != LoneRule::none && lone_ != LoneRule::in_memory; }
 
   /// Schedules prefetches of the operands of query head g of the next task, `next`. The prefetches run during the
   /// products of one query head of the current part, `own`.
@@ -302,13 +383,13 @@ class ForwardWorker {
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
   }
 
-  const T* queries(const BlockStrip& s) const { return scratch_.queries.at(s.r / kMR); }
+  const T* queries(const SoftmaxRows& s) const { return scratch_.queries.at(s.r / kMR); }
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
-  const T* keys(const BlockStrip& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
+  const T* keys(const SoftmaxRows& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
   /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sums of row m begin at start[m].
   template <ProductWrite kWrite>
-  void products(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void products(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
       multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, queries(s), keys(s, c), p_.D, s.scores + c,
                                                        Plan::kScoreStride, s.start);
@@ -316,15 +397,76 @@ class ForwardWorker {
   }
 
   /// Applies the score rules to the visible keys of each row in columns [c0, c1), and sets hidden keys to −∞.
-  void rule_and_hide(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void rule_and_hide(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility_, sequence_, h_, query(s.r + m), s.j0,
                                  c0, c1, scratch_.rule_row.data);
     }
   }
 
+  /// Sets the addresses of the elements that the lone rule reads. Padding rows read those of the last row.
+  void find_rule_rows(BlockStrip& s) const {
+    const HeadRows<const void> rows = map_rows(plan_.rules.lone_tensor(), sequence_, h_);
+    const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
+    for (std::int64_t m = 0; m < kMR; ++m) {
+      const std::int64_t i = query(s.r + std::min(m, s.rows - 1));
+      s.rule_rows[m] = static_cast<const char*>(rows.data) + (rows.start + i * rows.row_stride + s.j0) * bytes;
+    }
+  }
+
+  /// Computes the exponentials of the panel at column c, which every row of the strip sees.
+  void whole_panel(BlockStrip& s, std::int64_t c) const {
+    switch (lone_) {
+      case LoneRule::none: return multiply_whole(s, c, NoRule());
+      case LoneRule::bias: multiply_whole(s, c, AddBias<T, T>{{s.rule_rows, c}}); break;
+      default:
+        if constexpr (std::is_same_v<T, float>) {
+          lone_ == LoneRule::mask ? multiply_whole(s, c, HideMasked{{s.rule_rows, c}})
+                                  : multiply_whole(s, c, AddBias<T, BFloat16>{{s.rule_rows, c}});
+        }
+    }
+    s.near_maxima = softmax_.may_be_within_slack(s);
+  }
+
+  template <class Rule>
+  void multiply_whole(BlockStrip& s, std::int64_t c, const Rule& rule) const {
+    with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR {
+      multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(s), keys(s, c), p_.D, s.scores + c,
+                                                             Plan::kScoreStride, s.start, s.sums, s.largest,
+                                                             softmax_.keeps_largest() ? s.seen : nullptr, rule);
+    });
+  }
+
+  /// Returns true if a sum of exponentials of the strip's rows is NaN.
+  static bool has_nan(const BlockStrip& s) {
+    const Tag<T> d;
+    auto sum = hn::Zero(d);
+    for (std::int64_t m = 0; m < s.rows; ++m) sum = hn::Add(sum, hn::Load(d, s.sums + m * kLanes<T>));
+    return !hn::AllFalse(d, hn::IsNaN(sum));
+  }
+
+  /// Computes the exponentials of the whole block from scores in memory. These have the bits of those in registers, but
+  /// a bias of −∞ hides a key even if its product overflowed. In registers, the sum of the two is NaN.
+  void block(BlockStrip& s) const {
+    softmax_.clear(s);
+    score(s, s.at.c0, s.at.c1);
+    subtract_maxima(s, s.at.c0, s.at.c1);
+    for (std::int64_t c = s.at.c0; softmax_.keeps_largest() && c < s.at.c1; c += kNR<T>) see_exponents(s, c);
+    exponentials(s, s.at.c0, s.at.c1);
+  }
+
+  /// Replaces the scores in columns [c0, c1) by exponents: subtracts the running maxima.
+  void subtract_maxima(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
+    const Tag<T> d;
+    for (std::int64_t m = 0; m < s.rows; ++m) {
+      T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
+      const auto start = hn::Set(d, s.start[m]);
+      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Add(hn::Load(d, row + j), start), d, row + j);
+    }
+  }
+
   /// Raises s.seen, one largest exponent per row and lane, to the exponents of the panel at column c.
-  void see_exponents(BlockStrip& s, std::int64_t c) const {
+  void see_exponents(SoftmaxRows& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -335,15 +477,15 @@ class ForwardWorker {
   }
 
   /// Replaces each exponent x in columns [c0, c1) by exp2(x). Updates the block's sums and largest exponents.
-  void exponentials(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  /// Adds to sums in the order of multiply_exponentials().
+  void exponentials(SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     LargestExponent<T> exponents(s.largest);
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       T* HWY_RESTRICT sum = s.sums + m * kN;
-      auto sum0 = hn::Load(d, sum);
-      auto sum1 = hn::Zero(d);
+      auto total = hn::Load(d, sum);
       for (std::int64_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, row + j);
         const auto x1 = hn::Load(d, row + j + kN);
@@ -352,10 +494,9 @@ class ForwardWorker {
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, row + j);
         hn::Store(p1, d, row + j + kN);
-        sum0 = hn::Add(sum0, p0);
-        sum1 = hn::Add(sum1, p1);
+        total = hn::Add(total, hn::Add(p0, p1));
       }
-      hn::Store(hn::Add(sum0, sum1), d, sum);
+      hn::Store(total, d, sum);
     }
     exponents.store();
   }
@@ -431,12 +572,16 @@ class ForwardWorker {
   int thread_;
   const ForwardScratch<T> scratch_;
   const OnlineSoftmax<T> softmax_;  // softmax of the current query tile
+  const LoneRule lone_;             // how the problem's only score rule is applied
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
+  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block. In a next
+  /// block of the same kind, exponentials of the running maxima would be discarded.
+  mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 
 template <typename T>
