@@ -29,11 +29,13 @@ using verify::GateInput;
 
 constexpr std::int64_t kHeads = 8;
 
-// Guaranteed ratios of FLOP rates. 16-bit storage takes at most 5% longer than f32, and the gate at most 2%.
+// Guaranteed ratios of FLOP rates. 16-bit storage takes at most 5% longer than f32, the gate at most 2%, and a bias or
+// a mask at most 10%.
 // Odd shapes, such as D = 72, reach 85% of the rate of the next regular shape.
 // Packed sequences of different lengths reach 90% of the rate of equally long ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
+constexpr double kRuleFloor = 1.0 / 1.10;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
 constexpr double kSequencesFloor = 0.85;  // share of the memory read rate, for one new token in each of many sequences
@@ -247,6 +249,21 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
+/// Adds forward passes with a bias or a boolean mask, beside the same without.
+void add_score_rules(std::vector<BenchGroup>& groups) {
+  for (const std::int64_t dim : {64, 128}) {
+    CaseSpec spec = square(kHeads, 2048, dim), biased = spec, masked = spec;
+    biased.bias = {true, false, true, true};
+    masked.mask = {true, false, false, true};
+    const auto name = [&](const char* rule) { return fmt::format("rule/D{}/{}", dim, rule); };
+    const auto f = BenchOp::forward;
+    groups.push_back({{{name("none"), attention_job(f, spec), 0, {}},
+                       {name("bias"), attention_job(f, biased), 0, {}},
+                       {name("mask"), attention_job(f, masked), 0, {}}},
+                      {{1, 0, kRuleFloor}, {2, 0, kRuleFloor}}});
+  }
+}
+
 /// Adds cases with gate thresholds.
 /// All count the FLOPs of all rows, even of skipped ones, so that ratios of rates are speedups.
 void add_gate_threshold(std::vector<BenchGroup>& groups) {
@@ -446,6 +463,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_storage_types(groups);
   add_native16(groups);
   add_gate_cost(groups);
+  add_score_rules(groups);
   add_gate_threshold(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
