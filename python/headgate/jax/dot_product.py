@@ -36,9 +36,9 @@ def dot_product_attention(
     any T and S. With local_window_size (left,right), it sees keys i - left to i + right. Rows from query_seq_lengths[b]
     on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which has no gradient.
 
-    One result differs from that of jax.nn: a row that sees no key is 0 with a log-sum-exp of -inf, and not the mean of
-    all values. Raises ValueError with a one-line message for invalid arguments, and for an `implementation`, which
-    chooses between the functions of jax.nn.
+    Unlike in jax.nn, a row that sees no key is 0 and its log-sum-exp -inf; there it is the mean of all values. Raises
+    ValueError with a one-line message if an argument is invalid, or if `implementation`, which selects a backend of
+    jax.nn, is not None.
     """
     if implementation is not None:
         raise ValueError(f"{NAME}: implementation is {implementation!r} but must be None: Headgate computes the call")
@@ -75,7 +75,7 @@ _HEADS = ("query", "key", "value", "gate")
 
 
 def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
-    """Returns an array of heads with a batch of 1 if the call has none."""
+    """Returns the array as (B,T,H,D). If the call has no batch, adds one of size 1."""
     if x is None:
         return None
     x = jnp.asarray(x)
@@ -94,7 +94,7 @@ def _scores(x: Any) -> Any:
 
 
 def _window(size: Any) -> dict[str, Any]:
-    """Returns local_window_size as options of gated_attention, where -1 would be no limit."""
+    """Converts local_window_size to options of gated_attention. Refuses negative sizes, since -1 would be no limit."""
     if size is None:
         return {}
     try:

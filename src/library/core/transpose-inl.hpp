@@ -21,8 +21,8 @@ template <typename T>
 inline constexpr std::int64_t kTransposedCols = 16 / sizeof(T);
 
 #if HWY_TARGET != HWY_SCALAR
-/// Loads a vector from several rows: 16-byte block b of the vector consists of the kTransposedCols elements from c on
-/// of row_at(b · kTransposedCols).
+/// Loads a vector from several rows: its 16-byte block b holds columns [c, c + kTransposedCols) of
+/// row_at(b · kTransposedCols).
 template <class D, class RowAt>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);

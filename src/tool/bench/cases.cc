@@ -249,7 +249,7 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Adds forward passes with a bias or a boolean mask, beside the same without.
+/// Adds forward passes with a bias or a boolean mask, each compared with the same pass without it.
 void add_score_rules(std::vector<BenchGroup>& groups) {
   for (const std::int64_t dim : {64, 128}) {
     CaseSpec spec = square(kHeads, 2048, dim), biased = spec, masked = spec;

@@ -27,8 +27,8 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
                      std::int64_t col_stride, std::int64_t rows, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // All rows of a few columns are copied before the next columns. The rows of `to` are often a power of two apart, and
-  // a first-level cache has room for only eight such cache lines.
+  // Copies all rows of a few columns before the next columns. The columns are rows of `to`, which are often a power of
+  // two apart. Their cache lines then share a set of the first-level cache, which has room for eight lines.
   constexpr std::int64_t kCols = kTransposedCols<T>;
   const auto unchanged = [](auto x) HWY_ATTR { return x; };
   if (col_stride == 1 && rows % kLanes<T> == 0) {
@@ -61,7 +61,7 @@ void copy_bias_rows(const TensorView& to, const ConstTensorView& from, const Sha
   T* target = static_cast<T*>(to.data) + b * to.strides[0] + i * to.strides[2];
   for (std::int64_t j = 0; j < shape[3]; j += kBlockKeys<T>) {
     const std::int64_t keys = std::min(kBlockKeys<T>, shape[3] - j);
-    // The columns of a transpose are heads or queries. Each step copies the columns of one query, or of one head.
+    // The columns of a transpose are all heads of one query, or all queries of one head.
     const std::int64_t cols = heads_adjacent ? 1 : 2, other = heads_adjacent ? 2 : 1;
     const std::array<std::int64_t, 3> sizes{0, shape[1], end - i};
     for (std::int64_t n = 0; n < sizes[other]; ++n) {

@@ -330,7 +330,8 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// A problem with a mask and a bias that kernels read faster, if there are equivalent ones.
+/// Holds a problem in which the mask and the bias are replaced, where possible, by equivalent inputs that kernels read
+/// faster.
 template <class Problem>
 class FasterInputs {
  public:
@@ -368,7 +369,7 @@ class FasterInputs {
   void report(std::size_t bytes) const {
     if (problem_->report != nullptr) problem_->report->memory_bytes += bytes;
   }
-  /// Returns a copy of the given problem, which becomes problem().
+  /// Copies the given problem on the first call. From then on, the copy is problem(). Returns the copy.
   Problem& changed() {
     if (!copy_.has_value()) problem_ = &copy_.emplace(*problem_);
     return *copy_;

@@ -32,8 +32,9 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
-/// How kernels apply the score rule of a problem whose only one is a bias, a key bias or a mask: to scores in memory,
-/// or in registers, to a bias of the compute type or of bf16, or to a mask. The bits are the same. `none`: other rules.
+/// How kernels apply the score rule of a problem that has exactly one, which is a bias, a key bias or a mask. They
+/// apply it to scores in memory, or in registers if it is a bias of the compute type, a bf16 bias or a mask. All ways
+/// have the same bits. `none` stands for problems with other rules.
 enum class LoneRule : std::uint8_t { none, in_memory, bias, bias_bf16, mask };
 
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.

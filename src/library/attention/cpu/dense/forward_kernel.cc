@@ -32,7 +32,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The absent score rule of a tile whose scores are in registers.
+/// Stands for no score rule where a type of rule is expected.
 struct NoRule {};
 
 /// Rows of the tensor that a score rule reads while scores are in registers. `rows` has the address of each row's
@@ -43,8 +43,8 @@ struct RuleRows {
   std::int64_t c;
 
   const Stored* at(std::int64_t m) const { return static_cast<const Stored*>(rows[m]) + c; }
-  /// Prefetches this panel's elements, which the caller reads after the products, and those of a later panel. CPUs do
-  /// not prefetch them: too many rows are read in turns, each in another page.
+  /// Prefetches the elements of this panel, which the caller reads after the products, and those of a later panel. The
+  /// CPU does not prefetch them by itself, because reads alternate between many rows that lie in different pages.
   template <std::int64_t kRows, std::int64_t kColumns>
   HWY_INLINE void prefetch() const {
     constexpr std::int64_t kLine = 64 / sizeof(Stored), kAhead = 2 * kColumns;
@@ -77,11 +77,11 @@ struct HideMasked : RuleRows<std::uint8_t> {
   }
 };
 
-/// Computes p = exp2(start + ab), or exp2(rule(ab) + start), for a tile of kRows rows and one panel.
+/// Computes p = exp2(ab + start), or exp2(rule(ab) + start), for a tile of kRows rows and one panel.
 /// Scores stay in registers, and p is written once.
-/// Adds p to sums (kRows, lanes). Raises largest (lanes) and, unless null, seen (kRows, lanes) to the largest
-/// exponents.
-/// a has Layout, b is dense as in multiply_add, and p has row stride ldp.
+/// Adds p to `sums` (kRows, lanes). Updates the largest exponents of each lane, `largest` (lanes), and unless null
+/// those of each row and lane, `seen` (kRows, lanes). `a` has Layout, `b` is dense as in multiply_add, and `p` has row
+/// stride ldp.
 template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
@@ -98,7 +98,8 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   if constexpr (kHasRule) rule.template prefetch<kRows, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
   if constexpr (kHasRule) {
-    // Scores have the bits of ScoreRules and of the backward pass, because no sum begins with a bias or a maximum.
+    // The bias and the maximum are added after the product, and do not begin its sums. Scores are therefore bitwise
+    // identical to those of ScoreRules and of the backward pass.
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, start[m]));
       x[m][1] = hn::Add(rule.apply(x[m][1], m, kN), hn::Set(d, start[m]));
@@ -124,7 +125,8 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
 /// A strip of kMR rows against one key block.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
-  const void* rule_rows[kMR];  ///< for a rule in registers: each row of its tensor, at the block's first key
+  /// If a rule is applied in registers: for each row, the address in the rule's tensor of the block's first key.
+  const void* rule_rows[kMR];
 };
 
 /// Performs the forward pass for the tasks of one thread.
@@ -203,8 +205,8 @@ class ForwardWorker {
     softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
     rose_.fill(false);
-    // Score rules that are not applied in registers read and write all scores twice more. A band then has a single
-    // strip, whose scores stay in L1.
+    // A score rule that is not applied in registers needs two more passes over the scores. A band then has a single
+    // strip, so that its scores stay in the first-level cache.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
                  plan_.rules.any() && !rule_in_registers() ? kMR : Plan::kBandRows);
     finish_rows();
@@ -279,12 +281,14 @@ class ForwardWorker {
 
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
-  /// Beside a larger running maximum, the weight of a key is 0 even if its finite bias overflows in units of log2(e).
-  /// Rows with lower maxima compute whole blocks, whose biases ScoreRules clamps.
+  /// A finite bias may overflow to −∞ when it is multiplied by log2(e). In a row with a running maximum above this
+  /// number the key's weight is 0 in any case. Rows with lower maxima compute whole blocks by ScoreRules, which clamps
+  /// biases.
   static constexpr T kLeastMaximum = T{-1e30};
 
-  /// Returns the kind of the problem's lone score rule. Where only the largest score tells a finite bias that overflows
-  /// in units of log2(e) from −∞, returns in_memory: beside sinks, whose logits may be the running maxima.
+  /// Returns how the problem's only score rule is applied. With sinks and max_logit that is in memory: a sink may be
+  /// the running maximum of a row whose largest score is a finite bias that overflows when multiplied by log2(e), and
+  /// max_logit must not be −∞ there.
   LoneRule lone_rule() const {
     const LoneRule rule = plan_.rules.lone();
     const bool has_both = p_.inputs.sinks.present() && softmax_.keeps_largest();
@@ -445,8 +449,9 @@ class ForwardWorker {
     return !hn::AllFalse(d, hn::IsNaN(sum));
   }
 
-  /// Computes the exponentials of the whole block from scores in memory. These have the bits of those in registers, but
-  /// a bias of −∞ hides a key even if its product overflowed. In registers, the sum of the two is NaN.
+  /// Computes the exponentials of the whole block from scores in memory. They are bitwise identical to those computed
+  /// in registers, except for a key whose product overflowed to ∞ and whose bias is −∞: ScoreRules hides it, and in
+  /// registers the sum is NaN.
   void block(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
@@ -579,8 +584,8 @@ class ForwardWorker {
   View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
-  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block. In a next
-  /// block of the same kind, exponentials of the running maxima would be discarded.
+  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block. The next
+  /// block is then computed whole, since exponentials by the running maxima would be discarded if they rose again.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 
