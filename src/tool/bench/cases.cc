@@ -376,7 +376,7 @@ void add_packed(std::vector<BenchGroup>& groups) {
 }
 
 /// Adds cases where each query attends to a list of 2048 keys out of 32768 or more.
-/// Compares them with attention to 2048 keys without a list.
+/// Compares them with attention to 2048 keys without a list, and their statistics with the forward pass.
 /// The shapes are those of GQA and of MLA with absorbed projections.
 void add_listed(std::vector<BenchGroup>& groups) {
   constexpr std::int64_t kListed = 2048;
@@ -413,6 +413,13 @@ void add_listed(std::vector<BenchGroup>& groups) {
       const std::string name = fmt::format("listed/{}/{}", word_of(op), shape.name);
       groups.push_back(
           {{{name, attention_job(op, listed), 0, {}}, {name + "/all", attention_job(op, spec), 0, {}}}, {{0, 1, {}}}});
+      if (op != BenchOp::forward || shape.T == 1) continue;
+      listed.statistics.window = 64;
+      listed.statistics.queries = 0;
+      const std::string figures = fmt::format("listed/statistics/{}", shape.name);
+      groups.push_back(
+          {{{figures, statistics_job(listed), 0, {}}, {figures + "/forward", attention_job(op, listed), 0, {}}},
+           {{0, 1, {}}}});
     }
   }
 }
