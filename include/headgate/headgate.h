@@ -170,8 +170,7 @@ typedef struct headgate_attention_inputs {
                                          permit it. Entry -1 is empty, and an entry counts once however often it is
                                          listed. Other entries must be at least 0 and below S / key_block_size, rounded
                                          up. In a packed batch, keys are numbered within the query's sequence, and S is
-                                         S_n. The time of both passes grows with K, not with S;
-                                         statistics compute all scores */
+                                         S_n. The time of both passes and of statistics grows with K, not with S */
   headgate_const_tensor k_first; /**< (B,Hkv,F,D) or, in a packed batch, (N,Hkv,F,D); f32, f64, bf16 or f16; forward
                                     pass only. Needs k of dtype i8, and v_first. The first F keys and values of
                                     each sequence are k_first[j] and v_first[j], not rounded to int8. Rows j < F of

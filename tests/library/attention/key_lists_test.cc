@@ -2,9 +2,11 @@
 // Tests the kernels for lists of keys where random problems are too small: several chunks of queries, threads that
 // share a row, several blocks and ranges of keys. Random problems cover the options.
 
+#include <cstdint>
 #include <vector>
 
 #include "library/attention/property.hpp"
+#include "library/core/statistics_outputs.hpp"
 #include "verify/case.hpp"
 
 namespace headgate {
@@ -87,6 +89,55 @@ TEST(KeyLists, Blocks_LastOneCut_MatchTheOracle) {
   spec.lists_by_batch = true;
   spec.B = 2;
   expect_both(spec);
+}
+
+/// Lists of several blocks, tiles of few and of many queries, and windows and top keys that lie in several panels.
+TEST(KeyLists, Statistics_LongAndShortLists_MatchTheOracle) {
+  for (const DType dtype : {DType::f32, DType::f64, DType::bf16}) {
+    for (const std::int64_t K : {900, 20}) {
+      CaseSpec spec = listed(50, 1000, K);
+      spec.dtype = dtype;
+      spec.Hkv = 2;
+      spec.group = 3;
+      spec.lists_by_head = true;
+      spec.threads = 3;
+      spec.statistics.window = 40;
+      spec.statistics.top_keys = 33;
+      spec.statistics.queries = 9;
+      spec.statistics.keys = 20;
+      expect_right(spec, verify::check_statistics_case);
+      spec.causality = Causality::causal;
+      spec.alibi_slopes = DType::f32;
+      spec.bias = {true, true, true, true};
+      spec.sinks = DType::f32;
+      expect_right(spec, verify::check_statistics_case);
+    }
+  }
+}
+
+/// Window shares alone need only the scores of listed keys in the window.
+TEST(KeyLists, Statistics_WindowAlone_MatchesTheOracle) {
+  CaseSpec spec = listed(50, 700, 300);
+  spec.group = 2;
+  spec.statistics.window = 60;
+  for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
+    if (kStatisticsOutputs[n].member != &AttentionStatistics::window_share) spec.statistics.absent |= 1U << n;
+  }
+  expect_right(spec, verify::check_statistics_case);
+}
+
+TEST(KeyLists, Statistics_PagedInt8Keys_MatchTheOracle) {
+  CaseSpec spec = listed(5, 600, 300);
+  spec.B = spec.group = 2;
+  spec.page = 50;
+  spec.quantized = true;
+  spec.key_lengths = spec.query_offsets = DType::i32;
+  spec.causality = Causality::causal;
+  spec.statistics.window = 40;
+  expect_right(spec, verify::check_statistics_case);
+  spec.first_rows = DType::f32;
+  spec.first = 4;
+  expect_right(spec, verify::check_statistics_case);
 }
 
 /// Order and repetition of entries change nothing.

@@ -44,6 +44,7 @@ void expect_sequences_as_alone(verify::Case& problem) {
     own.v = keys(in.v);
     own.bias = part(rows(in.bias), 3, k0, k1);
     own.mask = part(in.mask.present() && in.mask.shape[2] == 1 ? in.mask : rows(in.mask), 3, k0, k1);
+    own.key_indices = rows(in.key_indices);
     own.key_lengths = part(in.key_lengths, 3, n, n + 1);
     own.query_offsets = part(in.query_offsets, 3, n, n + 1);
     const Owned dsinks(spec.sinks_by_query ? rows(in.sinks) : TensorView{});
@@ -124,6 +125,16 @@ TEST(Packed, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCalls) {
     spec.query_offsets = DType::i32;
     spec.alibi_slopes = DType::f32;
     spec.sinks_by_query = true;
+    expect_sequences_as_alone_on_every_target(spec);
+  }
+}
+
+TEST(Packed, PackedBatch_ListsOfKeys_IsBitwiseIdenticalToSeparateCalls) {
+  for (const DType dtype : {DType::f32, DType::f16}) {
+    CaseSpec spec = mixed(dtype);
+    spec.key_indices = DType::i32;
+    spec.list_entries = 150;
+    spec.lists_by_head = true;
     expect_sequences_as_alone_on_every_target(spec);
   }
 }

@@ -163,6 +163,10 @@ TEST(Statistics, Statistics_AnyNumberOfThreads_AreBitwiseIdentical) {
   spec.causality = Causality::causal;
   spec.statistics.queries = 9;
   expect_same_bits(spec);
+  CaseSpec listed = spec;
+  listed.key_indices = DType::i32;
+  listed.list_entries = 200;
+  expect_same_bits(listed);
   CaseSpec packed = spec;
   packed.cu_seqlens = DType::i32;
   packed.packed_queries = {110, 0, 97, 1, 92};

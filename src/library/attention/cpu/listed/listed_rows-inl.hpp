@@ -41,8 +41,8 @@ struct ListedBlock {
   }
 };
 
-/// Rows of k or v with elements E, for products in T. Reads the rows in place if their layout allows it, otherwise
-/// converts them to T first.
+/// Rows of k or v, for products in T. Reads rows of elements E in place if their layout allows it. Other rows are
+/// converted to T first.
 template <typename T, typename E>
 class ListedRows {
  public:
@@ -55,7 +55,8 @@ class ListedRows {
   /// multiplied.
   void select(const KeyRows& rows, std::int64_t rows_against) {
     rows_ = rows;
-    in_place_ = loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
+    in_place_ =
+        loads_stored<T, E>() && rows.dtype() == dtype_of<E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
     const CpuTuning tuning = tuning_of_cpu();
     constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
     const CpuTuning::Requests& requests = rows_against < kManyRows    ? tuning.few

@@ -54,6 +54,8 @@ class StatisticsWorker {
   /// Holds a strip of query rows while it visits one key block, with the rows' entropy sums over the block.
   struct BlockStrip : Strip<T> {
     const T* queries = nullptr;  // (D, kMR)
+    T* mass = nullptr;           // sums of the weights of keys, from key 0 on; null if not requested
+    KeyRange window;             // with lists: columns of the keys in the row's window
     bool is_first = false;       // true if top keys are requested, and this is the first block that the rows see
     HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row, one sum per lane
   };
@@ -104,20 +106,22 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h. `turn` counts the tiles from the end of the sequence: turn 0 is the last
-  /// tile.
+  /// Computes one query tile of query head h.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
-    first_ = (part.tiles - 1 - turn) * kTile;
-    count_ = std::min(sequence_.T - first_, kTile);
-    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
-                scratch_.packing);
-    const KeyRange seen = visited(first_, first_ + count_);
-    reset(seen);
-    weigh_chosen();
-    visit_blocks(*this, seen, count_, plan_.rules.any() ? kMR : Plan::kBandRows);
-    finish_rows();
-    if (plan_.sums) add_sums(part, turn, seen);
+    begin_tile(part, turn);
+    compute_tile(part, h, turn);
+  }
+
+  /// Computes one query tile of all query heads of key/value head h, which share the lists of keys.
+  void run_listed_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
+    begin_head(part, h * p_.group);
+    begin_tile(part, turn);
+    scratch_.listed->compute(sequence_, h, first_, count_, [&](std::int64_t i) { return visited(i, i + 1); });
+    for (std::int64_t g = 0; g < p_.group; ++g) {
+      begin_head(part, h * p_.group + g);
+      compute_tile(part, h * p_.group + g, turn);
+    }
   }
 
   /// Writes the weights of up to kMR chosen queries of query head h, beginning with query strip · kMR of the selection.
@@ -172,6 +176,7 @@ class StatisticsWorker {
 
   void begin(BlockStrip& s) const {
     s.queries = scratch_.queries.at(s.r / kMR);
+    s.mass = scratch_.mass.data;
     std::fill_n(s.entropies, kMR * kLanes<T>, T{0});
     s.is_first = top_.wanted() && !begun_[s.r / kMR];
     begun_[s.r / kMR] = true;
@@ -218,6 +223,28 @@ class StatisticsWorker {
     h_ = h;
     if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
     if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
+  }
+
+  /// Selects the queries of a tile. `turn` counts the tiles from the end of the sequence.
+  void begin_tile(const PackedHeads& part, std::int64_t turn) {
+    first_ = (part.tiles - 1 - turn) * plan_.tile_rows;
+    count_ = std::min(sequence_.T - first_, plan_.tile_rows);
+  }
+
+  /// Computes the current tile of query head h, which is the current head.
+  void compute_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) const {
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+                scratch_.packing);
+    const KeyRange seen = plan_.by_list ? KeyRange{} : visited(first_, first_ + count_);
+    reset(seen);
+    weigh_chosen();
+    if (plan_.by_list) {
+      for (std::int64_t r = 0; r < count_; ++r) visit_list(r);
+    } else {
+      visit_blocks(*this, seen, count_, plan_.rules.any() ? kMR : Plan::kBandRows);
+    }
+    finish_rows();
+    if (plan_.sums) add_sums(part, turn, seen);
   }
 
   View<T, 3> packed_chosen(const PackedHeads& part, std::int64_t h) const {
@@ -318,6 +345,34 @@ class StatisticsWorker {
     }
   }
 
+  /// Adds the scores of the listed keys of row r to the row's statistics. Column c of the scores is key keys(r)[c].
+  void visit_list(std::int64_t r) const {
+    const ListedScores<T>& listed = *scratch_.listed;
+    const std::int64_t count = listed.count(r);
+    T* const row = listed.scores(r, h_ % p_.group);
+    const T start = scratch_.start(r), rest = scratch_.rest(r);
+    for (std::int64_t c = 0; c < count; ++c) row[c] = exponent(row[c] + start + rest);
+    std::fill(row + count, row + round_up(count, kNR<T>), kHidden);
+    BlockStrip s;
+    s.r = r;
+    s.rows = 1;
+    if (scratch_.mass.present()) {
+      s.mass = scratch_.mass.at(r * plan_.list_stride);
+      std::fill_n(s.mass, round_up(count, kNR<T>), T{0});
+    }
+    if (plan_.window) s.window = listed.columns(r, window(sequence_, first_ + r, first_ + r + 1));
+    for (s.j0 = 0; s.j0 < count; s.j0 += kBlock) {
+      s.scores = row + s.j0;
+      s.at.c1 = std::min(kBlock, round_up(count - s.j0, kNR<T>));
+      s.is_first = top_.wanted() && s.j0 == 0;
+      std::fill_n(s.entropies, kLanes<T>, T{0});
+      for (std::int64_t c = 0; c < s.at.c1; c += kNR<T>) take(s, c);
+      if (s.is_first) take_first_block(s);
+      if (plan_.exponentials) add_lanes(scratch_.entropies.at(r), s.entropies, kLanes<T>);
+    }
+    if (top_.wanted()) top_.renumber(r, listed.keys(r));
+  }
+
   /// Applies the score rules to row r and subtracts its lse, for the keys in columns [c0, c1) that query i sees.
   void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, std::int64_t r, T* row) const {
     const KeyRange seen = visibility_.columns(i, j0, c0, c1);
@@ -376,8 +431,8 @@ class StatisticsWorker {
       }
     }
     if constexpr (kExponentials) {
-      if (!scratch_.mass.present()) return;
-      T* mass = scratch_.mass.at(s.j0 + c);
+      if (s.mass == nullptr) return;
+      T* mass = s.mass + s.j0 + c;
       hn::Store(hn::Add(mass0, hn::Load(d, mass)), d, mass);
       hn::Store(hn::Add(mass1, hn::Load(d, mass + kN)), d, mass + kN);
     }
@@ -389,13 +444,13 @@ class StatisticsWorker {
     }
   }
 
-  void take_window(const Strip<T>& s, std::int64_t c) const {
+  void take_window(const BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const std::int64_t j = s.j0 + c;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const std::int64_t i = first_ + s.r + m;
-      const KeyRange inside = window(sequence_, i, i + 1);
+      const KeyRange inside = plan_.by_list ? s.window : window(sequence_, i, i + 1);
       const std::int64_t begin = std::clamp<std::int64_t>(inside.begin - j, 0, kNR<T>);
       const std::int64_t end = std::clamp<std::int64_t>(inside.end - j, 0, kNR<T>);
       if (begin >= end) continue;
@@ -446,11 +501,16 @@ class StatisticsWorker {
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = chosen_key(c + x);
-      if (j < seen.begin || j >= seen.end) {
+      const bool finds_in_list = plan_.by_list && plan_.scan;  // which holds all keys that the query sees
+      if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
         continue;
       }
-      if (plan_.rules.any()) plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
+      if (finds_in_list) {
+        plan_.rules.apply_listed(row + x, nullptr, sequence_, h_, i, &j, 1, scratch_.rule_row.data);
+      } else if (plan_.rules.any()) {
+        plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
+      }
       row[x] = exponent(row[x] + scratch_.start(r) + scratch_.rest(r));
     }
   }
@@ -528,6 +588,10 @@ class StatisticsWorker {
       double* HWY_RESTRICT mass = head_mass(part, h_).data;
       const T* HWY_RESTRICT own = scratch_.mass.data;
       for (std::int64_t j = seen.begin; j < seen.end; ++j) mass[j] += static_cast<double>(own[j]);
+      for (std::int64_t r = 0; plan_.by_list && r < count_; ++r, own += plan_.list_stride) {
+        const std::int64_t* const keys = scratch_.listed->keys(r);
+        for (std::int64_t c = 0; c < scratch_.listed->count(r); ++c) mass[keys[c]] += static_cast<double>(own[c]);
+      }
     }
     turnstile.leave(turn);
   }
@@ -592,7 +656,7 @@ class StatisticsWorker {
   const StatisticsProblem& p_;
   const AttentionStatistics& out_;
   const StatisticsBuffers<T>& shared_;
-  const StatisticsScratch<T> scratch_;
+  StatisticsScratch<T> scratch_;
   const TopKeys<T> top_;
   Sequence sequence_;
   Visibility visibility_;
@@ -637,7 +701,8 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
   // Under a causal mask, the first turns take longest.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
     const HeadTask task = tile_task_of(parts, batch, p.group, n);
-    worker.run_tile(*task.part, task.h * p.group + task.g, task.piece);
+    if (!plan.by_list) return worker.run_tile(*task.part, task.h * p.group + task.g, task.piece);
+    if (task.g == 0) worker.run_listed_tile(*task.part, task.h, task.piece);
   });
   team.wait();
   if (plan.sums) {

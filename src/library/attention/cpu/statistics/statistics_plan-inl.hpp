@@ -10,10 +10,12 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/statistics/listed_scores-inl.hpp"
 #include "library/attention/cpu/statistics/top_keys-inl.hpp"
 #include "library/attention/problem.hpp"
 #include "library/core/statistics_outputs.hpp"
@@ -33,7 +35,6 @@ struct StatisticsPlan {
   // padded by a cache line, so that rows map to different cache sets
   static constexpr std::int64_t kScoreStride = kBlock + 16;
   static constexpr std::int64_t kStripRows = kMR, kBandRows = 48;
-  static constexpr std::int64_t tile_rows = kTile;
   static constexpr bool whole_heads = false;
   static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
@@ -55,7 +56,12 @@ struct StatisticsPlan {
     sums = out.key_mass.present() || out.mean_key_weights.present();
     for (std::size_t f = 0; f < kRowFigures; ++f) sums = sums || mean_of_figure(out, f).present();
     by_tile = scan || window || chosen_keys > 0;
-    packs_keys = scan || window || row_strips > 0;
+    by_list = p.inputs.key_indices.present() && (scan || window);
+    if (by_list) {
+      tile_rows = rows_of_listed_tile();
+      list_stride = ListedScores<T>::padded(room_for_listed_keys(p));
+    }
+    packs_keys = (!by_list && (scan || window)) || row_strips > 0;
 
     const HeadBatches batches(*this);
     longest_panels = batches.survey().largest.panels;
@@ -83,7 +89,10 @@ struct StatisticsPlan {
   bool window = false;              ///< true if weights within selection.window are summed
   bool first = false;               ///< true if the weight on key 0 is requested; key 0 is then the first chosen key
   bool sums = false;                ///< true if any output is a sum over queries
+  bool by_list = false;             ///< true if queries visit the keys of their lists instead of ranges of keys
   bool packs_keys = false;          ///< true if keys other than the chosen ones are packed
+  std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
+  std::int64_t list_stride = 0;     ///< room for the weights of one query's list
   std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
   std::int64_t chosen_keys = 0;     ///< number of chosen keys: key 0 if `first`, and the listed keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
@@ -93,6 +102,16 @@ struct StatisticsPlan {
   int threads = 1;
 
  private:
+  /// Returns how many queries a tile has whose scores are those of listed keys. The scores of all heads of a group stay
+  /// in the second-level cache. The number does not depend on S, so that results of a packed batch are bitwise
+  /// identical to those of separate calls.
+  std::int64_t rows_of_listed_tile() const {
+    constexpr double kMost_bytes = std::int64_t{1} << 18;
+    const double keys = static_cast<double>(p.inputs.key_indices.shape[3]) * static_cast<double>(p.key_block_size);
+    const double bytes = std::max(keys, 1.0) * static_cast<double>(p.group * std::int64_t{sizeof(T)});
+    return static_cast<std::int64_t>(std::clamp(kMost_bytes / bytes, 1.0, static_cast<double>(kTile)));
+  }
+
   // the additional 1 stands for the head's element of `turns`
   static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;
 };
@@ -117,7 +136,10 @@ struct StatisticsScratch {
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), D);
     figure_sums = ws.take<double>("figure sums", static_cast<std::int64_t>(kRowFigures));
     if (plan.listed_keys > 0) key_sums = ws.take<double>("key sums", plan.listed_keys);
-    if (plan.p.outputs.key_mass.present()) mass = ws.take<T>("mass", plan.longest_panels * kNR<T>);
+    if (plan.by_list) listed.emplace(ws, plan.p, plan.rules, plan.tile_rows);
+    if (plan.p.outputs.key_mass.present()) {
+      mass = ws.take<T>("mass", plan.by_list ? plan.tile_rows * plan.list_stride : plan.longest_panels * kNR<T>);
+    }
     if (plan.top_keys > 0) {
       const std::int64_t padded = round_up(plan.top_keys, kLanes<T>);
       top_scores = ws.take<T>("top scores", Plan::kTile, padded);
@@ -132,6 +154,9 @@ struct StatisticsScratch {
     }
   }
 
+  /// scores of listed keys, if queries visit these
+  std::optional<ListedScores<T>> listed;
+
   View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
   View<T, 2> scores;             ///< score − lse of the queries of a band and the keys of one block
   View<double, 1> lse;           ///< log-sum-exp of the tile's queries
@@ -144,7 +169,7 @@ struct StatisticsScratch {
   View<T, 2> packing;            ///< scratch: strided rows are copied here before packing
   View<double, 1> figure_sums;   ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
   View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
-  View<T, 1> mass;               ///< weight of each key, summed over the tile's queries
+  View<T, 1> mass;               ///< weight of each key, summed over the tile's queries; with lists, of each query
   View<T, 2> top_scores;         ///< score − lse of each query's top keys, largest first
   View<Index, 2> top_keys;       ///< keys of top_scores; −1 where there is none
   View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one row of key bias

@@ -81,6 +81,12 @@ class TopKeys {
     }
   }
 
+  /// Replaces the top keys n of row r, which are columns of a list, by keys[n].
+  void renumber(std::int64_t r, const std::int64_t* keys) const {
+    Index* const own = keys_.at(r);
+    for (std::int64_t n = 0; n < count_ && own[n] >= 0; ++n) own[n] = static_cast<Index>(keys[own[n]]);
+  }
+
   /// Writes the top keys of row r of the tile to row i of `to`.
   void write_keys(const HeadRows<void>& to, std::int64_t i, std::int64_t r) const {
     for (std::int64_t n = 0; n < count_; ++n) {
