@@ -53,7 +53,7 @@ TABLE = (
     (f"{CPU}/decode/*_kernel.cc", (f"{ATTENTION}/forward_test", f"{ATTENTION}/packed_test")),
     (f"{CPU}/decode/*-inl.hpp", (f"{ATTENTION}/forward_test",)),
     (f"{CPU}/listed/*", (f"{ATTENTION}/key_lists_test", f"{ATTENTION}/forward_test", f"{ATTENTION}/backward_test")),
-    (f"{CPU}/statistics/*", (f"{ATTENTION}/statistics_test",)),
+    (f"{CPU}/statistics/*", (f"{ATTENTION}/key_lists_test", f"{ATTENTION}/statistics_test")),
     (f"{CPU}/merge_kernel.cc", (f"{ATTENTION}/merge_test",)),
     (f"{CPU}/common/backward*", (f"{ATTENTION}/backward_test", f"{ATTENTION}/packed_test")),
     (f"{CPU}/common/gate_rows-inl.hpp", (f"{ATTENTION}/backward_test", f"{ATTENTION}/small_heads_test")),
