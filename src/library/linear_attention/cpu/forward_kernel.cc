@@ -27,9 +27,9 @@ namespace headgate::HWY_NAMESPACE {
 /// Scratch buffers of one thread.
 template <typename T>
 struct LinearForwardBuffers {
-  LinearForwardBuffers(Workspace& ws, const LinearProblem& p)
+  LinearForwardBuffers(Workspace& ws, const LinearProblem& p, std::int64_t heads)
       : factors(ws, p),
-        state(ws.take<T>("state", padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
+        states(ws.take<T>("state", heads, padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
         reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
         adds(ws.take<T>("operands", p.has_decay() ? kChunk : 0, padded_dim<T>(p.D))),
         queries(ws.take<T>("operands", p.readers(), kChunk, padded_dim<T>(p.D))),
@@ -39,7 +39,7 @@ struct LinearForwardBuffers {
         outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 1> state;    ///< the column blocks of a state, one after the other
+  View<T, 2> states;   ///< for each head of a task, the column blocks of its state, one after the other
   View<T, 2> reads;    ///< (kChunk,D) k ∘ the decay factors as they were before the token's rescaling
   View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
   View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
@@ -53,53 +53,78 @@ struct LinearForwardBuffers {
 template <typename T>
 class LinearForwardWorker {
  public:
-  LinearForwardWorker(const LinearForwardProblem& p, std::byte* memory)
+  LinearForwardWorker(const LinearForwardProblem& p, std::int64_t heads, std::byte* memory)
       : p_(p),
         D_(padded_dim<T>(p.D)),
         readers_(p.readers()),
-        buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p))) {}
+        buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p), heads)) {}
 
-  /// Computes the column blocks task.first … task.end of a state, and of y, for all tokens of the sequence. Snapshots
-  /// divide the tokens into parts, each of which continues from the snapshot before it.
+  /// Computes the column blocks task.first … task.end of the task's states, and of y, for all tokens of the sequence.
+  /// Snapshots divide the tokens into parts, each of which continues from the snapshot before it.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
-    HeadRows<const void> before(p_.inputs.state, s.n, task.h);
+    ConstStates before{p_.inputs.state, s.n};
     std::int64_t from = 0;
     for (std::int64_t m = 0; m < p_.snapshots() && !cancellation.requested(m, kChunk); ++m) {
       const std::int64_t to = snapshot_length(p_.inputs.snapshot_lengths, s.n, m);
-      const HeadRows<void> snapshot(p_.outputs.snapshots, s.n * p_.snapshots() + m, task.h);
+      const States snapshot{p_.outputs.snapshots, s.n * p_.snapshots() + m};
       run_part(task, {s.n, s.b, s.t0 + from, to - from}, before, snapshot, cancellation);
-      before = snapshot;
+      before = {snapshot.tensor, snapshot.n};
       from = to;
     }
-    run_part(task, {s.n, s.b, s.t0 + from, s.T - from}, before, {p_.outputs.state, s.n, task.h}, cancellation);
+    run_part(task, {s.n, s.b, s.t0 + from, s.T - from}, before, {p_.outputs.state, s.n}, cancellation);
   }
 
  private:
-  /// Computes the column blocks for the tokens of `s`, from the state `before` to the state `behind`.
-  void run_part(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
-                const HeadRows<void>& behind, Cancellation& cancellation) {
-    if (s.T == 0 && !behind.present()) return;
-    if (s.T == 1 && readers_ == 1 && DecodeStep<T>::takes(p_.Dv, before)) return step(task, s, before, behind);
-    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                         HWY_ATTR { load_block(block, before, columns); });
-    for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kChunk)
-      run_chunk(task, s, {t, std::min(kChunk, s.T - t), Direction::forward});
-    if (!behind.present()) return;
-    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                         HWY_ATTR { store_block(behind, block, columns); });
+  /// The states of all heads in row n of a tensor.
+  template <typename Void>
+  struct StatesIn {
+    BasicTensorView<Void> tensor;
+    std::int64_t n;
+    HeadRows<Void> operator()(std::int64_t h) const { return {tensor, n, h}; }
+  };
+  using States = StatesIn<void>;
+  using ConstStates = StatesIn<const void>;
+
+  /// Computes the column blocks for the tokens of `s`, from the states `before` to the states `behind`. Takes the
+  /// task's heads in turns, a chunk of tokens at a time.
+  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
+                Cancellation& cancellation) {
+    if (s.T == 0 && !behind.tensor.present()) return;
+    const bool one_step = s.T == 1 && readers_ == 1 && DecodeStep<T>::takes(p_.Dv, before(task.h));
+    for (std::int64_t i = 0; i < task.heads; ++i) {
+      if (one_step) {
+        step(task.head(i), s, before(task.h + i), behind(task.h + i));
+        continue;
+      }
+      for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+        load_block(block, before(task.h + i), columns);
+      });
+    }
+    if (one_step) return;
+    for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kChunk) {
+      for (std::int64_t i = 0; i < task.heads; ++i)
+        run_chunk(task.head(i), i, s, {t, std::min(kChunk, s.T - t), Direction::forward});
+    }
+    for (std::int64_t i = 0; behind.tensor.present() && i < task.heads; ++i) {
+      for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+        store_block(behind(task.h + i), block, columns);
+      });
+    }
   }
 
-  /// Calls for_state_blocks() with the blocks of a task.
+  /// Calls for_state_blocks() with the blocks of the state of head i of a task.
   template <class Visit>
-  HWY_INLINE void for_blocks(const StateTask& task, const Visit& visit) {
-    for_state_blocks(buffers_.state.data, D_, p_.Dv, task, visit);
+  HWY_INLINE void for_blocks(const StateTask& task, std::int64_t i, const Visit& visit) {
+    for_state_blocks(buffers_.states.at(i), D_, p_.Dv, task, visit);
   }
 
-  void run_chunk(const StateTask& task, const TokenRange& s, const Chunk& chunk) {
+  /// Computes a chunk of tokens for `task`, which has one head, with index i in buffers.
+  void run_chunk(const StateTask& task, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
-    for_blocks(task, [&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                         HWY_ATTR { scan(block, columns, chunk); });
+    for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
+      scan(block, columns, chunk);
+    });
     if (!p_.outputs.y.present()) return;
     const StateColumns all = task_columns<T>(task, p_.Dv);
     for (std::int64_t r = 0; r < readers_; ++r) {
@@ -141,7 +166,7 @@ class LinearForwardWorker {
     } else if (!behind.present()) {
       decode.run(before, p_.D, nullptr, 0);
     } else {
-      T* const state = buffers_.state.data;
+      T* const state = buffers_.states.data;
       decode.run(before, p_.D, state, p_.Dv);
       for (std::int64_t i = 0; i < p_.D; ++i)
         store_row(behind, state + i * p_.Dv + columns.first, i, columns.first, columns.count);
@@ -260,11 +285,11 @@ template <typename T>
 void linear_forward_typed(const LinearForwardProblem& p) {
   const StateTasks tasks(p, ColumnBlocks<T>(p.Dv).count());
   const int threads = tasks.threads();
-  const Placed<LinearForwardMemory> memory(threads,
-                                           count_bytes<LinearForwardBuffers<T>>(static_cast<const LinearProblem&>(p)));
+  const Placed<LinearForwardMemory> memory(
+      threads, count_bytes<LinearForwardBuffers<T>>(static_cast<const LinearProblem&>(p), tasks.together()));
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
-    LinearForwardWorker<T> worker(p, memory->scratch.at(team.thread()));
+    LinearForwardWorker<T> worker(p, tasks.together(), memory->scratch.at(team.thread()));
     const auto run = [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
     };
