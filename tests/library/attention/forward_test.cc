@@ -50,6 +50,22 @@ TEST(Forward, FewQueries_KeysFillNoVector_MatchTheOracle) {
   }
 }
 
+/// Absorbed latent attention (MLA) decodes with 128 query heads on one key head.
+TEST(Forward, FewQueries_ManyHeadsOfAKey_MatchTheOracle) {
+  for (const DType dtype : kDTypes) {
+    for (const std::int64_t T : {1, 2, 4}) {
+      CaseSpec spec = sized(T, 1100, 40, 32);
+      spec.dtype = dtype;
+      spec.group = T == 4 ? 64 : 128;
+      spec.causality = Causality::causal;
+      spec.threads = 3;
+      expect_right(spec, check_forward_case);
+      spec.closed_share = 0.5;
+      expect_right(spec, check_forward_case);
+    }
+  }
+}
+
 // Covers register tiles of every height, rows of whole cache lines, of whole vectors and neither.
 TEST(Forward, FewQueries_Int8Keys_MatchTheOracle) {
   for (const std::int64_t T : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {

@@ -98,6 +98,21 @@ TEST(Route, ForwardSequence_BySize_TakesItsRow) {
   EXPECT_NE(forward_line(plain(0, 40)).find(", nothing to compute, "), std::string::npos);
 }
 
+TEST(Route, FewQueries_OfManyHeads_ShareKeys) {
+  const auto route = [](std::int64_t T, std::int64_t heads_of_a_key) {
+    CaseSpec spec = plain(T, 300, 16);
+    spec.Hkv = 1;
+    spec.group = heads_of_a_key;
+    return routes_in(forward_line(spec));
+  };
+  EXPECT_EQ(route(1, 256), "few_queries × 2");
+  EXPECT_EQ(route(1, 257), "tiles × 2");
+  EXPECT_EQ(route(4, 64), "few_queries × 2");
+  EXPECT_EQ(route(4, 65), "tiles × 2");
+  EXPECT_EQ(route(5, 12), "few_queries × 2");
+  EXPECT_EQ(route(5, 13), "tiles × 2");
+}
+
 TEST(Route, FewQueries_WithFewKeysEach_TakeTheProductsOfTheBackwardPass) {
   CaseSpec spec = plain(8, 32);
   EXPECT_EQ(routes_in(forward_line(spec)), "small_heads × 2");

@@ -126,9 +126,13 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 /// bits as the backward pass (docs/reference/numerics.md), which few_queries does not.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
+  // A register tile of other kernels holds rows of one head, and up to kFewOfHead rows leave most of it unused. Then
+  // more rows may share a key. Their number is limited because partial softmaxes take rows / 1024 of the memory of V.
+  constexpr std::int64_t kFewOfHead = 4, kMostSharedRowsOfFew = 256;
   if (p.outputs.weights.present()) return "weights are asked for";
   if (p.dropout > 0.0) return "dropout";
-  if (s.T * p.group > kMostSharedRows) return "more than 64 queries share a key";
+  if (s.T > kFewOfHead && s.T * p.group > kMostSharedRows) return "more than 64 queries share a key";
+  if (s.T * p.group > kMostSharedRowsOfFew) return "more than 256 queries share a key";
   if (s.T > 1 && s.S <= kFewKeysEach * s.T) return "several queries, and at most 4 keys for each";
   if (s.T <= kMostQueriesBesidesOthers) return nullptr;
   if (packed_heads_stay_in_cache(p, s)) return "more than 8 queries, and packed heads that stay in cache";
