@@ -126,8 +126,8 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 /// bits as the backward pass (docs/reference/numerics.md), which few_queries does not.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
-  // A register tile of other kernels holds rows of one head, and up to kFewOfHead rows leave most of it unused. Then
-  // more rows may share a key. Their number is limited because partial softmaxes take rows / 1024 of the memory of V.
+  // In other kernels, a head with at most kFewOfHead queries leaves most of a register tile unused. Here more rows may
+  // then share a key, but not any number: partial softmaxes need rows / 1024 times as much memory as V.
   constexpr std::int64_t kFewOfHead = 4, kMostSharedRowsOfFew = 256;
   if (p.outputs.weights.present()) return "weights are asked for";
   if (p.dropout > 0.0) return "dropout";

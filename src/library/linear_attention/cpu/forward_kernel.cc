@@ -86,8 +86,8 @@ class LinearForwardWorker {
   using States = StatesIn<void>;
   using ConstStates = StatesIn<const void>;
 
-  /// Computes the column blocks for the tokens of `s`, from the states `before` to the states `behind`. Takes the
-  /// task's heads in turns, a chunk of tokens at a time.
+  /// Computes the task's column blocks of y for the tokens of `s`. Starts from the states `before`, and writes the last
+  /// states to `behind`. After each chunk of tokens of a head comes the same chunk of the next head.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     if (s.T == 0 && !behind.tensor.present()) return;
@@ -119,7 +119,7 @@ class LinearForwardWorker {
     for_state_blocks(buffers_.states.at(i), D_, p_.Dv, task, visit);
   }
 
-  /// Computes a chunk of tokens for `task`, which has one head, with index i in buffers.
+  /// Computes a chunk of tokens for `task`, which has one head. That head's state is number i of the buffers.
   void run_chunk(const StateTask& task, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
     for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {

@@ -60,14 +60,14 @@ class StateTasks {
   }
 
  private:
-  /// Returns whether a token's heads lie side by side, and its rows of one head apart, as in (B,T,H,D).
+  /// Returns whether the rows of a token's heads are neighbours in memory, as in (B,T,H,D).
   static bool heads_are_interleaved(const LinearProblem& p) {
     return std::abs(p.inputs.v.strides[1]) < std::abs(p.inputs.v.strides[2]);
   }
 
-  /// Makes tasks of several heads. Their rows of a token share a page, and a thread that takes a chunk of tokens of
-  /// each head in turns finds the addresses of these pages in its TLB. Eight rows of D = 128 fill a page, and eight
-  /// states take 512 KiB of the outer caches. Each of several threads still has two tasks or more.
+  /// Makes tasks of several heads. The rows of these heads for one token share a page. A thread that computes a chunk
+  /// of one head, then the same chunk of the next, finds the page addresses in its TLB. Eight rows of D = 128 fill a
+  /// page, and eight states take 512 KiB of the outer caches. Each of several threads still has two tasks or more.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;
     for (together_ = kMostTogether; together_ > 1; together_ /= 2) {

@@ -55,7 +55,7 @@ class StatisticsWorker {
   struct BlockStrip : Strip<T> {
     const T* queries = nullptr;  // (D, kMR)
     T* mass = nullptr;           // sums of the weights of keys, from key 0 on; null if not requested
-    KeyRange window;             // with lists: columns of the keys in the row's window
+    KeyRange window;             // with lists: the columns of scores whose keys are in the row's window
     bool is_first = false;       // true if top keys are requested, and this is the first block that the rows see
     HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row, one sum per lane
   };
@@ -501,7 +501,7 @@ class StatisticsWorker {
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = chosen_key(c + x);
-      const bool finds_in_list = plan_.by_list && plan_.scan;  // which holds all keys that the query sees
+      const bool finds_in_list = plan_.by_list && plan_.scan;  // the list then holds all keys that the query sees
       if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
         continue;

@@ -102,8 +102,8 @@ struct StatisticsPlan {
   int threads = 1;
 
  private:
-  /// Returns how many queries a tile has whose scores are those of listed keys. The scores of all heads of a group stay
-  /// in the second-level cache. The number does not depend on S, so that results of a packed batch are bitwise
+  /// Returns the number of queries in a tile if queries visit lists of keys. The scores of all heads of a group fit in
+  /// the second-level cache then. The number does not depend on S, so that results of a packed batch are bitwise
   /// identical to those of separate calls.
   std::int64_t rows_of_listed_tile() const {
     constexpr double kMost_bytes = std::int64_t{1} << 18;
@@ -169,7 +169,7 @@ struct StatisticsScratch {
   View<T, 2> packing;            ///< scratch: strided rows are copied here before packing
   View<double, 1> figure_sums;   ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
   View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
-  View<T, 1> mass;               ///< weight of each key, summed over the tile's queries; with lists, of each query
+  View<T, 1> mass;               ///< weights of keys, summed over the tile's queries; with lists, those of each query
   View<T, 2> top_scores;         ///< score − lse of each query's top keys, largest first
   View<Index, 2> top_keys;       ///< keys of top_scores; −1 where there is none
   View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one row of key bias

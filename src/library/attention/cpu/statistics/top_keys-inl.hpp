@@ -81,7 +81,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces the top keys n of row r, which are columns of a list, by keys[n].
+  /// Replaces each top key of row r, so far a column n of a list, by the key keys[n].
   void renumber(std::int64_t r, const std::int64_t* keys) const {
     Index* const own = keys_.at(r);
     for (std::int64_t n = 0; n < count_ && own[n] >= 0; ++n) own[n] = static_cast<Index>(keys[own[n]]);
