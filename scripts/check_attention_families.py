@@ -359,6 +359,8 @@ def main():
     parser.add_argument("names", nargs="*", metavar="NAME", help="families, by transformers' model types; default: all")
     parser.add_argument("--traceback", action="store_true", help="show where a family fails")
     options = parser.parse_args()
+    if unknown := set(options.names) - {family for mapping in TASKS.values() for family in mapping}:
+        parser.error(f"'{min(unknown)}' is no model type of transformers {transformers.__version__}")
     warnings.simplefilter("ignore")
     transformers.logging.set_verbosity_error()
     headgate.torch.transformers.register()
