@@ -138,6 +138,20 @@ double decoding_floor(DType dtype, std::int64_t group) {
 
 constexpr double kEightTokensFloor = 8.0 / 1.15;
 
+/// Adds decoding by absorbed latent attention (MLA): many query heads of 576 features share one key head.
+void add_latent_decoding(std::vector<BenchGroup>& groups) {
+  constexpr double kLatentFloor = 0.6;
+  for (const std::int64_t heads : {8, 128}) {
+    CaseSpec spec = decoding(DType::f32, 1, heads, 1);
+    spec.D = 576;
+    spec.Dv = 512;
+    BenchGroup decode;
+    decode.cases.push_back(
+        {fmt::format("decode/f32/latent/heads{}", heads), attention_job(BenchOp::forward, spec), 0, kLatentFloor});
+    groups.push_back(std::move(decode));
+  }
+}
+
 void add_decoding(std::vector<BenchGroup>& groups, int threads) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     for (const std::int64_t group : {1, 4, 8}) {
@@ -475,6 +489,7 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_odd_shapes(groups);
   add_double_precision(groups);
   add_decoding(groups, threads);
+  add_latent_decoding(groups);
   add_small_sequences(groups);
   add_packed(groups);
   add_listed(groups);
