@@ -42,27 +42,33 @@ elseif(headgate_vector_target STREQUAL native)
   set(headgate_vector_target ${headgate_native_target})
 endif()
 
-# headgate_vector_flags(TARGET): sets the flags of a single vector target. Call it after the sources and libraries of
-# TARGET are known. It does nothing if TARGET does not link Highway itself. Only kernels, which include
-# foreach_target.h, get its -march. Other files run on every CPU, so that they can report that a CPU lacks the vector
-# target.
+# headgate_vector_flags(TARGET): sets the flags of kernels, which are files that include foreach_target.h. Call it after
+# the sources and libraries of TARGET are known. It does nothing if TARGET does not link Highway itself.
+#
+# -ffp-contract=off rounds a product and its sum with another number separately, as the source says. Otherwise GCC fuses
+# them where it can, in one kernel and not in another, although kernels promise each other the same bits.
+#
+# If there is a single vector target, kernels get its -march. Other files run on every CPU, so that they can report that
+# a CPU lacks the vector target.
 function(headgate_vector_flags name)
   get_target_property(libraries ${name} LINK_LIBRARIES)
-  if(headgate_vector_target STREQUAL all OR NOT "hwy::hwy" IN_LIST libraries)
+  if(NOT "hwy::hwy" IN_LIST libraries)
     return()
   endif()
-  string(TOUPPER ${headgate_vector_target} bit)
-  target_compile_definitions(${name} PRIVATE HWY_COMPILE_ONLY_STATIC HWY_BASELINE_TARGETS=HWY_${bit})
+  set(options -ffp-contract=off)
+  if(NOT headgate_vector_target STREQUAL all)
+    string(TOUPPER ${headgate_vector_target} bit)
+    target_compile_definitions(${name} PRIVATE HWY_COMPILE_ONLY_STATIC HWY_BASELINE_TARGETS=HWY_${bit})
+    # Clang warns about Highway's target attributes if no function follows.
+    list(APPEND options -march=${headgate_march_${headgate_vector_target}} -maes -mpclmul
+         $<$<CXX_COMPILER_ID:Clang>:-Wno-pragma-clang-attribute>)
+  endif()
   get_target_property(sources ${name} SOURCES)
   list(FILTER sources INCLUDE REGEX "\\.cc$")
   foreach(source IN LISTS sources)
     file(STRINGS ${source} kernel REGEX "hwy/foreach_target\\.h" LIMIT_COUNT 1)
     if(kernel)
-      # -ffp-contract=off rounds a product and a sum in plain C++ separately, as in other builds. Clang warns about
-      # Highway's target attributes if no function follows.
-      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS
-                   -march=${headgate_march_${headgate_vector_target}} -maes -mpclmul -ffp-contract=off
-                   $<$<CXX_COMPILER_ID:Clang>:-Wno-pragma-clang-attribute>)
+      set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS ${options})
     endif()
   endforeach()
 endfunction()
