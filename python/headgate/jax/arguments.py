@@ -57,10 +57,10 @@ def _array(what: str, name: str, value: Any) -> Array:
     if not isinstance(value, jax.Array | np.ndarray | np.generic):
         found = f"a {type(value).__name__}"
         raise TypeError(f"{what}: {name} is {found} but must be an array of JAX or NumPy")
-    return _of_jax(what, name, value)
+    return to_jax(what, name, value)
 
 
-def _of_jax(what: str, name: str, value: Any) -> Array:
+def to_jax(what: str, name: str, value: Any) -> Array:
     """Returns an array of JAX. Refuses integers that do not fit, since JAX makes them 32 bits wide without a word."""
     if not isinstance(value, jax.Array) and value.dtype.kind in "iu" and value.size > 0:
         kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
@@ -76,7 +76,7 @@ def _of_jax(what: str, name: str, value: Any) -> Array:
 
 
 def _seed(what: str, value: Any) -> Array:
-    seed = _of_jax(what, SEED, value)
+    seed = to_jax(what, SEED, value)
     if seed.shape != () or seed.dtype.name not in ("int32", "int64", "uint32", "uint64"):
         raise ValueError(
             f"{what}: {SEED} has shape {seed.shape} and dtype {seed.dtype} but must be one integer of int32, int64, "

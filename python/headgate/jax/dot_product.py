@@ -5,9 +5,10 @@ import operator
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from .arguments import flag
+from .arguments import flag, to_jax
 from .attention import gated_attention
 
 NAME = "dot_product_attention"
@@ -45,6 +46,8 @@ def dot_product_attention(
     has_batch = jnp.ndim(query) != 3
     query, key, value, gate = (_of_batch(name, x, has_batch) for name, x in zip(_HEADS, (query, key, value, gate)))
     B, T = query.shape[:2]
+    key_lengths = _lengths("key_value_seq_lengths", key_value_seq_lengths, B)
+    query_lengths = _lengths("query_seq_lengths", query_seq_lengths, B)
     options = {"causality": "causal" if flag(NAME, "is_causal", is_causal) else "none", **_window(local_window_size)}
     if len(options) > 1 or is_causal:
         options["query_offsets"] = jnp.zeros(B, jnp.int32)  # query i stands at key i, also where T and S differ
@@ -55,7 +58,7 @@ def dot_product_attention(
         gate,
         bias=_scores(bias),
         mask=_scores(mask),
-        key_lengths=key_value_seq_lengths,
+        key_lengths=key_lengths,
         scale=scale,
         layout="bthd",
         return_lse=flag(NAME, "return_residual", return_residual),
@@ -63,8 +66,8 @@ def dot_product_attention(
     )
     y, lse = results if return_residual else (results, None)
     results = [y] if lse is None else [y, lax.stop_gradient(lse.swapaxes(1, 2)).astype(y.dtype)]
-    if query_seq_lengths is not None:
-        is_query = jnp.arange(T) < _lengths(query_seq_lengths, B)[:, None]
+    if query_lengths is not None:
+        is_query = jnp.arange(T) < query_lengths[:, None]
         hidden = (0, -jnp.inf)
         results = [jnp.where(jnp.expand_dims(is_query, range(2, x.ndim)), x, h) for x, h in zip(results, hidden)]
     results = results if has_batch else [x[0] for x in results]
@@ -86,7 +89,7 @@ def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
 
 
 def _scores(x: Any) -> Any:
-    """Returns an array that broadcasts to (B,Hq,T,S) with four dimensions."""
+    """Adds the leading dimensions that an array lacks to broadcast to (B,Hq,T,S)."""
     if x is None:
         return None
     x = jnp.asarray(x)
@@ -108,11 +111,13 @@ def _window(size: Any) -> dict[str, Any]:
     return {"window_left": left, "window_right": right}
 
 
-def _lengths(lengths: Any, B: int) -> Array:
-    lengths = jnp.asarray(lengths)
+def _lengths(name: str, lengths: Any, B: int) -> Array | None:
+    if lengths is None:
+        return None
+    lengths = to_jax(NAME, name, lengths if hasattr(lengths, "dtype") else np.asarray(lengths))
     if lengths.shape != (B,) or not jnp.issubdtype(lengths.dtype, jnp.integer):
         raise ValueError(
-            f"{NAME}: query_seq_lengths has shape {lengths.shape} and dtype {lengths.dtype} but must be integers of shape "
-            f"({B},), one for each sequence"
+            f"{NAME}: {name} has shape {lengths.shape} and dtype {lengths.dtype} but must be integers of shape ({B},), one "
+            "for each sequence"
         )
     return lengths

@@ -69,7 +69,7 @@ CASES = [
 def test_each_argument_has_the_results_of_jax_nn(given):
     found, expected = (results(attend, given) for attend in (dot_product_attention, jax.nn.dot_product_attention))
     if "query_seq_lengths" in given and "return_residual" in given:
-        (value, (y, lse)), gradients = found  # of rows that are no queries, jax.nn has the sum of its placeholders
+        (value, (y, lse)), gradients = found  # jax.nn has a finite log-sum-exp where a row is no query
         rows = np.arange(T) < given["query_seq_lengths"][:, None]
         assert np.isneginf(lse[~rows]).all()
         lse = jnp.where(rows[..., None], lse, expected[0][1][1])
@@ -122,6 +122,10 @@ def test_row_that_sees_no_key_is_zero():
         ({"gate": QUERY[0]}, "gate has shape (5, 4, 8) but must be (B,T,H,D)"),
         ({"query_seq_lengths": np.ones(3, np.int32)}, "query_seq_lengths has shape (3,) and dtype int32 but must be"),
         ({"query_seq_lengths": np.ones(2)}, "query_seq_lengths has shape (2,) and dtype float64 but must be"),
+        (
+            {"key_value_seq_lengths": np.ones((2, 1), np.int32)},
+            "key_value_seq_lengths has shape (2, 1) and dtype int32",
+        ),
         ({"mask": np.ones((T, S))}, "mask"),
         ({"bias": np.ones((1, 1, 1, T, S), np.float32)}, "bias"),
         ({"bias": np.ones((3, T, S), np.float32)}, "bias"),
@@ -134,3 +138,9 @@ def test_errors(change, message):
         jax.block_until_ready(dot_product_attention(**arguments))
     text = str(raised.value)
     assert message in text and "\n" not in text
+
+
+@pytest.mark.parametrize("name", ["query_seq_lengths", "key_value_seq_lengths"])
+def test_lengths_that_jax_would_cut_are_refused(name):
+    with jax.enable_x64(False), pytest.raises(ValueError, match=f"{name} contains 4294967299, which int32 cannot hold"):
+        dot_product_attention(QUERY, KEY, VALUE, **{name: np.array([3, 2**32 + 3])})
