@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/peers.py at sizes that take milliseconds. Its peers are PyTorch and transformers, and those of ONNX Runtime and
-OpenVINO that are installed."""
+"""bench/peers.py with PyTorch, transformers and JAX as the only peers, at sizes that take milliseconds."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -121,23 +119,20 @@ def test_every_case_is_measured_and_correct(measured):
         assert case["base"] == "headgate"
 
 
-@pytest.mark.parametrize("name, modules", [("onnxruntime", ("onnx", "onnxruntime")), ("openvino", ("openvino",))])
-def test_graph_runtimes_compute_the_delta_rule_and_biases(name, modules, tmp_path):
-    if not all(map(importlib.util.find_spec, modules)):
-        pytest.skip(f"{name} is not installed")
-    kinds = "^(linear/linear|linear/linear.backward|linear-decode/linear|pair/pair|small/forward)/"
-    done = run("--tiny", "--rounds", 1, "--peers", name, "--filter", kinds, "--json", tmp_path / "report.json")
+def test_calls_from_jax_are_correct(tmp_path):
+    kinds = "^(attention/forward.backward/float32/.*/causal|pair/pair/|linear-decode/|statistics/)"
+    peers = ["--peers", "headgate,headgate-jax", "--filter", kinds]
+    done = run("--tiny", "--rounds", 1, *peers, "--json", tmp_path / "report.json")
     assert done.returncode == 0, done.stderr
-    for case in json.loads((tmp_path / "report.json").read_text())["cases"]:
-        (result,) = case["results"]
-        if case["op"] == "linear+backward":
-            assert result["refused"] == "no backward pass"
-        elif case["dtype"] == "float32":
-            assert result["seconds"] and result["error"] < 1e-5, case["name"]
-        elif case["op"] == "linear" or name == "openvino":
-            assert result["seconds"] and result["error"] < 5e-2, case["name"]
-        else:  # ONNX Runtime's kernels of attention for CPUs are not for bf16
-            assert "NOT_IMPLEMENTED" in result["refused"]
+    cases = json.loads((tmp_path / "report.json").read_text())["cases"]
+    assert {case["op"] for case in cases} == {"forward+backward", "pair", "linear", "statistics"}
+    for case in cases:
+        ours, of_jax = case["results"]
+        assert case["base"] == ours["peer"] == "headgate"
+        if case["op"] == "statistics":
+            assert of_jax["refused"] == "headgate.jax has no statistics"
+        else:
+            assert of_jax["seconds"] and of_jax["error"] < (1e-5 if case["dtype"] == "float32" else 5e-2), case["name"]
 
 
 def test_wrong_results_are_not_timed(measured):
