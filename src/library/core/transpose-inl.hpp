@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of elements in 16 bytes. Interleaving moves elements within blocks of 16 bytes, so that a transpose handles
-/// this many columns at a time.
+/// Number of columns that a transpose handles at a time: as many as elements fill 16 bytes, because interleaving moves
+/// elements within blocks of 16 bytes.
 template <typename T>
 inline constexpr std::int64_t kTransposedCols = 16 / sizeof(T);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -45,10 +44,8 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
   }
 }
 
-/// Number of queries, and of keys, in a block that is copied at a time. The cache lines of a block fit the first-level
-/// cache, whichever dimension of the bias is contiguous in memory.
-template <typename T>
-inline constexpr std::int64_t kBlockQueries = 64 / sizeof(T);
+/// Number of keys that are copied at a time, for the rows of one call. The cache lines of such a block fit the
+/// first-level cache, whichever dimension of the bias is contiguous in memory.
 template <typename T>
 inline constexpr std::int64_t kBlockKeys = std::max<std::int64_t>(16, kLanes<T>);
 
@@ -56,14 +53,14 @@ inline constexpr std::int64_t kBlockKeys = std::max<std::int64_t>(16, kLanes<T>)
 template <typename T>
 void copy_bias_rows(const TensorView& to, const ConstTensorView& from, const Shape& shape, std::int64_t b,
                     std::int64_t i, std::int64_t end) {
+  // The columns of a transpose are all heads of one query, or all queries of one head.
   const bool heads_adjacent = from.strides[1] == 1 && shape[1] > 1;
+  const std::size_t cols = heads_adjacent ? 1 : 2, other = heads_adjacent ? 2 : 1;
+  const Shape sizes{1, shape[1], end - i, shape[3]};
   const T* source = static_cast<const T*>(from.data) + b * from.strides[0] + i * from.strides[2];
   T* target = static_cast<T*>(to.data) + b * to.strides[0] + i * to.strides[2];
   for (std::int64_t j = 0; j < shape[3]; j += kBlockKeys<T>) {
     const std::int64_t keys = std::min(kBlockKeys<T>, shape[3] - j);
-    // The columns of a transpose are all heads of one query, or all queries of one head.
-    const std::int64_t cols = heads_adjacent ? 1 : 2, other = heads_adjacent ? 2 : 1;
-    const std::array<std::int64_t, 3> sizes{0, shape[1], end - i};
     for (std::int64_t n = 0; n < sizes[other]; ++n) {
       copy_transposed(target + n * to.strides[other] + j, to.strides[cols],
                       source + n * from.strides[other] + j * from.strides[3], from.strides[3], from.strides[cols], keys,
@@ -89,9 +86,10 @@ Shape distinct_shape(const ConstTensorView& bias) {
   return shape;
 }
 
-/// Copies all rows of the bias, in parts of kRows queries for each batch element.
-template <typename T, std::int64_t kRows = 64 / sizeof(T)>
+/// Copies all rows of the bias.
+template <typename T>
 void copy_rows(const DenseBias& to, const Problem& problem) {
+  constexpr std::int64_t kRows = 64 / sizeof(T);  // fills a cache line if queries are contiguous in memory
   const ConstTensorView& bias = problem.inputs.bias;
   const Shape shape = distinct_shape(bias);
   const std::int64_t blocks = (shape[2] + kRows - 1) / kRows;
@@ -110,7 +108,7 @@ bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   constexpr std::int64_t kFewestQueries = 8, kFewestKeys = 16;
   const ConstTensorView& bias = problem.inputs.bias;
-  // A call with a window or a packed batch may read only little of the bias: a copy would not pay.
+  // A call with a window or a packed batch may read only little of the bias, so that a copy would not pay.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
   double bytes = static_cast<double>(dtype_bytes(bias.dtype));

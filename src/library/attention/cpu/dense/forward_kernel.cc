@@ -32,7 +32,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Stands for no score rule where a type of rule is expected.
+/// The rule of tiles without a score rule.
 struct NoRule {};
 
 /// Rows of the tensor that a score rule reads while scores are in registers. `rows` has the address of each row's
@@ -460,7 +460,7 @@ class ForwardWorker {
     exponentials(s, s.at.c0, s.at.c1);
   }
 
-  /// Replaces the scores in columns [c0, c1) by exponents: subtracts the running maxima.
+  /// Subtracts the running maxima from the scores in columns [c0, c1), which makes them exponents.
   void subtract_maxima(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {

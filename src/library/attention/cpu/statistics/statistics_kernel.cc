@@ -106,11 +106,11 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h.
+  /// Computes one query tile of query head h. begin_tile() explains `turn`.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     begin_tile(part, turn);
-    compute_tile(part, h, turn);
+    compute_tile(part, turn);
   }
 
   /// Computes one query tile of all query heads of key/value head h, which share the lists of keys.
@@ -120,7 +120,7 @@ class StatisticsWorker {
     scratch_.listed->compute(sequence_, h, first_, count_, [&](std::int64_t i) { return visited(i, i + 1); });
     for (std::int64_t g = 0; g < p_.group; ++g) {
       begin_head(part, h * p_.group + g);
-      compute_tile(part, h * p_.group + g, turn);
+      compute_tile(part, turn);
     }
   }
 
@@ -225,15 +225,15 @@ class StatisticsWorker {
     if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
   }
 
-  /// Selects the queries of a tile. `turn` counts the tiles from the end of the sequence.
+  /// Selects the queries of a tile. `turn` counts the tiles from the end of the sequence: turn 0 is the last tile.
   void begin_tile(const PackedHeads& part, std::int64_t turn) {
     first_ = (part.tiles - 1 - turn) * plan_.tile_rows;
     count_ = std::min(sequence_.T - first_, plan_.tile_rows);
   }
 
-  /// Computes the current tile of query head h, which is the current head.
-  void compute_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) const {
-    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h), first_, count_, plan_.rules.query_factor(),
+  /// Computes the current tile of the current query head.
+  void compute_tile(const PackedHeads& part, std::int64_t turn) const {
+    pack_strips(scratch_.queries, query_rows(p_.inputs.q, sequence_, h_), first_, count_, plan_.rules.query_factor(),
                 scratch_.packing);
     const KeyRange seen = plan_.by_list ? KeyRange{} : visited(first_, first_ + count_);
     reset(seen);
