@@ -26,8 +26,8 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
                      std::int64_t col_stride, std::int64_t rows, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // Copies all rows of a few columns before the next columns. The columns are rows of `to`, which are often a power of
-  // two apart. Their cache lines then share a set of the first-level cache, which has room for eight lines.
+  // Copies all rows of a few columns before the next columns. The columns are rows of `to`, whose stride is often a
+  // power of two. Cache lines of these rows then share a set of the first-level cache, which holds eight lines.
   constexpr std::int64_t kCols = kTransposedCols<T>;
   const auto unchanged = [](auto x) HWY_ATTR { return x; };
   if (col_stride == 1 && rows % kLanes<T> == 0) {
@@ -44,8 +44,8 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
   }
 }
 
-/// Number of keys that are copied at a time, for the rows of one call. The cache lines of such a block fit the
-/// first-level cache, whichever dimension of the bias is contiguous in memory.
+/// Number of keys in a block. copy_bias_rows() copies one block of all its rows and heads before the next.
+/// The cache lines of a block fit the first-level cache, whichever dimension of the bias is contiguous in memory.
 template <typename T>
 inline constexpr std::int64_t kBlockKeys = std::max<std::int64_t>(16, kLanes<T>);
 
@@ -53,7 +53,7 @@ inline constexpr std::int64_t kBlockKeys = std::max<std::int64_t>(16, kLanes<T>)
 template <typename T>
 void copy_bias_rows(const TensorView& to, const ConstTensorView& from, const Shape& shape, std::int64_t b,
                     std::int64_t i, std::int64_t end) {
-  // The columns of a transpose are all heads of one query, or all queries of one head.
+  // Transposes (keys, heads) for each query if heads are adjacent in memory, otherwise (keys, queries) for each head.
   const bool heads_adjacent = from.strides[1] == 1 && shape[1] > 1;
   const std::size_t cols = heads_adjacent ? 1 : 2, other = heads_adjacent ? 2 : 1;
   const Shape sizes{1, shape[1], end - i, shape[3]};

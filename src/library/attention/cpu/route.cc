@@ -93,7 +93,7 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-/// Reason that reports leave out: the call does not use the feature that the kernel is for.
+/// Reason for declining that reports leave out: the kernel is for a feature that the call does not use.
 constexpr char kNotReported[] = "";
 
 template <class Problem>
@@ -126,8 +126,9 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 /// bits as the backward pass (docs/reference/numerics.md), which few_queries does not.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
-  // In other kernels, a head with at most kFewOfHead queries leaves most of a register tile unused. Here more rows may
-  // then share a key, but not any number: partial softmaxes need rows / 1024 times as much memory as V.
+  // In other kernels, a head with at most kFewOfHead queries leaves most of a register tile unused. For such heads,
+  // few_queries therefore accepts more rows per key.
+  // It does not accept any number, because partial softmaxes need rows / 1024 times as much memory as V.
   constexpr std::int64_t kFewOfHead = 4, kMostSharedRowsOfFew = 256;
   if (p.outputs.weights.present()) return "weights are asked for";
   if (p.dropout > 0.0) return "dropout";
@@ -242,8 +243,8 @@ class WorkLists {
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans the work of each row of the route table that has sequences. Also plans row `always` if it has none.
-/// Allocates the memory of all rows as one block, then runs the rows in the order of the table.
+/// Plans each row of the route table that has sequences, and row `always` in any case.
+/// Allocates the memory of all planned rows as one block, then runs them in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
   const WorkLists<kRows> lists(rows, problem);
@@ -310,7 +311,8 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   }
 }
 
-/// Workspace for contributions to dsinks, one per batch element, if queries have sinks that all batch elements share.
+/// Workspace for contributions to dsinks, one per batch element.
+/// Used if each query has its own sinks, and all batch elements share them.
 struct QuerySinkTerms {
   QuerySinkTerms(Workspace& ws, const Problem& p) : terms(ws.take<double>("dsinks by batch", p.B, p.Hq, p.T)) {}
   /// Returns the contributions as a tensor (B,Hq,T,1).
@@ -373,7 +375,7 @@ class FasterInputs {
   void report(std::size_t bytes) const {
     if (problem_->report != nullptr) problem_->report->memory_bytes += bytes;
   }
-  /// Copies the given problem on the first call. From then on, the copy is problem(). Returns the copy.
+  /// Returns a copy of the given problem that may be changed. The first call makes the copy, which is then problem().
   Problem& changed() {
     if (!copy_.has_value()) problem_ = &copy_.emplace(*problem_);
     return *copy_;

@@ -19,8 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of query head h that the backward pass needs for each query before the matrix products: gradients, outputs and
-/// gates.
+/// Rows of a query head that prepare_row() reads and writes: gradients, outputs, gates, lse and sinks.
 struct QueryRows {
   QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
       : dy(query_rows(p.incoming.dy, sequence, head)),
@@ -130,8 +129,7 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Returns true if |lse| (units of log2(e)) is so large that the rounding error of lse matters: exp2(s − lse) may then
-/// be far above 1.
+/// Returns true if |lse · log2(e)| is so large that its rounding error matters: exp2(s − lse) may then be far above 1.
 template <typename T>
 bool has_coarse_lse(T lse) {
   constexpr T kLeast = 512;

@@ -23,8 +23,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Lists the key blocks of a batch in the order in which threads take them.
-/// Threads that add to the same dq or dbias wait for each other (Turnstile). The blocks of a head must therefore be in
-/// ascending order. So must the heads of a sequence, for each block index.
+/// A thread that adds to dq or dbias waits for all earlier contributions to the same sum (Turnstile). The blocks of a
+/// head are therefore in ascending order, and so are the heads of a sequence for each block index.
 /// Spreads the blocks of each head over the whole list, so that threads work on different heads and rarely wait. Heads
 /// with one block come last, to balance the load.
 inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
@@ -59,8 +59,8 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
-  // Calls visit(g, tile) for each query tile of the batch: tile number `tile` of query head g of a group. First selects
-  // the group's key/value head in the worker.
+  // Calls visit(g, tile) for each query tile of the batch, where g is the query head within its group.
+  // Before each call, selects the group's key/value head in the worker.
   const auto on_query_tiles = [&](const auto& visit) {
     team.in_turn(batch.tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;

@@ -20,8 +20,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Performs one thread's work on a batch of heads: selects the rows that the gate threshold leaves open, packs keys and
-/// values, and computes query tiles.
+/// Performs one thread's work on a batch of heads: lists the rows that the gate threshold does not close, packs keys
+/// and values, and computes query tiles.
 template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
                    const HeadCounts& batch, Cancellation& cancellation) {

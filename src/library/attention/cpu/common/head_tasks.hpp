@@ -22,10 +22,10 @@ inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
-/// Returns true if each thread should compute whole key/value heads by itself. There are two conditions. The packed
-/// operands of a head take at most `most_bytes` bytes. To balance the load, those of all heads take at least 4 ·
-/// `threads` times as many bytes as those of the largest head.
-/// A thread packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
+/// Returns true if each thread should compute whole key/value heads by itself. A thread then packs one head after
+/// another into the same memory, which stays in its caches (docs/design/forward.md). This pays under two conditions:
+///   heads are small: the packed operands of each take at most `most_bytes` bytes;
+///   heads balance the load: together they take at least 4 · `threads` times as many bytes as the largest head.
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
   return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
@@ -74,7 +74,7 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
 template <class Batch, class Compute, class Next>
 void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
   while (batch.parts > 0) {
-    // read before compute(): after the barrier of compute(), another thread may already move on to the next batch
+    // Reads is_last() before compute(): after its barrier, another thread may already move on to the next batch.
     const bool is_last = batch.is_last();
     compute();
     if (is_last) return;
@@ -89,7 +89,7 @@ void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Canc
                        const Visit& visit) {
   for (;;) {
     // After cancellation, no further call starts.
-    // No call before a started one is skipped, because a call may wait for all calls before it.
+    // A call that has started may wait for all calls before it, so none of those is skipped.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

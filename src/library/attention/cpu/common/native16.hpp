@@ -12,9 +12,9 @@ namespace headgate {
 ///   tiles   AMX for products, and AVX-512 BF16 for conversions.
 enum class Native16Unit { none, dots, tiles };
 
-/// Returns the unit that multiplies bf16 numbers on a vector target; none on targets other than AVX-512.
-/// This is the unit set by set_native16_products, otherwise the CPU's best unit if bf16 products are faster there than
-/// f32 products.
+/// Returns the unit that multiplies bf16 numbers on a vector target.
+/// On AVX-512, this is the unit that set_native16_products() selected. Without a selection, it is the CPU's fastest
+/// unit, or none if f32 products are faster. On other targets, it is none.
 /// The first call asks the operating system for permission to use AMX tiles, once per process.
 Native16Unit native16_unit(std::int64_t target);
 

@@ -30,12 +30,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Up to kRows query rows against one key block, and the state of the rows' softmax within the block.
+/// Strip of up to kRows query rows, with the state of their softmax in the current key block.
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
   bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
   std::int64_t done = 0;     ///< columns before `done` already hold exponentials instead of scores
-  T start[kRows];  ///< minus the running maxima; −∞ in padding rows, so that these change no sum or maximum
+  /// negated running maxima, 0 for rows that have seen no key; −∞ in padding rows, where all exponentials are then 0
+  T start[kRows];
   HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents (score minus running maximum) in the block, one per lane
   HWY_ALIGN T seen[kRows * kLanes<T>];  ///< with max_logit: largest exponents of each row, one per lane
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
@@ -67,10 +68,10 @@ class LargestExponent {
 };
 
 /// Online softmax of the rows of a query tile.
-/// Keeps each row's running maximum in units of log2(e), its sum of exponentials (one per lane), and its output, not
+/// Keeps each row's running maximum times log2(e), its sum of exponentials (one per lane), and its output, not
 /// yet divided by the sum.
 ///
-/// A running maximum is raised only when a score, in units of log2(e), exceeds the maximum by more than kSlack.
+/// A running maximum is raised only when a score, times log2(e), exceeds the maximum by more than kSlack.
 /// The common case thus needs no separate pass for the maximum.
 /// There is no overflow: exp2(kSlack) times the number of keys is far below the largest number.
 template <typename T>
@@ -115,10 +116,11 @@ class OnlineSoftmax {
 
   // Kernel, in the functions below, provides the members that visit_blocks requires, and:
   //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
-  //   score(s, c0, c1)     computes columns [c0, c1) of the scores in units of log2(e), −∞ for hidden keys;
+  //   score(s, c0, c1)     computes columns [c0, c1) of the scores times log2(e), −∞ for hidden keys;
   //   weigh(s, c0, c1)     computes exp2(score + s.start) for these columns and adds the results to s.sums.
-  // If keeps_largest() and s.near_maxima, kernels must also raise s.seen to the exponents that they compute.
-  // Otherwise raise_maxima() finds the largest scores in memory.
+  // If largest scores are tracked (keeps_largest()), there are two cases:
+  //   near_maxima is true    the kernel raises s.seen to the exponents that it computes;
+  //   near_maxima is false   raise_maxima() finds the largest scores in memory.
 
   /// Clears the sums and the largest exponents of a block.
   template <std::int64_t kRows>
@@ -173,8 +175,8 @@ class OnlineSoftmax {
     return rose;
   }
 
-  /// Returns false if an exponent of the block exceeds kSlack, so that finish() will compute all scores again. May
-  /// return true for such a block, too.
+  /// Returns false if an exponent seen so far in the block exceeds kSlack: finish() then computes all scores again.
+  /// Always returns true where exp2_fast saturates, because exponents are not tracked there.
   template <std::int64_t kRows>
   static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -204,10 +206,10 @@ class OnlineSoftmax {
     }
   }
 
-  /// Returns true if every exponent of the strip's rows in the current key block is at most kSlack.
-  /// May ignore a NaN.
-  /// Where exp2_fast saturates, compares the sums of exponentials with 2^kSlack instead.
-  /// The result may then be false although each exponent is slightly below kSlack.
+  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack.
+  /// May ignore NaN.
+  /// Where exp2_fast saturates, compares sums of exponentials with 2^kSlack instead. The result may then be false
+  /// although each exponent is slightly below kSlack.
   template <std::int64_t kRows>
   static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -253,7 +255,7 @@ class OnlineSoftmax {
 
   View<T, 1> maxima_;
   View<T, 2> sums_, out_;
-  View<T, 1> largest_;  // largest score of each row, in units of log2(e); absent unless max_logit is asked for
+  View<T, 1> largest_;  // largest score of each row, times log2(e); absent unless max_logit is asked for
 };
 
 }  // namespace headgate::HWY_NAMESPACE

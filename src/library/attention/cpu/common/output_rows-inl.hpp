@@ -40,8 +40,8 @@ class OutputRows {
   /// Normalises, gates and writes query i.
   ///   o         holds Σ exp2(s − max) v, Dv elements rounded up to vectors; it is divided by `sum` in place;
   ///   sum       is Σ exp2(s − max), including the sink;
-  ///   max       is in units of log2(e);
-  ///   largest   is the largest score, in the same units; read only if max_logit is asked for.
+  ///   max       is the running maximum times log2(e);
+  ///   largest   is the largest score times log2(e); read only if max_logit is asked for.
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (has_max_logit()) write_max_logits(&i, 1, &largest, &sum);
@@ -76,7 +76,8 @@ class OutputRows {
       for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
         const auto sum = hn::Load(d, buffer + r);
         const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
-        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);  // keeps a sum of ∞ or NaN
+        // A sum of ∞ or NaN replaces its logarithm.
+        hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);
       }
       for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
       store_column(lse_, lse, rows + r0, count);
@@ -87,7 +88,7 @@ class OutputRows {
   bool has_max_logit() const { return max_logit_.present(); }
 
   /// Writes max_logit, the largest score, for n queries. `rows` lists the queries in ascending order.
-  /// The given scores are in units of log2(e). Writes NaN if the query's sum of exponentials is NaN.
+  /// `largest` holds each query's largest score times log2(e). Writes NaN if the query's sum of exponentials is NaN.
   /// Requires has_max_logit().
   HWY_NOINLINE void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
     constexpr std::int64_t kMost = 8;
@@ -168,7 +169,7 @@ class OutputRows {
   HeadRows<void> y_, attn_, lse_, weights_, max_logit_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  DType dense_as_;  // dense_dtype(), or none if attn is written, too
+  DType dense_as_;  // dtype in which write_dense() writes y, or none if rows are written one by one
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -39,8 +39,8 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the numbers of tiles, blocks and panels for `places` buffers. Each buffer has room for one key/value head of
-  /// size `largest`.
+  /// Sets the numbers of tiles, blocks and panels to those of `places` buffers that hold one key/value head each.
+  /// `largest` is the capacity of a buffer.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -73,8 +73,8 @@ struct PackedHeads {
     return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
   }
 
-  /// Return numbers that are unique in the batch: of the first panel and block of key/value head h, and of the first
-  /// tile of query head g of h's group.
+  /// Return numbers that are unique in the batch: those of the first panel and first block of key/value head h, and of
+  /// the first tile of query head g of h's group.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {

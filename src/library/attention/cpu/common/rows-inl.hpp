@@ -54,17 +54,17 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// The tensors of keys, or those of values.
+/// Tensors that hold the keys, or those that hold the values.
 struct KeyTensors {
   const ConstTensorView& rows;   ///< k or v
   const ConstTensorView& scale;  ///< scales of int8 rows, or absent
-  const ConstTensorView& first;  ///< floating-point rows of the first keys beside int8 rows, or absent
+  const ConstTensorView& first;  ///< with int8 rows: the first rows of each sequence in floating point, or absent
 };
 inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k_scale, p.inputs.k_first}; }
 inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
 
-/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row. Beside
-/// int8 rows, the first rows of the sequence may lie in another tensor, in floating point and without scales.
+/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row.
+/// If they are int8, another tensor may hold the sequence's first rows in floating point, without scales.
 class KeyRows {
  public:
   KeyRows(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h)
@@ -82,7 +82,7 @@ class KeyRows {
   /// Returns the column stride in elements.
   std::int64_t stride() const { return rows_.stride; }
   bool scaled() const { return scales_.present(); }
-  /// Returns the number of first rows that are not stored as dtype() and have no scale. 0 without such rows.
+  /// Returns how many rows at the start of the sequence lie in the floating-point tensor and have no scale.
   std::int64_t first_rows() const { return first_.rows; }
 
   /// Returns row j as a view of one row, without its scale.
@@ -156,8 +156,8 @@ class KeyRows {
 
   std::int64_t page_, table_row_;
   ConstTensorView table_;
-  HeadRows<const void> rows_, scales_;  // rows of page 0 if k and v are stored in pages
-  HeadRows<const void> first_;          // row j of the sequence if j is below the number of these rows
+  HeadRows<const void> rows_, scales_;  // rows of the sequence; rows of page 0 if k and v are stored in pages
+  HeadRows<const void> first_;          // the sequence's first rows in floating point, or absent
   std::int64_t page_stride_, scale_page_stride_;
 };
 
@@ -206,8 +206,8 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Interleaves rows r … n with interleave_rows(): in whole vectors of type D, then with half the lanes, and so on.
-/// Advances r past these rows.
+/// Interleaves rows r … n like interleave_rows(), as far as they fill vectors. Uses vectors of type D, then vectors of
+/// half the lanes, and so on. Advances r past the interleaved rows.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
                                    std::int64_t cols, T factor) {

@@ -32,9 +32,13 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
-/// How kernels apply the score rule of a problem that has exactly one, which is a bias, a key bias or a mask. They
-/// apply it to scores in memory, or in registers if it is a bias of the compute type, a bf16 bias or a mask. All ways
-/// have the same bits. `none` stands for problems with other rules.
+/// Selects how kernels apply a bias, key bias or mask that is the problem's only score rule.
+///   none        the problem has no rule, several rules, or another kind of rule;
+///   in_memory   the rule is applied to scores in memory;
+///   bias        a bias or key bias of the compute type is applied in registers;
+///   bias_bf16   a bf16 bias or key bias is applied to f32 scores in registers;
+///   mask        a mask is applied to f32 scores in registers.
+/// All ways give bitwise identical scores.
 enum class LoneRule : std::uint8_t { none, in_memory, bias, bias_bf16, mask };
 
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
@@ -55,7 +59,7 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns how kernels may apply the only rule. In registers, keys must be adjacent in memory.
+  /// Returns how kernels apply the only rule. In registers, this requires that the rule's keys are adjacent in memory.
   LoneRule lone() const {
     const AttentionInputs& in = p_.inputs;
     if (in_natural_units() || in.key_indices.present()) return LoneRule::none;
@@ -67,7 +71,7 @@ class ScoreRules {
     if (tensor.dtype == DType::bf16) return LoneRule::bias_bf16;
     return in.mask.present() ? LoneRule::mask : LoneRule::in_memory;
   }
-  /// Returns the tensor of lone().
+  /// Returns the tensor of the rule that lone() describes.
   const ConstTensorView& lone_tensor() const {
     const AttentionInputs& in = p_.inputs;
     return in.bias.present() ? in.bias : in.key_bias.present() ? in.key_bias : in.mask;
@@ -77,11 +81,11 @@ class ScoreRules {
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
   /// Applies the rules to n scores of query i of query head h, from key `first` on.
-  ///   s        holds query_factor() · q·k before, and scores in units of log2(e) after;
+  ///   s        holds query_factor() · q·k before, and scores times log2(e) after;
   ///   slope    receives the softcap's derivative 1 − tanh², n elements, unless null;
   ///   buffer   is scratch for 2 n elements.
   ///
-  /// First adds up bias and key bias, each in units of log2(e), and then adds their sum to the score. With a bias of
+  /// First adds up bias and key bias, each times log2(e), and then adds their sum to the score. With a bias of
   /// −10⁹ in f32, another order would change scores by up to 128. Kernels for small heads use the same order, so that
   /// forward and backward pass compute equal scores.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
@@ -115,8 +119,8 @@ class ScoreRules {
   /// Columns of consecutive keys, from key `first` on.
   struct KeyRun {
     std::int64_t first;
-    /// Returns position `at` minus the position of column j's key. j is converted from 32 bits, because vector
-    /// instructions for this exist on all targets.
+    /// Returns position `at` minus the position of column j's key.
+    /// Converts j from 32 bits, because all targets have vector instructions for this conversion.
     T offset(std::int64_t at, std::int64_t j) const {
       return static_cast<T>(at - first) - static_cast<T>(static_cast<std::int32_t>(j));
     }
@@ -173,7 +177,7 @@ class ScoreRules {
         s, n, [d](auto score, auto mark) HWY_ATTR { return hide_masked(d, score, mark); }, marks);
   }
 
-  /// Returns true if softcap or ALiBi apply, which need scores that are not yet in units of log2(e).
+  /// Returns true if softcap or ALiBi apply, which need scores before they are multiplied by log2(e).
   bool in_natural_units() const { return p_.softcap > 0 || p_.inputs.alibi_slopes.present(); }
 
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {

@@ -433,8 +433,8 @@ Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, 
   return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
 }
 
-/// Returns the position of head h of the current sequence in the order in which sequences and heads add to the same
-/// part of dbias (Turnstile).
+/// Returns the turn (Turnstile) in which head h of the current sequence adds to dbias. Heads and sequences that add to
+/// the same elements have consecutive turns.
 template <typename T>
 std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
   const bool over_heads = shared_.dbias.shape[1] == 1;

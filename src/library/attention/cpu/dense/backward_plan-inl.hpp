@@ -89,13 +89,14 @@ struct BackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t tile_rows, block_rows;  ///< queries per tile, in whole strips, and keys per block, in whole panels
+  std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, including padding
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
   bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never with dbias
   bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
-  /// number of (query tile, key block) pairs of one head; each pair has a Turnstile for dbias
+  /// number of (query tile, key block) pairs of one head, over all sequences with a separate dbias;
+  /// each pair has a Turnstile for dbias
   std::int64_t dbias_parts = 0;
   bool dbias_over_sequences = false;  ///< true if all sequences add to one batch element of dbias
   bool dbias_over_queries = false;    ///< true if all queries add to one row of dbias
@@ -182,13 +183,13 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_rest;             ///< lse in units of log2(e), and its rounding error, (packed tiles, kTile)
+  View<T, 2> lse, lse_rest;             ///< lse times log2(e), and its rounding error, (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
-  View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
-  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
-  TensorView dbias;                ///< where dbias is summed: the caller's tensor, or a copy of type T
-  /// turn that adds to dbias next (Turnstile), for each (tile, block) pair, (Hq|1, dbias_parts)
+  View<std::int64_t, 1> dq_turns;       ///< for each packed tile: the turn that adds to dq next (Turnstile)
+  View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
+  View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
+  TensorView dbias;                     ///< where dbias is summed: the caller's tensor, or a copy of type T
+  /// for each (tile, block) pair: the turn that adds to dbias next (Turnstile), (Hq|1, dbias_parts)
   View<std::int64_t, 2> dbias_turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's BackwardScratch, (threads, bytes)
 };

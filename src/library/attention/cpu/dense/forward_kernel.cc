@@ -32,11 +32,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The rule of tiles without a score rule.
+/// Stands for the absence of a score rule.
 struct NoRule {};
 
-/// Rows of the tensor that a score rule reads while scores are in registers. `rows` has the address of each row's
-/// element in column 0 of the key block; the panel is at column c.
+/// Locates the elements of a bias or mask that a score rule reads for the panel at column c of the key block.
+/// rows[m] is the address of row m's element for the first key of the block.
 template <typename Stored>
 struct RuleRows {
   const void* const* rows;
@@ -98,7 +98,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   if constexpr (kHasRule) rule.template prefetch<kRows, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
   if constexpr (kHasRule) {
-    // The bias and the maximum are added after the product, and do not begin its sums. Scores are therefore bitwise
+    // Adds the bias and the maximum after the product, not as the start of its sums. Scores are therefore bitwise
     // identical to those of ScoreRules and of the backward pass.
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, start[m]));
@@ -125,7 +125,8 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
 /// A strip of kMR rows against one key block.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
-  /// If a rule is applied in registers: for each row, the address in the rule's tensor of the block's first key.
+  /// For each row, the address of the bias or mask element for the block's first key.
+  /// Set only if the score rule is applied in registers.
   const void* rule_rows[kMR];
 };
 
@@ -281,14 +282,13 @@ class ForwardWorker {
 
  private:
   static constexpr T kHidden = OnlineSoftmax<T>::kHidden;
-  /// A finite bias may overflow to −∞ when it is multiplied by log2(e). In a row with a running maximum above this
-  /// number the key's weight is 0 in any case. Rows with lower maxima compute whole blocks by ScoreRules, which clamps
-  /// biases.
+  /// Lowest running maximum with which rows apply a bias in registers. There, a large negative finite bias may overflow
+  /// to −∞ when it is multiplied by log2(e). Above this maximum, the key's weight is 0 in any case.
+  /// Rows with lower maxima compute whole blocks by ScoreRules, which clamps biases.
   static constexpr T kLeastMaximum = T{-1e30};
 
-  /// Returns how the problem's only score rule is applied. With sinks and max_logit that is in memory: a sink may be
-  /// the running maximum of a row whose largest score is a finite bias that overflows when multiplied by log2(e), and
-  /// max_logit must not be −∞ there.
+  /// Returns how the problem's only score rule is applied. With both sinks and max_logit, it is applied in memory.
+  /// In registers, a finite bias may overflow to −∞ in a row whose running maximum is a sink, and max_logit with it.
   LoneRule lone_rule() const {
     const LoneRule rule = plan_.rules.lone();
     const bool has_both = p_.inputs.sinks.present() && softmax_.keeps_largest();
@@ -408,7 +408,7 @@ class ForwardWorker {
     }
   }
 
-  /// Sets the addresses of the elements that the lone rule reads. Padding rows read those of the last row.
+  /// Sets s.rule_rows. Padding rows get the address of the strip's last row.
   void find_rule_rows(BlockStrip& s) const {
     const HeadRows<const void> rows = map_rows(plan_.rules.lone_tensor(), sequence_, h_);
     const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
@@ -449,9 +449,9 @@ class ForwardWorker {
     return !hn::AllFalse(d, hn::IsNaN(sum));
   }
 
-  /// Computes the exponentials of the whole block from scores in memory. They are bitwise identical to those computed
-  /// in registers, except for a key whose product overflowed to ∞ and whose bias is −∞: ScoreRules hides it, and in
-  /// registers the sum is NaN.
+  /// Computes the exponentials of the whole block from scores in memory.
+  /// They are bitwise identical to those computed in registers, with one exception. If a key's product overflowed to ∞
+  /// and its bias is −∞, the sum is NaN in registers, while ScoreRules hides the key.
   void block(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
@@ -470,7 +470,7 @@ class ForwardWorker {
     }
   }
 
-  /// Raises s.seen, one largest exponent per row and lane, to the exponents of the panel at column c.
+  /// Updates s.seen, the largest exponent of each row and lane, with the exponents of the panel at column c.
   void see_exponents(SoftmaxRows& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -584,8 +584,9 @@ class ForwardWorker {
   View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
   mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
-  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block. The next
-  /// block is then computed whole, since exponentials by the running maxima would be discarded if they rose again.
+  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block.
+  /// With a score rule, the strip then computes the next block whole. If a maximum rose again, exponentials relative to
+  /// the old maxima would be discarded.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 

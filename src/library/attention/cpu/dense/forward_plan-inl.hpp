@@ -30,7 +30,7 @@ namespace headgate::HWY_NAMESPACE {
 /// The scores of a band and one block of packed K and V stay in L2 while the queries of the tile visit the block.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< true: under a gate threshold, tiles consist of selected rows
+  static constexpr bool kMaySelect = true;  ///< true: the kernel lists the rows to compute if selects()
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
@@ -115,9 +115,9 @@ struct ForwardScratch {
   View<T, 3> queries;          ///< packed queries of the tile, (strips, D, kMR)
   View<T, 2> scores;       ///< scores of a band of queries against one key block; later the exponentials of the scores
   View<T, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
-  View<T, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
+  View<T, 1> maxima;       ///< running maxima of the tile's queries, times log2(e)
   View<T, 2> sums;         ///< sums of exponentials, one per lane, (tile_rows, lanes)
-  View<T, 1> largest;      ///< largest score of each query, in units of log2(e), if max_logit is asked for
+  View<T, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is asked for
   View<T, 2> packing;      ///< scratch: strided rows are copied here before packing
   View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
   View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
