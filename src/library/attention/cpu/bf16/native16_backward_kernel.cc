@@ -30,13 +30,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands from which P and ds of a square of kSquare queries by kSquare keys are computed. Also the addresses at
-/// which P and ds are stored.
+/// Operands from which gradients_of() computes P and ds of a square of kSquare queries by kSquare keys, and the
+/// addresses where it stores them.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)
   const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null without softcap
-  const float* lse;        ///< log-sum-exp of each query's scores, (kSquare)
+  const float* lse;        ///< log-sum-exp of each query's scores, times log2(e), (kSquare)
   const float* rest;       ///< rounding errors of `lse`, (kSquare)
   const float* delta;      ///< (kSquare)
   BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
@@ -165,7 +165,7 @@ class Native16BackwardWorker {
                             scratch_.packing);
   }
 
-  /// Packs q and do (the gradient of the ungated output) of a query tile, each as it is and transposed.
+  /// Packs q and do (the gradient of the ungated output) of a query tile, both row-major and transposed.
   /// Also computes lse, Δ − dlse (Δ = rowsum(do ∘ o)) and dz, adds up the tile's contribution to dsinks, and clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
@@ -240,7 +240,7 @@ class Native16BackwardWorker {
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
-  /// Returns the block's k packed by rows, one per key: the right operand of dq += ds k.
+  /// Returns the block's packed k with one key per row, the right operand of dq += ds k.
   PairPanels key_rows_of(std::int64_t block) const {
     return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
   }
@@ -304,7 +304,8 @@ class Native16BackwardWorker {
         factor);
   }
 
-  /// Converts the square's scores to units of log2(e), applies the score rules, and sets hidden keys to −∞.
+  /// Multiplies the square's scores by the query factor, applies the score rules, and sets hidden keys to −∞.
+  /// The results are scores times log2(e).
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();

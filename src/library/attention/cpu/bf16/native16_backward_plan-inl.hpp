@@ -30,7 +30,7 @@ namespace headgate::HWY_NAMESPACE {
 struct Native16BackwardPlan {
   static constexpr bool kMayHaveDbias = false;  ///< false: another kernel computes calls with dbias
   static constexpr std::int64_t kTile = kQueryTile;
-  /// Number of keys per block. Larger blocks read queries and dq less often from outer caches.
+  /// Number of keys per block. With larger blocks, queries and dq are read less often from outer caches.
   /// The f32 kernel uses half as many keys, because f32 products take at least twice as long.
   static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;
@@ -146,9 +146,9 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_rest;    ///< lse in units of log2(e), and its rounding error, (packed tiles, tile_rows)
+  View<float, 2> lse, lse_rest;    ///< lse times log2(e), and its rounding error, (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn (Turnstile) of the key block that adds to dq next
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile: the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
   View<std::byte, 2> scratch;      ///< memory for each thread's Native16BackwardScratch, (threads, bytes)

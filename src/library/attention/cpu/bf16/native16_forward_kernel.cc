@@ -29,8 +29,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Columns of the scores of a strip of query rows, and the address at which the softmax weights of these columns are
-/// stored.
+/// Scores of some columns of a strip of query rows, and where the softmax weights of these columns are stored.
 struct StripScores {
   const float* scores;  ///< scores (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
@@ -41,7 +40,7 @@ struct StripScores {
 
 /// Computes weights = exp2(factor · scores + start), rounded to bf16, with one `start` per row.
 /// Adds the exponentials, before rounding, to sums (rows, lanes).
-/// With kSees, also raises seen (rows, lanes) to the largest exponents.
+/// With kSees, also updates seen (rows, lanes), the largest exponent of each row and lane.
 template <bool kSees>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
                                                 float* HWY_RESTRICT sums, float* HWY_RESTRICT seen) {

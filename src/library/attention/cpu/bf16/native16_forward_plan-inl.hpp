@@ -84,9 +84,9 @@ struct Native16ForwardScratch {
   View<float, 2> scores;       ///< scores of one strip of queries against one key block
   View<BFloat16, 2> weights;   ///< exponentials of the scores, rounded to bf16
   View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
-  View<float, 1> maxima;       ///< running maxima of the tile's queries, in units of log2(e)
+  View<float, 1> maxima;       ///< running maxima of the tile's queries, times log2(e)
   View<float, 2> sums;         ///< sums of exponentials, one per lane, (kTile, lanes)
-  View<float, 1> largest;      ///< largest score of each query, in units of log2(e), if max_logit is asked for
+  View<float, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is asked for
   View<BFloat16, 2> packing;   ///< scratch: strided rows are copied here before packing
   View<float, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
   View<float, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias

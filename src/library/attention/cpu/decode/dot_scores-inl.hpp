@@ -25,10 +25,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Decides which scores use bf16 dot products, and prepares the queries for them.
-/// Dot products require bf16 q and k, and a CPU on which they are faster than f32.
+/// Dot products require bf16 q and k, and that native16_unit() chooses them.
 /// Results are as accurate as with f32: a product of two bf16 numbers is exact, and sums are f32.
-/// ScoreRules::query_factor() is split in two.
-/// Queries are multiplied by the factor's power of two, which is exact, and scores by the remaining factor.
+/// ScoreRules::query_factor() is split in two. Queries are multiplied by the factor's power of two, which is exact, and
+/// scores by the remaining factor.
 class DotScores {
  public:
   /// `factor` is ScoreRules::query_factor().
@@ -43,8 +43,8 @@ class DotScores {
   bool available() const { return available_; }
   /// Returns true if dot products suit a sequence's queries.
   /// Returns false for few rows, because memory is the limit there.
-  /// Elements of q must be 0 or within bounds, because the instructions flush numbers below 2⁻¹²⁶ to 0.
-  /// Within the bounds, flushing changes a score by at most D · 2⁻⁶⁶.
+  /// Returns false if an element of q is outside the bounds of all_between_bounds(). Dot products flush numbers below
+  /// 2⁻¹²⁶ to 0; within the bounds, this changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
@@ -92,8 +92,8 @@ inline constexpr std::int64_t kPairedKeys = 2;
 inline constexpr std::int64_t kHalfVector = kDotLanes / kPairedKeys;
 
 /// Packs queries for dot_score_rows(). The rows of a register tile are interleaved by half vectors.
-/// Each half vector is stored twice, once for each key of a vector.
-/// load(r, to) writes row r to `buffer`. A row of `packed` holds kPairedKeys times the elements of `buffer`.
+/// Each half vector is stored twice, once for each of the two keys that share a vector.
+/// load(r, buffer) writes row r to `buffer`. A row of `packed` holds kPairedKeys times as many elements as `buffer`.
 template <class Load>
 void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -124,8 +124,8 @@ HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
   return sum;
 }
 
-/// Stores the score factor · (query r · key k) in to[r · s_stride + k].
-/// The lower half of sums[r][v] holds partial sums of row r with key v, the upper half those with key kVectors + v.
+/// Adds up partial sums, and stores factor · (query r · key k) in to[r · s_stride + k].
+/// The lower half of sums[r][v] holds partial sums of query r and key v, the upper half those of key kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
   // Adds neighbouring lanes of vectors n and n + 1 of `sums`, where vectors are counted row by row.

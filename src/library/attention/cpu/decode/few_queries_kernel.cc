@@ -36,10 +36,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A sequence with few queries, and the first numbers of its splits, partial softmaxes and queries in the call.
-/// Keys are cut into splits, and each split of a head computes one partial softmax per row.
-/// Row g·T + i of a key/value head is query i of query head g of its group.
-/// Partial softmaxes are numbered by sequence, head, split and row.
+/// A sequence with few queries, how its keys are cut into splits, and where its results begin in the call's buffers.
+/// For each row and each split of a key/value head, one partial softmax is computed. Row g·T + i is query i of query
+/// head g of the group. Partial softmaxes are numbered by sequence, head, split and row.
 /// A gate threshold closes rows whose gate values are all small. Scratch and partial softmaxes hold only the other,
 /// open rows, one after another.
 struct FewQueries {
@@ -55,7 +54,7 @@ struct FewQueries {
 
 /// Row stride of scores, in elements: one cache line more than the longest split, so that rows map to different cache
 /// sets.
-/// Element types share this stride, so that they share the code of the products.
+/// It is the same for all types of keys, so that these share the compiled products.
 inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
 /// Plans the forward pass for few queries. E is the element type of k and v, and T that of the arithmetic.
@@ -144,11 +143,11 @@ struct FewQueriesBuffers {
 
   View<FewQueries, 1> sequences;
   // Partial softmaxes, numbered as FewQueries describes:
-  View<T, 1> maxima;  ///< maximum score in units of log2(e); −∞ if the row sees no key of the split
+  View<T, 1> maxima;  ///< maximum score times log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
-  // Open rows of each key/value head under a gate threshold, ascending; see FewQueries.
-  // The list of a head starts at the number of the head's first query.
+  // Under a gate threshold, open_rows lists the open rows (see FewQueries) of each key/value head, ascending.
+  // A head's list begins at element first_query + h · rows.
   // open_counts holds the number of open rows of each head, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
   View<std::int64_t, 2> open_counts;
@@ -251,7 +250,8 @@ class FewQueriesWorker {
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < each.splits; ++split) {
       const T split_max = shared_.maxima(partial(split));
-      // A maximum of −∞ means that sum and output are 0, or NaN if a score is NaN. The factor 1 keeps either.
+      // If a maximum is −∞, sum and output are 0, or NaN if a score is NaN.
+      // The factor 1 keeps them, where exp2(−∞ − (−∞)) would be NaN.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
       sum += factor * shared_.sums(partial(split));
       const T* HWY_RESTRICT from = shared_.out.at(partial(split));
@@ -277,8 +277,8 @@ class FewQueriesWorker {
     return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
   }
 
-  /// Returns the split's keys in order of use. OrderedKeys interleaves the keys that all rows see, unless scores depend
-  /// on positions.
+  /// Returns the split's keys in order of use. Streams hold only keys that all rows see.
+  /// If scores depend on positions, there are no streams.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin};
@@ -396,7 +396,7 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*selected_, h_, r);  // every row sees all keys up to the end of the streams
+      const auto [h, i] = query_of(*selected_, h_, r);  // only streamed keys are out of order, and every row sees those
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }

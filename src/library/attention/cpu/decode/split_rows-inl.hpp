@@ -40,8 +40,9 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 /// Largest number of keys in any register tile. Tiles of bf16 dot products hold two keys per vector.
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
-/// Order in which the keys `first` … `first` + `count` of a split are used.
-/// The first `whole` of these keys come first, in ascending order: some of their rows are floating point beside int8.
+/// Order in which a split uses its keys `first` … `first` + `count`.
+/// The first `whole` of these keys come first, in ascending order. They include the keys whose rows are floating point
+/// beside int8.
 /// The next `streamed` keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of every
 /// stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
 /// (docs/design/decoding.md).
@@ -53,7 +54,7 @@ struct OrderedKeys {
 
   /// Returns the number of keys per stream.
   std::int64_t place() const { return streamed / kTileKeys; }
-  /// Returns the end of the streams in the order.
+  /// Returns the position in the order at which the streams end.
   std::int64_t streams_end() const { return whole + streamed; }
   /// Returns the key at position n of the order.
   std::int64_t key(std::int64_t n) const {
@@ -177,7 +178,7 @@ class SplitRows {
     }
   }
 
-  /// number of value rows that are added at a time; these rows fit in L1
+  /// size in bytes of the value rows that are added at a time; they fit in L1
   static constexpr std::int64_t kChunk_bytes = 8192;
 
   const CpuTuning::Requests& requests() const {
@@ -246,7 +247,7 @@ class SplitRows {
   }
 
   /// Returns how many rows fit into `bytes`, rounded down to a multiple of kTileKeys, within [kTileKeys, kMostKeys].
-  /// Rows of v have no columns in a call that does not ask for y.
+  /// Counts at least one byte per row, because v has no columns in a call that does not ask for y.
   std::int64_t rows_in(std::int64_t bytes) const {
     const std::int64_t rows = bytes / std::max<std::int64_t>(rows_->cols * std::int64_t{sizeof(E)}, 1);
     return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);

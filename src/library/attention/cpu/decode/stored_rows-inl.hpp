@@ -126,8 +126,8 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// Prefetches cache lines at the rate at which a register tile reads lines: kKeys per step, one of each key. Every
-/// kTileKeys / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
+/// Prefetches cache lines as fast as a register tile reads them, where a step of the tile reads one line of kKeys keys.
+/// Every kTileKeys / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
@@ -340,9 +340,8 @@ struct NoPrefetchedRows {
   HWY_INLINE void prefetch_lines() {}
 };
 
-/// Rate of prefetches for a tile that reads `read_bytes` of each row:
-/// `times` calls of prefetch_lines() after every `rows` rows.
-/// Prefetches then keep pace with reads.
+/// Rate at which a value tile prefetches: `times` calls of prefetch_lines() for every `rows` rows.
+/// A tile reads `read_bytes` of each row. At this rate, prefetches keep pace with reads.
 struct PrefetchRate {
   constexpr explicit PrefetchRate(std::int64_t read_bytes)
       : rows(std::max(kTileKeys * kLine_bytes / read_bytes, std::int64_t{1})),

@@ -79,7 +79,7 @@ struct ListedForwardPlan {
 /// Softmax over some of a row's keys, for each query head of the group.
 template <typename T>
 struct ListedSoftmax {
-  T *maxima, *sums;  ///< maximum score in units of log2(e), or −∞ without keys; Σ exp2(s − maximum)
+  T *maxima, *sums;  ///< maximum score times log2(e), or −∞ without keys; Σ exp2(s − maximum)
   View<T, 2> out;    ///< Σ exp2(s − maximum) v, (group, Dv_padded)
 };
 
@@ -105,11 +105,11 @@ struct ListedForwardScratch {
   WideQueries<T> queries;
   ListedRows<T, E> k, v;
   View<std::int64_t, 1> keys;   ///< listed keys of the row
-  View<std::int64_t, 1> heads;  ///< query heads of the group that the gate leaves open for this query
+  View<std::int64_t, 1> heads;  ///< query heads of the group that the gate threshold does not close for this query
   View<T, 2> scores;            ///< scores of a block, later the exponentials of the scores, (group, kListedStride)
   View<T, 2> maxima, sums;      ///< softmax(0): softmax of one block; softmax(1): softmax of all blocks so far
   View<T, 3> out;
-  View<T, 1> largest;      ///< largest score of each head, without the sink, in units of log2(e)
+  View<T, 1> largest;      ///< largest score of each head, without the sink, times log2(e)
   View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
   View<T, 2> factors;      ///< scales of a block's keys, scales of its values, and dropout factors
   View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
@@ -222,7 +222,7 @@ class ListedForwardWorker {
     scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), open_);
   }
 
-  /// Computes the scores of a block in units of log2(e). Sets the scores of hidden keys, and of padding to whole
+  /// Computes the scores of a block times log2(e). Sets the scores of hidden keys, and of padding to whole
   /// vectors, to −∞.
   void score(const ListedBlock& block) const {
     scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
@@ -293,7 +293,8 @@ class ListedForwardWorker {
 
   void merge(const Softmax& total, const Softmax& block, std::int64_t r) const {
     const T before = total.maxima[r], max = std::max(before, block.maxima[r]);
-    // A maximum of −∞ means that sum and output are 0, or NaN if a score is NaN. The factor 1 keeps either.
+    // If a maximum is −∞, sum and output are 0, or NaN if a score is NaN.
+    // The factor 1 keeps them, where exp2(−∞ − (−∞)) would be NaN.
     const T keep = before == kHidden ? T{1} : std::exp2(before - max);
     const T add = block.maxima[r] == kHidden ? T{1} : std::exp2(block.maxima[r] - max);
     total.maxima[r] = max;

@@ -20,8 +20,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of listed keys in a block.
-/// The k and v rows of a block stay in the second-level cache, and sums over keys run block by block.
+/// Number of listed keys in a block. Kernels compute one block after another. The k and v rows of a block stay in the
+/// second-level cache.
 inline constexpr std::int64_t kListedBlock = 128;
 /// Row stride of scores, in elements: one cache line more than a block, so that rows map to different cache sets.
 inline constexpr std::int64_t kListedStride = kListedBlock + 16;
