@@ -9,8 +9,8 @@ namespace headgate {
 bool PrefixMask::may_suit(const Problem& p) {
   const ConstTensorView& mask = p.inputs.mask;
   const auto is_shared = [&](std::size_t n) { return mask.shape[n] == 1 || mask.strides[n] == 0; };
-  // A batch of one sequence keeps its mask. As a packed batch, the same sequence also keeps its mask, and both results
-  // must be bitwise identical.
+  // Requires a batch of several sequences. A batch of one sequence must give bitwise the results of a packed batch with
+  // this sequence, and packed batches keep their masks.
   return mask.present() && mask.numel() > 0 && p.B > 1 && is_shared(1) && is_shared(2);
 }
 

@@ -23,7 +23,7 @@ namespace headgate::HWY_NAMESPACE {
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` is true if each panel holds consecutive queries. This is not so if a gate threshold selects queries.
+  /// `keeps_rows` is true if each panel holds consecutive queries, and false if a gate threshold selects queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
@@ -47,7 +47,7 @@ struct ScoreTermsPlan {
 
   bool any = false;       ///< true if there is a bias or a mask
   bool by_query = false;  ///< true if a bias or mask differs among queries
-  /// whether biases and masks that differ among queries also differ among batch elements and heads
+  /// true if a bias or mask that differs among queries also differs among batch elements (by_batch) or heads (by_head)
   bool by_batch = false, by_head = false;
   std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head computes its own terms
 };
@@ -69,7 +69,7 @@ struct ScoreTermsScratch {
   View<T, 2> rows;
 };
 
-/// Computes the terms of a query head's scores in units of log2(e), one panel of queries at a time. Terms are what
+/// Computes the terms of a query head's scores times log2(e), one panel of queries at a time. Terms are what
 /// biases and masks add to scores. They are stored transposed, (keys, queries of the panel), as the kernels for small
 /// heads store scores.
 template <typename T>

@@ -42,8 +42,8 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns how many places hold sums of dbias: one per task, or one per thread if each head has a single range. A
-  /// place has one (queries, keys) plane for each query head of the group.
+  /// Returns the number of places, buffers in which tasks sum dbias. Each task has a place, or each thread if heads
+  /// have a single range. A place has one (queries, keys) plane for each query head of the group.
   std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
@@ -110,7 +110,7 @@ struct SmallBackwardScratch {
   View<T, 2> probabilities, ds;  ///< two matrices (keys, queries of a tile): P, and scale · ds
   View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
   View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse in units of log2(e), and its rounding error
+  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse times log2(e), and its rounding error
   View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch copies of one query's rows
   View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
@@ -409,8 +409,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h. Adds up the panel's sums
-  /// of all ranges in order: those of plane `first`, and of every `step`-th plane after it.
+  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h.
+  /// Adds up the panel's sums of all ranges, in order. Those of range n are in plane first + n · step.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
     const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
@@ -470,8 +470,8 @@ class SmallBackwardWorker {
   }
 
   /// Computes dq = dsᵀ k of queries i … i + n.
-  /// Sums keys below kBackwardKeys first and then the others, as the tiles kernel does, whose key blocks have
-  /// kBackwardKeys keys.
+  /// Sums keys below kBackwardKeys first and then the others. Up to 2 · kBackwardKeys keys, this is the order of the
+  /// tiles kernel, whose key blocks have kBackwardKeys keys.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);

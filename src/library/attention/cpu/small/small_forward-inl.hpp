@@ -53,7 +53,7 @@ struct SmallForwardScratch {
   View<T, 2> queries;       ///< queries of a panel, transposed and multiplied by scale · log2 e
   View<T, 2> scores;        ///< scores of a panel, (keys, queries); later the exponentials of the scores
   View<T, 2> out;           ///< outputs of one register tile of queries
-  View<T, 1> maxima, sums, inverses;  ///< for each query of a panel: maximum in units of log2(e), sum, 1 / sum
+  View<T, 1> maxima, sums, inverses;  ///< for each query of a panel: maximum times log2(e), sum, 1 / sum
   View<T, 1> largest;                 ///< for each query of a panel: largest score, without the sink
   View<T, 1> gate, gated;             ///< scratch for the gate logits and the gated output of one query
   View<std::int64_t, 2> rows;         ///< queries to compute for each query head of the group, ascending
@@ -219,7 +219,7 @@ class SmallForwardWorker {
     if (outputs.has_max_logit()) outputs.write_max_logits(rows, n, scratch_.largest.data, scratch_.sums.data);
   }
 
-  /// Computes the panel's scores of keys j … j + kRows in units of log2(e).
+  /// Computes the panel's scores of keys j … j + kRows, times log2(e).
   /// `terms` holds what bias and mask add to the panel's scores; null if there is no bias or mask.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
@@ -247,7 +247,7 @@ class SmallForwardWorker {
     }
   }
 
-  /// Stores the initial maxima of n queries of head h, listed in `rows`: the sink's logit in units of log2(e), or −∞
+  /// Stores the initial maxima of n queries of head h, listed in `rows`: the sink's logit times log2(e), or −∞
   /// without a sink.
   HWY_NOINLINE void start_maxima(std::int64_t h, const std::int64_t* rows, std::int64_t n) const {
     const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p_.sink(sequence_, h, rows[r])); };

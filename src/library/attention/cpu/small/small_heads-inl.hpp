@@ -88,7 +88,7 @@ HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const 
   ahead = in_registers;
 }
 
-/// Computes the scores k qᵀ + terms of keys j … j + kRows and a panel of queries, in units of log2(e).
+/// Computes the scores k qᵀ + terms of keys j … j + kRows and a panel of queries, times log2(e).
 /// `keys` has one key per row, and `queries` (D, kVecs · lanes) one query per column.
 /// `terms` holds what bias and mask add, or is null.
 /// Forward and backward pass both call this function, so that both compute bitwise identical scores.
@@ -165,7 +165,7 @@ HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, s
 }
 
 /// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors.
-/// Zeroes the rows from there up to `filled`. `to` has row stride kRowStride.
+/// Writes zeros to rows [end, filled). `to` has row stride kRowStride.
 /// `dense` points to the rows in the tensor, or is null if the rows are not dense there.
 template <typename T, typename Stored, class Rows>
 void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,

@@ -40,7 +40,7 @@ class ListedScores {
   /// Returns the number of elements that a row of `keys` scores takes.
   static std::int64_t padded(std::int64_t keys) { return round_up(round_up(keys, kListedBlock), kNR<T>); }
 
-  /// Computes the scores of queries first … first + queries, in units of log2(e).
+  /// Computes the scores of queries first … first + queries, times log2(e).
   /// keys_of(i) returns the range of keys that query i needs; other keys of its list are left out.
   template <class KeysOf>
   void compute(const Sequence& sequence, std::int64_t h_kv, std::int64_t first, std::int64_t queries,

@@ -501,7 +501,7 @@ class StatisticsWorker {
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = chosen_key(c + x);
-      const bool finds_in_list = plan_.by_list && plan_.scan;  // the list then holds all keys that the query sees
+      const bool finds_in_list = plan_.by_list && plan_.scan;  // with `scan`, the list has all visible keys
       if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
         continue;

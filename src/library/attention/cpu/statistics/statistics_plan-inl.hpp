@@ -157,23 +157,25 @@ struct StatisticsScratch {
   /// scores of listed keys, if queries visit these
   std::optional<ListedScores<T>> listed;
 
-  View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;             ///< score − lse of the queries of a band and the keys of one block
-  View<double, 1> lse;           ///< log-sum-exp of the tile's queries
-  View<T, 1> start;              ///< −lse of each query in units of log2(e); −∞ makes all weights of the query 0
-  View<T, 1> rest;               ///< rounding error of −lse
-  View<T, 2> maxima;             ///< largest score − lse of each query, one per lane
-  View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
-  View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
-  View<double, 1> first;         ///< weight of each query on key 0
-  View<T, 2> packing;            ///< scratch: strided rows are copied here before packing
-  View<double, 1> figure_sums;   ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
-  View<double, 1> key_sums;      ///< weight of each listed key, summed over the tile's queries
-  View<T, 1> mass;               ///< weights of keys, summed over the tile's queries; with lists, those of each query
-  View<T, 2> top_scores;         ///< score − lse of each query's top keys, largest first
-  View<Index, 2> top_keys;       ///< keys of top_scores; −1 where there is none
-  View<T, 1> rule_row;           ///< scratch for one row of bias or mask and one row of key bias
-  View<T, 1> gate, ones, gated;  ///< scratch rows for one query: gate logits, ones, and gate values
+  View<T, 3> queries;           ///< packed queries of the tile, (strips, D, kMR)
+  View<T, 2> scores;            ///< score − lse of the queries of a band and the keys of one block
+  View<double, 1> lse;          ///< log-sum-exp of the tile's queries
+  View<T, 1> start;             ///< −lse of each query times log2(e); −∞ makes all weights of the query 0
+  View<T, 1> rest;              ///< rounding error of −lse
+  View<T, 2> maxima;            ///< largest score − lse of each query, one per lane
+  View<T, 2> entropies;         ///< Σ p log2 p of each query, one sum per lane
+  View<T, 2> in_window;         ///< Σ p over the window of each query, one sum per lane
+  View<double, 1> first;        ///< weight of each query on key 0
+  View<T, 2> packing;           ///< scratch: strided rows are copied here before packing
+  View<double, 1> figure_sums;  ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
+  View<double, 1> key_sums;     ///< weight of each listed key, summed over the tile's queries
+  /// weight of each key, summed over the tile's queries; with lists, weight of each listed key for each query
+  View<T, 1> mass;
+  View<T, 2> top_scores;    ///< score − lse of each query's top keys, largest first
+  View<Index, 2> top_keys;  ///< keys of top_scores; −1 where there is none
+  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one row of key bias
+  /// scratch rows for one query: gate logits, ones (gating these gives the gate values), gate values
+  View<T, 1> gate, ones, gated;
 };
 
 /// Buffers shared by all threads, for one batch of heads.
