@@ -86,19 +86,20 @@ struct AttentionOptions {
   double gate_threshold = 0.0;
   Precision precision = Precision::exact;  ///< native16: q must be bf16
   /// Dropout probability p in [0, 1). The weights P become P ∘ M, where M is 0 with probability p and 1/(1 − p)
-  /// otherwise; lse is computed without dropout. M depends only on dropout_seed and on the weight's sequence in the
-  /// call, query head, query and key, not on threads or target. Pass the same dropout and dropout_seed to the backward
-  /// pass.
+  /// otherwise; lse is computed without dropout. M depends only on dropout_seed, query head, query, key, and the
+  /// sequence's number in the call. It does not depend on threads or target. Pass the same dropout and dropout_seed to
+  /// the backward pass.
   double dropout = 0.0;
   std::int64_t dropout_seed = 0;
   /// Keys per entry of key_indices, at least 1: entry e lists keys e · key_block_size … (e + 1) · key_block_size − 1.
   std::int64_t key_block_size = 1;
 };
 
-/// The inputs of attention, with any strides. q and k are required, and so is v, except to compute only lse, weights or
-/// statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k and v may also be i8,
-/// with scales. A key is visible if causality, window, mask, key_lengths and key_indices all permit it. k and v of
-/// hidden keys must be finite, because 0 · ∞ is NaN; only keys beyond key_lengths may hold anything.
+/// The inputs of attention, with any strides. q and k are required. v is required too, except to compute only lse,
+/// weights, max_logit or statistics. The others may be absent. q, k and v have the same dtype, f32, f64, bf16 or f16; k
+/// and v may also be i8, with scales. A key is visible if causality, window, mask, key_lengths and key_indices all
+/// permit it. k and v of hidden keys must be finite, because 0 · ∞ is NaN. Keys beyond key_lengths are not read and may
+/// hold anything.
 struct AttentionInputs {
   ConstTensorView q{};     ///< (B,Hq,T,D), 1 ≤ D ≤ 576
   ConstTensorView k{};     ///< (B,Hkv,S,D); with a block table (P,Hkv,page,D)
@@ -110,8 +111,9 @@ struct AttentionInputs {
   ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
   /// (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or −∞: logits only in the softmax denominator
   ConstTensorView sinks{};
-  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. For T new tokens,
-  /// the last of n keys in a cache of S slots, set key_lengths to n and query_offsets to n − T.
+  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. If a cache of S
+  /// slots holds n keys, and the T queries belong to the last T of them, set key_lengths to n and query_offsets to
+  /// n − T.
   ConstTensorView query_offsets{};
   /// (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
   /// first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths (n ≤ S_n)
@@ -127,7 +129,7 @@ struct AttentionInputs {
   /// query_offsets, the last query of a sequence is at its last key, key_lengths[n] − 1.
   ConstTensorView block_table{};
   /// (B,Hkv,S,1) or, with a block table, (P,Hkv,page,1); f32; forward pass only. Required if k and v are i8, otherwise
-  /// absent. Key j is k_scale[j] · k[j], and value j is v_scale[j] · v[j]. q may have any of its dtypes.
+  /// absent. Key j is k_scale[j] · k[j], and value j is v_scale[j] · v[j]. q may be f32, f64, bf16 or f16.
   ConstTensorView k_scale{};
   ConstTensorView v_scale{};  ///< scales of v, with the shape of k_scale
   /// (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a key for all heads and queries. −∞
@@ -167,18 +169,18 @@ struct AttentionOutputs {
 /// results are rounded to storage once. Results are bitwise identical for any number of threads.
 ///
 /// Outputs must not overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is
-/// written, and std::bad_alloc if memory runs out.
+/// written, and std::bad_alloc if memory runs out. Throws Cancelled if options.context cancels the call; the outputs
+/// are then unspecified.
 HEADGATE_API void attention_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                                     const AttentionOptions& options = {});
 
 /// Outputs of the forward pass that the backward pass reads.
 ///
-/// gate                                                                    | needed
+/// gate                                                           | needed
 /// ---|---
-/// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul                  | y, lse
-/// silu, identity with mul (g may be 0: o cannot be recovered from y)      | y, lse; attn for dgate
-/// any function with add                                                   | y, lse; attn avoids cancellation in y −
-/// g(z)
+/// none; sigmoid, sigmoid2, ns_sigmoid, softplus with mul         | y, lse
+/// silu, identity with mul (g may be 0: y does not determine o)   | y, lse; attn for dgate
+/// any function with add                                          | y, lse; attn avoids cancellation in y − g(z)
 struct AttentionSaved {
   ConstTensorView y{};     ///< (B,Hq,T,Dv)
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64, sink included

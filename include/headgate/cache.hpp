@@ -65,8 +65,8 @@ struct CacheBatch {
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
   std::int64_t first = 0;                   ///< F: rows of k_first and v_first of a sequence
-  /// whole_dtype; or f64, if first tokens of some sequences were dropped by slide() and the rows in their place are
-  /// dequantized
+  /// type of k_first and v_first: whole_dtype, or f64 if slide() dropped first tokens of some of the sequences only;
+  /// the rows in place of these tokens are dequantized
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
@@ -112,7 +112,7 @@ class HEADGATE_API KvCache {
   ///   - Of the first whole_first tokens, those that stay are still read unrounded. The tokens that take the place of
   ///     dropped ones are read as int8.
   ///
-  /// In all calls for one sequence, `sinks` must fill the same number of pages.
+  /// `sinks` must fill the same number of pages in all calls for one sequence.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
 
   /// Returns the number of tokens in the sequence.

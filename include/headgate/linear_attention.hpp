@@ -71,9 +71,9 @@ struct LinearAttentionInputs {
   ConstTensorView beta{};
   ConstTensorView state{};       ///< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
-  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
-  /// state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is S_0.
-  /// Only the forward pass takes it; the others refuse it.
+  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: when to write states to `snapshots`. Entry [n,m] is a
+  /// number of tokens of sequence n, from 0 (the state S_0) to all. Rows do not decrease. Only
+  /// linear_attention_forward() takes it; the other functions refuse it.
   ConstTensorView snapshot_lengths{};
 };
 
@@ -90,11 +90,12 @@ struct LinearAttentionOutputs {
 /// sums are f32 or better, whatever the dtype of q. Memory is at most O(T·D). Results are bitwise identical for any
 /// number of threads.
 ///
-/// Snapshots divide a sequence. All results are bitwise those of a call for each part that starts from the snapshot
-/// before it. With a snapshot after every token, they are those of T calls for one token.
+/// Snapshots divide a sequence into parts. All results are bitwise identical to those of one call for each part, which
+/// starts from the snapshot before the part. With a snapshot after every token, they equal T calls for one token.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
-/// invalid arguments, before anything is written, and std::bad_alloc if memory runs out.
+/// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if
+/// options.context cancels the call; the outputs are then unspecified.
 HEADGATE_API void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                            const LinearAttentionOptions& options = {});
 

@@ -36,11 +36,12 @@ struct LinearAttentionWeights {
 /// ≤ t < T, in any order; queries may repeat. In a packed batch they are rows of q.
 ///
 /// `inputs` are those of linear_attention_forward. The elements of v and of state are not read; v determines the number
-/// of states. Computes in f32, or in f64 for f64. The weights of a query are bitwise identical for any selection of
-/// other queries and any number of threads.
+/// of states. Computes in f32, or in f64 for f64 inputs. The weights of a query are bitwise identical for any selection
+/// of other queries and any number of threads.
 ///
 /// Outputs must not overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is
-/// written, and std::bad_alloc if memory runs out.
+/// written, and std::bad_alloc if memory runs out. Throws Cancelled if options.context cancels the call; the outputs
+/// are then unspecified.
 HEADGATE_API void linear_attention_weights(const LinearAttentionWeights& outputs, const LinearAttentionInputs& inputs,
                                            const ConstTensorView& queries, const LinearAttentionOptions& options = {});
 
@@ -84,7 +85,7 @@ struct LinearAttentionStatistics {
 /// Computes figures of the weights of all queries in O(T) memory, plus S_T.
 ///
 /// `inputs` are those of linear_attention_forward. v and state are read only for effective_rank and state_norm.
-/// Computes in f32, or in f64 for f64. Results are bitwise identical for any number of threads. Outputs must not
+/// Computes in f32, or in f64 for f64 inputs. Results are bitwise identical for any number of threads. Outputs must not
 /// overlap; errors are those of linear_attention_weights.
 HEADGATE_API void linear_attention_statistics(const LinearAttentionStatistics& outputs,
                                               const LinearAttentionInputs& inputs,

@@ -14,8 +14,8 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Attention over ranges of keys, merged afterwards. For ring and context-parallel attention, and for KV caches in
-/// several memories.
+/// Merges attention over ranges of keys. Useful for ring and context-parallel attention, and for KV caches in several
+/// memories.
 ///
 /// Forward pass:
 ///
@@ -79,7 +79,8 @@ struct MergePart {
 /// In rows with lse_i = −∞, part i is ignored and its attn is not read. If all lse_i are −∞, attn is 0 and lse is −∞.
 /// lse_i = +∞ marks a row that was not computed and is refused. Only one part may include the sink in its lse. Sums are
 /// f32 or better, in the order of the parts. Results are bitwise identical for any number of threads. Throws Error for
-/// invalid arguments or no parts, before anything is written, and std::bad_alloc if memory runs out.
+/// invalid arguments or no parts, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled
+/// if options.context cancels the call; the outputs are then unspecified.
 HEADGATE_API void attention_merge(const AttentionOutputs& outputs, std::span<const MergePart> parts,
                                   const ConstTensorView& gate = {}, const AttentionOptions& options = {});
 

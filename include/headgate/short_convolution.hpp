@@ -39,9 +39,9 @@ struct ShortConvolutionInputs {
   ConstTensorView bias{};    ///< (1,1,1,C), dtype of x, or f32; absent means 0
   ConstTensorView state{};  ///< (N,1,K−1,C), dtype of x, or f32: the K−1 rows of x before the first token, oldest first
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
-  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
-  /// state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is the
-  /// old state. Only the forward pass takes it; the backward pass refuses it.
+  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: when to write states to `snapshots`. Entry [n,m] is a
+  /// number of tokens of sequence n, from 0 (the old state) to all. Rows do not decrease. Only the forward pass takes
+  /// it; the backward pass refuses it.
   ConstTensorView snapshot_lengths{};
 };
 
@@ -59,9 +59,9 @@ struct ShortConvolutionOutputs {
 /// Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once. A sum
 /// of −∞ gives NaN with silu: −∞ · 0.
 ///
-/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. A sequence
-/// may also be split over several calls that pass on the state in the dtype of x, or in f32 for bf16 and f16. Snapshots
-/// are bitwise the states of such calls.
+/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. They are also
+/// identical if a sequence is split over several calls that pass on the state in the dtype of x, or in f32 for bf16 and
+/// f16. Snapshots are bitwise the states of such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if

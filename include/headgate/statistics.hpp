@@ -35,7 +35,7 @@ struct StatisticsSelection {
 /// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. first,
 /// key_weights and topk_index count keys within the query's own sequence.
 ///
-/// part of a forward pass that is done   | outputs
+/// computed part of a forward pass       | outputs
 /// ---|---
 /// only a few keys                       | first, first_gated, key_weights
 /// only the keys in the window           | window_share
@@ -74,9 +74,10 @@ struct AttentionStatistics {
 /// first_gated. `lse` is (B,Hq,T,1), f32 or f64, from the forward pass. Rows with an infinite lse have no weights, and
 /// all their figures are 0. In rows with lse NaN, figures are NaN. topk_index is −1 in both cases.
 ///
-/// Computes in f32, or in f64 for f64. Results are bitwise identical for any number of threads. Outputs must not
+/// Computes in f32, or in f64 for f64 inputs. Results are bitwise identical for any number of threads. Outputs must not
 /// overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is written, and
-/// std::bad_alloc if memory runs out.
+/// std::bad_alloc if memory runs out. Throws Cancelled if options.context cancels the call; the outputs are then
+/// unspecified.
 HEADGATE_API void attention_statistics(const AttentionStatistics& outputs, const AttentionInputs& inputs,
                                        const ConstTensorView& lse, const StatisticsSelection& selection = {},
                                        const AttentionOptions& options = {});

@@ -91,7 +91,7 @@ constexpr const char* dtype_name(DType dtype) {
   return "none";
 }
 
-/// Four sizes or four strides. A tensor with fewer dimensions has sizes of 1 before them.
+/// Four sizes or four strides. For a tensor of fewer dimensions, the leading sizes are 1.
 using Shape = std::array<std::int64_t, 4>;
 
 /// Returns the row-major strides, in elements, of a contiguous tensor of `shape`. Strides wrap around if the number of

@@ -204,7 +204,7 @@ struct StatisticsBuffers {
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of listed keys summed over queries, (packed query heads, listed keys)
   View<double, 2> mass;      ///< weight of each key summed over queries, (packed panels · group, kNR)
-  /// for each packed query head, the turn (Turnstile) of the query tile that adds its sums next
+  /// for each packed query head: the turn (Turnstile) of the next query tile that adds its sums
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };

@@ -62,8 +62,9 @@ class TopKeys {
   }
 
   /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few are inserted.
-  /// `maxima` holds one maximum of the block's scores per lane. The bar is the K-th largest of these maxima, where K is
-  /// the number of top keys. At least K keys reach the bar, so no key below it is a top key.
+  /// `maxima` holds one maximum of the block's scores per lane. The bar is at most the K-th largest of these maxima,
+  /// where K is the number of top keys. At least K keys reach that score, so no key below the bar is a top key.
+  /// With fewer than K lanes, all keys of weights above 0 pass the bar.
   HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
                                      const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
@@ -81,7 +82,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces each top key of row r, so far a column n of a list, by the key keys[n].
+  /// Replaces column numbers by keys: each top key n of row r becomes keys[n].
   void renumber(std::int64_t r, const std::int64_t* keys) const {
     Index* const own = keys_.at(r);
     for (std::int64_t n = 0; n < count_ && own[n] >= 0; ++n) own[n] = static_cast<Index>(keys[own[n]]);
