@@ -111,9 +111,8 @@ struct AttentionInputs {
   ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
   /// (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or −∞: logits only in the softmax denominator
   ConstTensorView sinks{};
-  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. If a cache of S
-  /// slots holds n keys, and the T queries belong to the last T of them, set key_lengths to n and query_offsets to
-  /// n − T.
+  /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. Example: the
+  /// T queries belong to the last T of n keys in a cache of S slots. Set key_lengths to n and query_offsets to n − T.
   ConstTensorView query_offsets{};
   /// (1,1,1,N+1), i32 or i64: the bounds of the sequences of a packed batch. Needs cu_seqlens_k or block_table. The
   /// first entry is 0, the last is T, and none decreases; equal entries make an empty sequence. key_lengths (n ≤ S_n)

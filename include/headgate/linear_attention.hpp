@@ -26,9 +26,8 @@
 /// The decay g_t is one number for the whole state of a head, or one for each of its D rows (each feature of k). These
 /// are the semantics of the operator LinearAttention of ONNX (opset 27).
 ///
-/// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y, Hq heads of q, Hk heads of k, Hv heads of
-/// v, Ho = max(Hq, Hv) heads of y. Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h /
-/// (Hv/Hk).
+/// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y. q has Hq heads, k has Hk, v has Hv, and y
+/// has Ho = max(Hq, Hv). Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h / (Hv/Hk).
 ///
 /// If Hq is a multiple of Hv, query heads share a state, as in ONNX: head h of y reads query head h and state h /
 /// (Hq/Hv). If Hv is a multiple of Hq, states share a query head, as in Gated DeltaNet: head h of y reads query head h

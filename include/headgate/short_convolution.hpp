@@ -60,8 +60,8 @@ struct ShortConvolutionOutputs {
 /// of −∞ gives NaN with silu: −∞ · 0.
 ///
 /// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. They are also
-/// identical if a sequence is split over several calls that pass on the state in the dtype of x, or in f32 for bf16 and
-/// f16. Snapshots are bitwise the states of such calls.
+/// identical if several calls compute parts of a sequence and pass on the state. The state must then have the dtype of
+/// x, or f32 if x is bf16 or f16. Snapshots are bitwise the states of such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if

@@ -21,7 +21,7 @@ struct DenseBias {
   /// Copies the bias of `problem`.
   void fill(const Problem& problem) const;
 
-  TensorView copy;  ///< the copy; dimensions of stride 0 stay broadcast to (B,Hq,T,S)
+  TensorView copy;  ///< the copy, (B,Hq,T,S); dimensions in which the bias has stride 0 stay broadcast
 };
 
 }  // namespace headgate

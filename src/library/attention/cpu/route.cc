@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides who computes a sequence. Each pass has one table of kernels, best first: the first row that does not decline
-// a sequence computes it. Rows decide by the problem's sizes and options and by the sequence's own lengths, never by
-// the other sequences of a packed batch nor by the number of threads: kernels differ in their last bits, and results
-// must be bitwise identical to separate calls. A call's sequences are sorted into a work list for each row, the kernels
-// plan their work on their lists, and all of it runs in one block of memory. If an allocation fails, nothing has been
-// written.
+// Decides which kernel computes a sequence. Each pass has one table of kernels, best first: the first row that does not
+// decline a sequence computes it.
+// Rows decide by the problem's sizes and options and by the sequence's own lengths. Other sequences of a packed batch
+// and the number of threads have no influence: kernels differ in their last bits, and results must be bitwise identical
+// to separate calls.
+// A call's sequences are sorted into one work list for each row. The kernels plan their work on their lists. Then all
+// of it runs in one block of memory. If an allocation fails, nothing has been written.
 
 #include <algorithm>
 #include <array>

@@ -15,9 +15,9 @@ namespace headgate {
 /// Largest size of a head's packed operands, in bytes, that stays in the second-level cache of one thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Returns a limit in bytes for a head's packed operands. Up to this limit, the third-level cache holds one head per
+/// Returns the largest size of a head's packed operands, in bytes, at which the third-level cache holds one head per
 /// thread.
-/// The result is between 1 and 4 MiB; these limits were measured with two threads (docs/design/forward.md).
+/// The result is clamped to 1 … 4 MiB. These bounds were measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }

@@ -26,7 +26,7 @@ namespace headgate {
 // find_owner() returns the part to which a number belongs.
 // head_task_of(), block_task_of() and tile_task_of() convert a number to a task.
 
-/// Numbers of parts, heads, tiles, blocks and panels, of one head or summed over several heads.
+/// Counts of parts, heads, tiles, blocks and panels, for one head or summed over several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0;  ///< tiles of all query heads, blocks of all key/value heads
@@ -39,7 +39,7 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the numbers of tiles, blocks and panels to those of `places` buffers that hold one key/value head each.
+  /// Sets the counts of tiles, blocks and panels to those of `places` buffers that hold one key/value head each.
   /// `largest` is the capacity of a buffer.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
@@ -68,7 +68,7 @@ struct PackedHeads {
   // Blocks and panels are numbered by part, then key/value head.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
-  /// Returns the numbers of heads, tiles, blocks and panels of the whole part.
+  /// Returns the counts of heads, tiles, blocks and panels of the whole part.
   HeadCounts totals(std::int64_t group) const {
     return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
   }
@@ -82,8 +82,8 @@ struct PackedHeads {
   }
 };
 
-/// Task of one thread on key/value head h of a part. It is the whole head, one of several equal pieces of the head, one
-/// key block, or one query tile of query head g of the group.
+/// Task of one thread on key/value head h of a part. The task is the whole head, one of several equal pieces, one key
+/// block, or one query tile of query head g of the group.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
@@ -202,9 +202,8 @@ class HeadBatches {
   const Problem& p_;
 };
 
-/// Sorts the parts of a batch in the order in which threads take them, parts with most keys first, so that the final
-/// wait is short.
-/// Then sets the first numbers of heads, tiles, blocks and panels of each part.
+/// Sorts the parts of a batch in the order in which threads take them. Parts with most keys come first, so that the
+/// final wait is short. Then sets first_head, first_tile, first_block and first_panel of each part.
 inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;

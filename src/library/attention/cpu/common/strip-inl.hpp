@@ -45,7 +45,7 @@ struct Strip {
 //   panel(s, c)         processes the panel at column c, which may lie outside the columns that strip s visits;
 //   end(strips, count)  finishes the block for `count` strips of a band.
 
-/// Sets `s` to the strip that begins at row r of the band of rows [band, end), against the key block that begins at key
+/// Sets `s` to the strip that begins at row r of the band [band, end) of a tile, for the key block that begins at key
 /// j0.
 template <class Kernel>
 void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r,

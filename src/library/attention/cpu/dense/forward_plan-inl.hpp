@@ -40,8 +40,8 @@ struct ForwardPlan {
   /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in L1
   /// (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Number of rows per tile under a gate threshold, where tiles contain only rows that it leaves open. This is large,
-  /// so that keys are read less often per row.
+  /// Number of rows per tile under a gate threshold. Such tiles contain only rows that the threshold does not close.
+  /// The number is large, so that keys are read less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 

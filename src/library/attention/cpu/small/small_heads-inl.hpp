@@ -149,8 +149,8 @@ OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
   return {static_cast<const Stored*>(rows.data) + rows.start, rows.row_stride};
 }
 
-/// Returns the rows of k or v of one sequence and head in place, or null if they are not dense, or have pages or
-/// scales.
+/// Returns the rows of k or v of one sequence and head in place. Returns null if they are not dense, lie in pages, or
+/// have scales.
 template <typename T, typename Stored = T>
 OperandRows<Stored> dense_keys(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h) {
   if (p.page > 0 || of.scale.present()) return {};
