@@ -134,11 +134,10 @@ struct AttentionInputs {
   /// (B|1,1,1,S), f32, f64, bf16 or f16: a second bias, added to the scores of a key for all heads and queries. −∞
   /// hides the key. It has no gradient.
   ConstTensorView key_bias{};
-  /// (B|1,Hkv|1,T,K), i32 or i64: lists of keys. Query i sees key j only if its list has j, or with key_block_size the
-  /// block of j, and if the other rules permit it. Entry −1 is empty, and an entry counts once however often it is
-  /// listed. Other entries must be at least 0 and below S / key_block_size, rounded up. In a packed batch, keys are
-  /// numbered within the query's sequence, and S is S_n. The time of both passes and of statistics grows with K, not
-  /// with S.
+  /// (B|1,Hkv|1,T,K), i32 or i64: lists of keys. Query i sees key j only if its list has j (with key_block_size: the
+  /// block of j) and the other rules permit it. Entry −1 is empty, and an entry counts once however often it is listed.
+  /// Other entries must be at least 0 and below S / key_block_size, rounded up. In a packed batch, keys are numbered
+  /// within the query's sequence, and S is S_n. The time of both passes and of statistics grows with K, not with S.
   ConstTensorView key_indices{};
   /// (B,Hkv,F,D) or, in a packed batch, (N,Hkv,F,D); f32, f64, bf16 or f16; forward pass only. Needs k of dtype i8, and
   /// v_first. The first F keys and values of each sequence are k_first[j] and v_first[j], not rounded to int8. Rows

@@ -32,8 +32,8 @@ struct StatisticsSelection {
 /// except topk_index, which is i32 or i64.
 ///
 /// In a packed batch of N sequences, means have N in place of B. key_mass too has N in place of B if keys are paged.
-/// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. first,
-/// key_weights and topk_index count keys within the query's own sequence.
+/// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. In
+/// first, key_weights and topk_index, keys are numbered within the query's own sequence.
 ///
 /// computed part of a forward pass       | outputs
 /// ---|---

@@ -13,8 +13,8 @@ namespace headgate {
 void cpu_statistics(const StatisticsProblem& problem);
 
 // Kernels for the rows of the route tables (route.cc).
-// Each function plans its kernel's work on the sequences of `list`.
-// It constructs the PlannedWork in `slot`. The list has at least one sequence.
+// Each function plans its kernel's work on the sequences of `list`, and constructs the PlannedWork in `slot`.
+// The list has at least one sequence, except for tiles_backward().
 
 /// Plans the kernel for few queries, which reads K and V in place, once for all queries and heads that share them.
 void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);

@@ -33,8 +33,8 @@ struct QueryRows {
         dsinks(p.sinks_by_query ? query_rows(p.gradients.dsinks, sequence, head) : HeadRows<void>(TensorView{}, 0, 0)) {
   }
 
-  /// Returns true if all rows can be read and written in place: all are dense, and gate and dgate are absent, or both
-  /// are elementwise.
+  /// Returns true if all rows can be read and written in place: all are dense, and gate and dgate are either both
+  /// absent or both elementwise.
   template <typename T>
   bool all_dense() const {
     const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };

@@ -9,8 +9,8 @@
 //   exceeded     true         −maxima  an exponent exceeds kSlack: finish() discards the sums, then as "whole block"
 //   whole block  false        unset    finish() computes all scores, raises the maxima, then computes exponentials
 //
-// Score rules other than a lone one (scores-inl.hpp), and rows that see no key of their first panel, lead to "whole
-// block" at once.
+// A block begins as "whole block" if a kernel asks for it, because of its score rules, or if a row sees no key of its
+// first panel.
 #if defined(HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_
 #undef HEADGATE_ATTENTION_ONLINE_SOFTMAX_INL_

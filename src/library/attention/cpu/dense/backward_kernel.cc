@@ -153,8 +153,8 @@ void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
       prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
 }
 
-/// Packs the block's keys and values, up to the last key that any query sees: k transposed and as panels, v transposed.
-/// Keys before the first visible one are packed, too.
+/// Packs the block's keys and values, up to the last key that any query sees. Packs k transposed and as panels, v
+/// transposed. Includes keys before the first visible one.
 /// Keys beyond the last visible one are never read: pack_transposed() pads the last panel with zeros.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {

@@ -288,7 +288,8 @@ class ForwardWorker {
   static constexpr T kLeastMaximum = T{-1e30};
 
   /// Returns how the problem's only score rule is applied. With both sinks and max_logit, it is applied in memory.
-  /// In registers, a finite bias may overflow to −∞ in a row whose running maximum is a sink, and max_logit with it.
+  /// In registers, a finite bias may overflow to −∞ in a row whose running maximum is a sink. max_logit would then be
+  /// −∞, too.
   LoneRule lone_rule() const {
     const LoneRule rule = plan_.rules.lone();
     const bool has_both = p_.inputs.sinks.present() && softmax_.keeps_largest();

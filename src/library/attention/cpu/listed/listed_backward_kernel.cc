@@ -116,7 +116,7 @@ struct ListedBackwardScratch {
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
-  /// for each head of the group, from prepare_row(): log-sum-exp, its rounding error, and Δ − dlse
+  /// for each head of the group, from prepare_row(): lse times log2(e), its rounding error, and Δ − dlse
   View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded

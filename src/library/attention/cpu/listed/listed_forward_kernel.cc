@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the forward pass with lists of keys. A row of work is one query of one key/value head: the query heads of
-// its group share the list, and their queries are multiplied by the listed rows of k and v where these lie. A list is
-// cut into blocks of kListedBlock keys. Each block has its own softmax, and blocks are merged in order.
+// Computes the forward pass with lists of keys. A row of work is one query of one key/value head. The query heads of
+// its group share the list, and read the listed rows of k and v in place. A list is cut into blocks of kListedBlock
+// keys. Each block has its own softmax, and blocks are merged in order.
 //
 // If a call has few rows, threads share the blocks of a row. Results are bitwise identical either way.
 

@@ -180,7 +180,7 @@ class SmallBackwardWorker {
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // without this, the first tile of queries overwrites the sums
+    if (p_.group == 0) {  // otherwise, the first query tile overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -451,7 +451,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Computes rows j … j + rows of `to` = left (rows, count) · right (count, cols), or adds to `to` unless `first`.
+  /// Computes left (rows, count) · right (count, cols). Stores the product in rows j … j + rows of `to` if `first`,
+  /// otherwise adds it to these rows.
   /// The sum runs over `count` queries from `begin` on.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,

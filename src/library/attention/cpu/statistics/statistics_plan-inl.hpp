@@ -102,8 +102,8 @@ struct StatisticsPlan {
   int threads = 1;
 
  private:
-  /// Returns the number of queries in a tile if queries visit lists of keys. The scores of all heads of a group fit in
-  /// the second-level cache then. The number does not depend on S, so that results of a packed batch are bitwise
+  /// Returns the number of queries in a tile if queries visit lists of keys. With this number, the scores of all heads
+  /// of a group fit in the second-level cache. It does not depend on S, so that results of a packed batch are bitwise
   /// identical to those of separate calls.
   std::int64_t rows_of_listed_tile() const {
     constexpr double kMost_bytes = std::int64_t{1} << 18;
