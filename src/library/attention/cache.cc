@@ -359,13 +359,15 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
 }
 
-/// Returns how many of the sequence's keys, from key 0, are those of its first tokens and at most whole_first.
+/// Returns how many of the sequence's first keys may be read unrounded: whole_first, or fewer if slide() has dropped
+/// some of the first whole_first tokens.
 std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets the first rows of a batch. Their number is the largest whole_rows() of the sequences. Rows of other keys are
-/// dequantized. They make all first rows f64, in which scale · row is exact.
+/// Sets the first rows of a batch: the largest whole_rows() of the sequences, for every sequence. A sequence that has
+/// fewer unrounded rows fills the rest with dequantized rows. The dtype of all first rows is then f64, in which scale ·
+/// row is exact.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
   std::int64_t least = shape_.whole_first;
   for (const std::int64_t s : sequences) {

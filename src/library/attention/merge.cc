@@ -129,7 +129,7 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
     call.same_dim(scale, {"k", inputs.k}, 2, "S");
     return narrow(scale.view, 2, begin, end);
   };
-  // The range's first rows are those from key `begin` on: none if the whole range is stored in k.
+  // Returns the unrounded first rows from key `begin` on, or an absent tensor if there are none.
   const auto rows_of_first = [&](const Argument& first) {
     const std::int64_t F = first.view.shape[2];
     if (!call.given(first) || F <= begin) return ConstTensorView{};

@@ -139,10 +139,10 @@ void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
 }
 
 /// Returns whether the call is so small that one thread finishes before a second one could start.
-/// One thread computes 2^18 multiply-adds in about ten microseconds.
-/// If fewer than eight queries share a key, the limit is half of that: each loaded number is then used less often.
-/// The limits were measured in the forward pass.
-/// In the backward pass, two threads are faster only from twice these limits on.
+/// The limit is 2^18 multiply-adds, which one thread computes in about ten microseconds.
+/// If fewer than eight queries share a key, the limit is half of that, because fewer operations use each loaded number.
+/// The limits were measured in the forward pass. The backward pass uses the same limits, although a second thread makes
+/// it faster only for twice as much work.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;

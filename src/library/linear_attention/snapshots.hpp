@@ -38,8 +38,9 @@ void check_snapshot_lengths(const Call& call, const ConstTensorView& lengths, co
   }
 }
 
-/// Checks the lengths and the output `snapshots`, each of which needs the other. `state` is the shape of the states of
-/// all N sequences, and `letters` that of the snapshots. Returns the lengths as (1,1,N,M).
+/// Checks the lengths and the output `snapshots`. Fails if only one of them is given. `state` is the shape of the
+/// states of all N sequences. `letters` is the shape of `snapshots` as text for messages. Returns the lengths broadcast
+/// to (1,1,N,M).
 template <class Problem>
 ConstTensorView check_snapshots(Call& call, const ConstTensorView& lengths, const TensorView& snapshots,
                                 std::initializer_list<DType> dtypes, const char* letters, Shape state,

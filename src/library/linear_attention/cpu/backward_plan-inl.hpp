@@ -102,7 +102,7 @@ class TokenRows {
   std::int64_t key_, query_, output_;
 };
 
-/// Decay factors and dot products of a chunk's tokens, for scans in one direction.
+/// Decay factors and dot products of a chunk's tokens. Forward and reverse scans each have their own.
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
@@ -110,8 +110,8 @@ struct ChunkNumbers {
 
   DecayFactors<T> factors;
   View<T, 2> dots;  ///< products of each output head and token, (R,kChunk): q · k in scan 2, dy · u in scans 3 and 4
-  /// dot products r · w, (2,kChunk). r is the vector of the product Sᵀ r that token t needs. w xᵀ is an outer product
-  /// that token t − 1 adds to S; there are at most two.
+  /// (2,kChunk) dot products r · w. A pass over two tokens computes Sᵀ r for the second token before the first token
+  /// adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x.
   View<T, 2> overlaps;
 };
 
@@ -141,9 +141,10 @@ struct ScanBuffers {
   /// copies of a block of Sᵀ, (kChunk + 1, elements of a block): at the start of a chunk, and after each token
   View<T, 2> block_states;
   View<T, 1> row;
-  View<T, 2> key_reads;   ///< k · F of each token, (kChunk,D), as in DecayFactors::times_before()
-  View<T, 2> key_adds;    ///< k / F of each token, (kChunk,D), as in DecayFactors::times_inverse()
-  View<T, 3> query_adds;  ///< q / F of each output head and token, (R,kChunk,D), as in DecayFactors::times_inverse()
+  // F are the decay factors of a token (DecayFactors).
+  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F of each token, from DecayFactors::times_before()
+  View<T, 2> key_adds;    ///< (kChunk,D) k / F of each token, from DecayFactors::times_inverse()
+  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F of each output head and token, from DecayFactors::times_inverse()
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };
@@ -156,15 +157,15 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // A further thread is used only for each further kLeastPerThread updates of state elements. Waking a thread for
-    // fewer takes longer than the work.
+    // Uses one thread per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes longer
+    // than the updates.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Threads wait for each other after scans 1 and 2, and again after scans 3 and 4 (backward_kernel.cc). With two
-    // tasks per thread instead of one, the wait is half as long.
+    // Aims at two tasks per thread between barriers, because threads then wait half as long as with one task. There is
+    // a barrier after scans 1 and 2, and another after scans 3 and 4 (backward_kernel.cc).
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);

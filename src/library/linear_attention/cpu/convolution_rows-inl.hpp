@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of rows (tokens) in a strip. If vectors run along channels, the taps stay in registers for a whole strip.
-/// Strips of 8 rows take 1.2 times as long if rows lie a multiple of 4 KiB apart: all rows then map to one set of the
-/// L1 cache, which holds fewer than a strip reads.
+/// Strips are not longer because of rows that lie a multiple of 4 KiB apart. Such rows map to one set of the L1 cache,
+/// and a strip of 8 rows reads more rows than a set holds. It takes 1.2 times as long per row.
 inline constexpr std::int64_t kStripRows = 4;
 
 /// Operands of the convolution. Each row has n elements; n is a multiple of kLanes. Strides are in elements. Row r of y
@@ -80,14 +80,14 @@ struct ConvolvedToken {
   const T* taps = nullptr;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride = 0;
   const Stored* rows[kMaxTaps] = {};    ///< K rows: the old state's, then the token's row of x
-  Stored* new_rows[kMaxTaps - 1] = {};  ///< K − 1 rows of the new state, which may be the old one
+  Stored* new_rows[kMaxTaps - 1] = {};  ///< K − 1 rows of the new state; may alias the old state
   Stored* y = nullptr;
   std::int64_t n = 0;
   bool silu = false;
 };
 
-/// Computes channels c … c + kVecs · kLanes of one token. Loads `row` of all these channels before it writes the new
-/// state, and writes row i of the new state after it has read row i + 1, so that the new state may replace the old one.
+/// Computes channels c … c + kVecs · kLanes of one token, and writes these channels of the new state. The new state may
+/// alias the old one: all loads of the old state precede the stores, and row i + 1 is copied before it is overwritten.
 template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
 HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, std::int64_t c) {
   const Tag<T> d;
@@ -111,7 +111,7 @@ HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, s
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_token(const ConvolvedToken<T, Stored>& token) {
   constexpr std::int64_t kVecs = 4;
-  const ConvolvedToken<T, Stored> copy = token;  // stores cannot change a copy that is in registers
+  const ConvolvedToken<T, Stored> copy = token;  // stays in registers, because stores to y cannot alias a local copy
   std::int64_t c = 0;
   for (; c + kVecs * kLanes<T> <= copy.n; c += kVecs * kLanes<T>) convolve_token_vectors<K, kVecs>(copy, c);
   for (; c < copy.n; c += kLanes<T>) convolve_token_vectors<K, 1>(copy, c);

@@ -37,7 +37,7 @@ template <typename T>
 class DecodeStep {
  public:
   static constexpr std::int64_t kVectors =
-      4;  ///< vectors per row of a tile: rows of the state, u and y fit 16 registers
+      4;  ///< vectors in a row of a tile; a row of the state, u and y then fit in 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
   /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer does not depend on the outputs
@@ -75,10 +75,11 @@ class DecodeStep {
   }
 
  private:
-  /// What F ∘ S_0 is: zeros, S_0 itself, or S_0 times one factor or a factor of each row.
+  /// Forms of F ∘ S_0: zeros, S_0 itself, S_0 times one factor, or S_0 with each row times its own factor.
   enum class State { zero, kept, decayed, decayed_by_feature };
 
-  /// Dense rows of a state, `stride` elements apart. `data` is null if the state is not read, or not written.
+  /// Dense rows of a state, `stride` elements apart. `data` is null if the input state is absent, or if the output
+  /// state is not requested.
   template <typename Element>
   struct DenseRows {
     Element* data;

@@ -40,7 +40,7 @@ struct LinearForwardBuffers {
 
   DecayFactors<T> factors;
   View<T, 2> states;   ///< for each head of a task, the column blocks of its state, one after the other
-  View<T, 2> reads;    ///< (kChunk,D) k ∘ the decay factors as they were before the token's rescaling
+  View<T, 2> reads;    ///< (kChunk,D) k times the decay factors before the token's rescaling; see also pair_reads()
   View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
   View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
   View<T, 2> values;   ///< (kChunk,Dv)
@@ -87,7 +87,7 @@ class LinearForwardWorker {
   using ConstStates = StatesIn<const void>;
 
   /// Computes the task's column blocks of y for the tokens of `s`. Starts from the states `before`, and writes the last
-  /// states to `behind`. After each chunk of tokens of a head comes the same chunk of the next head.
+  /// states to `behind`. Computes each chunk of tokens for all heads before the next chunk.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     if (s.T == 0 && !behind.tensor.present()) return;
@@ -119,7 +119,7 @@ class LinearForwardWorker {
     for_state_blocks(buffers_.states.at(i), D_, p_.Dv, task, visit);
   }
 
-  /// Computes a chunk of tokens for `task`, which has one head. That head's state is number i of the buffers.
+  /// Computes a chunk of tokens for `task`, which has one head. buffers_.states.at(i) holds that head's state.
   void run_chunk(const StateTask& task, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
     for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
@@ -199,9 +199,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares for passes that multiply the state by the keys of two tokens before the first token updates it. Applies
-  /// the first token's rescaling to the second key. Saves the dot product by which run_tokens() adds the first token's
-  /// update.
+  /// Prepares for passes over two tokens, whose keys are both multiplied by the state before the first token updates
+  /// it. Multiplies the second key by the factors with which the first token rescales the state. Saves the dot product
+  /// with which run_tokens() corrects the second result for the first token's update.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -216,7 +216,7 @@ class LinearForwardWorker {
   /// read the state.
   template <std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
-    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, both with S before the first of them
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; S precedes the update of both
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
         returned[n] = read_block(block, buffers_.reads.at(n));
@@ -256,7 +256,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // returned[1] lacks the first token's update of the state, which this adds.
+        // returned[1] was computed before the first token's update of the state. Corrects x for that update.
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }

@@ -153,8 +153,8 @@ class KeyScans {
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Before step n updates the state, it computes the state's product with one vector. Returns this vector: β du in
-  /// scan 3, u in scan 4. If n is beyond the last step, returns the vector of the last step.
+  /// Returns the vector that step n multiplies by the state before it updates the state: β du in scan 3, u in scan 4.
+  /// If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
@@ -195,10 +195,10 @@ class KeyScans {
                                       });
   }
 
-  /// Calls visit(count, step, returned) for the steps of a chunk, where `count` is the number of steps as an
-  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds two
-  /// products of the state before `step`: with the read_of() vectors of `step` and of the step after it. Finally
-  /// multiplies the block by F.
+  /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
+  /// heads read the state; `count` is this number as an integral_constant. `returned` holds two products of the stored
+  /// state before `step`: one with read_of(step) and one with read_of(step + 1). After the last step, multiplies the
+  /// block by F, unless the states are saved as copies.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
@@ -219,8 +219,8 @@ class KeyScans {
 
   /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state S, and then adds
   /// S dy to dq.
-  /// With Copies::written, the block's copy n holds the state before step n; the states after the steps go to copies n
-  /// + 1 … n + kTokens.
+  /// With Copies::written, reads the state before step n from block_states.at(n), and writes the state after each step
+  /// m to block_states.at(m + 1).
   template <Copies kCopies, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
@@ -281,9 +281,9 @@ class KeyScans {
     }
   }
 
-  /// Returns the product of the state before step n + t with read_of(n + t). `returned` is the product of the same
-  /// vector with the stored state before step n. For t = 1, first applies the rescaling and the update of step n to
-  /// this product. Finally multiplies it by F.
+  /// Returns the product of the state before step n + t with read_of(n + t). `returned` is the product of that vector
+  /// with the stored state before step n. If t is 1, applies the rescaling and the update of step n to the product.
+  /// Then multiplies the product by F.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                          std::int64_t first) const {
@@ -313,9 +313,9 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of query heads r = 1 … readers_ − 1 of this state. Head 1 also does the pending
-  /// rescaling of the block. Returns the rescaling that is still pending: `rescaling` if the state has only one head,
-  /// else none.
+  /// Adds the outer products dy qᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
+  /// block as `rescaling` says. Returns the rescaling that the pass for head 0 must do: none if head 1 exists,
+  /// otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -351,8 +351,8 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. dS_t includes the token's own outer products q dyᵀ, but `read` does not. Therefore first adds q
-  /// (dy · u) to `read` for each query head.
+  /// Adds dS_t u to dk. `read` is the product of u with dS before this token added its outer products q dyᵀ. The
+  /// function therefore adds q (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)

@@ -25,8 +25,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses a further thread only for
-/// each further 2^14 multiply-adds, because waking a thread takes as long.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses one thread per 2^14
+/// multiply-adds, because waking a thread takes as long as 2^14 multiply-adds.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
@@ -61,8 +61,8 @@ struct WeightsScratch {
   View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. QueryWalk computes
-/// the weights and passes those of each step to this class, its Sink.
+/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. This class is the
+/// Sink of QueryWalk, which computes the weights and passes them to the Sink step by step.
 template <typename T>
 class WeightsWorker {
  public:

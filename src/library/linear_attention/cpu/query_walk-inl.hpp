@@ -47,8 +47,8 @@ struct QueryWalkBuffers {
   View<T, 1> columns;   ///< the matrix R divided by the decay factors F, stored block by block
   View<T, 2> keys;      ///< (kChunk,D) k
   View<T, 2> reads;     ///< (kChunk,D) k ∘ F of each token, as in DecayFactors::times_before()
-  /// (kChunk,D) `reads` for walks that process steps n and n + 1 together. Row n + 1 then includes the factor by which
-  /// step n rescales, because both products use the columns before step n.
+  /// (kChunk,D) `reads` for walks that process an even step n and step n + 1 together. Such walks compute both products
+  /// with the columns before step n. Row n + 1 therefore includes the factors with which step n rescales.
   View<T, 2> second_reads;
   View<T, 2> adds;      ///< (kChunk,D) k / F of each token, as in DecayFactors::times_inverse()
   View<T, 1> betas;     ///< (kChunk)
@@ -169,8 +169,8 @@ class QueryWalk {
     }
   }
 
-  /// Starts the query of a column at step n: sets column `lane` of the block to scale · q, and element `lane` of `read`
-  /// to the product of scale · q with the step's key.
+  /// Starts the query of column `lane` of the block at step n. Sets the column to scale · q, divided by the decay
+  /// factors. Sets element `lane` of `read` to the dot product of scale · q and the step's key.
   template <std::int64_t kVectors, class Weights>
   void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
              BlockRow<T, kVectors>& read, Weights& weights) {
@@ -185,8 +185,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights β_n Rᵀ k_n of step n to the sink, where `read` is Rᵀ k_n. With the delta rule (kAdds = 1), the
-  /// pass then subtracts k_n times the weights from R, as its update number t.
+  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule (kAdds = 1), sets
+  /// the update of token t of `pass`, so that the pass subtracts k_n a_nᵀ from R.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -213,7 +213,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // reads[1] was computed without the first token's update of R. This adds that update's product with the key.
+      // reads[1] was computed before the first token's update of R. Adds the product of that update and the key.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

@@ -191,8 +191,8 @@ HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, s
   for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
 }
 
-/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the square root is 0. Computes in f64, where the squares of f32
-/// numbers do not overflow, nor does the result.
+/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the square root is 0. Computes in f64: for f32 numbers, neither the
+/// squares nor the result can then overflow.
 template <typename T>
 HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
   double sum[4] = {};

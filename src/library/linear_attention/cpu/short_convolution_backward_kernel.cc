@@ -47,7 +47,8 @@ struct ConvolutionGradientScratch {
     weight = ws.take<T>("taps", tokens ? 0 : K * width);
     window = ws.take<T>("window", K - 1, tokens ? 0 : width);
   }
-  View<T, 2> x, ds, out;  ///< `ds` holds dy at first; `out` holds s, the sums before the activation, or dx
+  /// `ds` first holds dy and then ds. `out` holds s, the sums before the activation, and later dx.
+  View<T, 2> x, ds, out;
   View<T, 2> taps, window;
   View<T, 1> weight, state;
 };
@@ -122,8 +123,8 @@ class ConvolutionGradientWorker {
   /// Returns row j of the current row block's sums, at the current channels.
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
-  /// Returns the number of rows before token t for which a block that begins with t also computes gradients. These are
-  /// the K − 1 rows of the old state if t is 0 and dstate is requested, otherwise there are none.
+  /// Returns how many rows before token t get their gradients from the block that begins at t. If t is 0 and dstate is
+  /// requested, these are the K − 1 rows of the old state. Otherwise returns 0.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
   /// A strip of tokens t … t + rows. `is_own` is false for tokens after the end of the block. Such tokens belong to
@@ -172,7 +173,7 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // dx is not requested, and rows of dstate are never computed in place
+      rows.skipped = strip.rows;  // writes no row: dx is absent, and dstate is only written through buffers
     }
     rows.n = n;
     convolve(rows);

@@ -63,9 +63,10 @@ struct StateScratch {
 };
 
 /// Computes the statistics ("figures") of some states, on one thread. For this it updates two additional columns of a
-/// state.
-/// The value v of the column `first` is 1 at the first token and 0 at the others. q · first is then the weight of the
-/// first token. The value of the column `all` is 1 at every token. q · all is then the sum of the weights.
+/// state, for two additional features of v.
+/// For column `first`, v is 1 at the first token and 0 at the others. The dot product of a query q with this column is
+/// the weight of the first token. For column `all`, v is 1 at every token. The dot product of q with this column is the
+/// sum of the weights.
 template <typename T>
 class StateFigures {
  public:

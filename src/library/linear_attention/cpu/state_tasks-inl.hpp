@@ -38,8 +38,8 @@ class StateTasks {
     // the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // A further thread is used only for each further kLeastPerThread updates of state elements: four heads of D = 128
-    // and one token. Fewer take less time than waking a thread.
+    // Uses one thread per kLeastPerThread updates of state elements. Fewer updates take less time than waking a thread.
+    // One token of four heads with D = Dv = 128 takes 2^16 updates.
     constexpr double kLeastPerThread = 1 << 16;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -51,8 +51,8 @@ class StateTasks {
   /// Returns the number of heads of each task.
   std::int64_t together() const { return together_; }
   int threads() const { return threads_; }
-  /// Returns whether each thread should take the same states in every call. This is so while decoding: a state that is
-  /// updated in place then stays in the caches of one core from token to token.
+  /// Returns whether each thread should take the same states in every call. Returns true for calls that decode, with at
+  /// most one token per sequence on average. A state that is updated in place then stays in the caches of one core.
   bool keep_states() const { return keep_states_; }
   StateTask operator()(std::int64_t task) const {
     const std::int64_t state = task / pieces_ * together_, piece = task % pieces_;
@@ -67,7 +67,8 @@ class StateTasks {
 
   /// Makes tasks of several heads. The rows of these heads for one token share a page. A thread that computes a chunk
   /// of one head, then the same chunk of the next, finds the page addresses in its TLB. Eight rows of D = 128 fill a
-  /// page, and eight states take 512 KiB of the outer caches. Each of several threads still has two tasks or more.
+  /// page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two tasks for each
+  /// thread.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;
     for (together_ = kMostTogether; together_ > 1; together_ /= 2) {

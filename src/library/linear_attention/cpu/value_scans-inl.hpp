@@ -247,9 +247,9 @@ class ValueScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the outer products q dyᵀ of query heads r = 1 … readers_ − 1 of this state. Head 1 also does the pending
-  /// rescaling of the block. Returns the rescaling that is still pending: `rescaling` if the state has only one head,
-  /// else none.
+  /// Adds the outer products q dyᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
+  /// block as `rescaling` says. Returns the rescaling that the pass for head 0 must do: none if head 1 exists,
+  /// otherwise `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
                                          const StateColumns& columns, const Chunk& chunk, std::int64_t n,
