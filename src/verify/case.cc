@@ -204,7 +204,7 @@ void Case::place_cache() {
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.first_rows == DType::none) return;
-  // Never broadcasts the batch dimension: each sequence has its own number of keys, and of keys that are masked.
+  // Never broadcasts the batch dimension: sequences differ in which of these keys exist and which are masked.
   k_first_ = place(input_slabs_, "k_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.D}, kRepeatH);
   v_first_ = place(input_slabs_, "v_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.Dv}, kRepeatH);
 }
@@ -480,8 +480,8 @@ void Case::fill_table() {
   });
 }
 
-/// Fills k, v and their scales. Rows at and beyond a sequence's length, those that k_first and v_first replace, and
-/// unused pages keep the poison bytes 0xFF: NaN, or −1 in int8 with a scale of NaN.
+/// Fills k, v and their scales. The following keep the poison bytes 0xFF: rows at and beyond a sequence's length, rows
+/// that k_first and v_first replace, and unused pages. These bytes are NaN, or −1 in int8 with a scale of NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   struct Tensor {

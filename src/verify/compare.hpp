@@ -24,8 +24,8 @@ struct Comparison {
   TensorView actual;
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;   // null: inherited errors are 0
-  const std::vector<double>* like_terms;  // null: errors of nearly equal terms are 0 (LikeTerms)
+  const std::vector<double>* inherited;   // bounds of the inherited errors (Backward in oracle.hpp); null: all 0
+  const std::vector<double>* like_terms;  // bounds of the errors of nearly equal terms (LikeTerms); null: all 0
   Tolerance tolerance;
 };
 

@@ -53,8 +53,9 @@ void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 /// long and the rest have length 0 or 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
-/// Writes the lengths (1,1,N|1,M) of M snapshots of each sequence, or of all. Sequences are those of the bounds
-/// `cu_seqlens`, or have T tokens each if it is absent. Lengths may repeat, and half of the rows have 0 and T.
+/// Writes M ascending snapshot lengths for each of N sequences, (1,1,N,M), or for all of them, (1,1,1,M). Sequences are
+/// those of the bounds `cu_seqlens`, or have T tokens each if it is absent. Lengths may repeat. About half of the rows
+/// begin with 0 and end with the largest length.
 void fill_snapshot_lengths(const TensorView& lengths, const ConstTensorView& cu_seqlens, std::int64_t T, Random random);
 
 }  // namespace headgate::verify

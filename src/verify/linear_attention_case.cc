@@ -96,8 +96,8 @@ void LinearCase::place_projection(Slabs& group, const std::string& name, TensorV
   v = placed[2];
 }
 
-/// Allocates the inputs. Keys of different tokens never share memory: for equal keys, equal terms have equal rounding
-/// errors, which would add up instead of partly cancelling.
+/// Allocates the inputs. Keys of different tokens never share memory, because they would then be equal. The rounding
+/// errors of equal terms are equal, and add up instead of partly cancelling.
 void LinearCase::place_inputs() {
   const LinearCaseSpec& s = spec_;
   if (s.layout == Layout::fused) {

@@ -44,7 +44,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
     for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1, std::int64_t{130}}) {
-      if (T == 1 && K == 2) continue;  // T = K − 1 is 1, which is already listed
+      if (T == 1 && K == 2) continue;  // skips T = 1 for K = 2, where T = K − 1 is the same case
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
       list.push_back(spec);
@@ -324,7 +324,8 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Terms of each derivative of the activation: it is computed from a sum of K taps, so from 2K + 2 terms.
+  // Number of terms in the chain of sums for dx and dstate. They sum K products with ds, and ds depends on s, a sum of
+  // the bias and K products.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -256,8 +256,8 @@ void add_caches(std::vector<CaseSpec>& list, DType dtype) {
   }
 }
 
-/// Adds cases with few queries, whose keys the kernel divides into several splits. The shapes cover every way in which
-/// it reads rows of k and v.
+/// Adds cases with few queries, for which the kernel divides the keys into several splits. The shapes cover every way
+/// in which the kernel reads rows of k and v.
 void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   struct Rows {
     std::int64_t T, group, D, Dv;
@@ -277,7 +277,7 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   many.dtype = dtype;
   list.push_back(many);
   list.push_back(quantized(many));
-  // Rows of k_first in two splits.
+  // The rows of k_first lie in two splits.
   CaseSpec two = quantized(gated(shaped(1, 1, 2, 1, 2100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul));
   two.dtype = dtype;
   list.push_back(with_first_rows(two, DType::bf16, 2051));

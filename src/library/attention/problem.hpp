@@ -73,10 +73,10 @@ struct Problem {
     s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
-  /// Returns the key position that follows the last query's, for calls without query_offsets.
-  /// It is S, even if key_lengths hides the last keys.
-  /// In a packed batch with pages, S is the capacity of a row of the block table, so the result is the sequence's
-  /// number of keys.
+  /// Returns the key position after the last query, for calls without query_offsets.
+  /// This position is S, even if key_lengths hides the last keys.
+  /// In a packed batch with pages, it is the sequence's number of keys instead, because S is the capacity of a row of
+  /// the block table.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   /// Returns the ALiBi slope of query head h in sequence n.
   double alibi_slope(std::int64_t n, std::int64_t h) const {

@@ -89,7 +89,7 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const Range range_b = byte_range(b);
   if (range_a.begin >= range_b.end || range_b.begin >= range_a.end) return false;
 
-  Terms terms;  // address of an element of a minus that of an element of b, if both tensors began at 0
+  Terms terms;  // distance from an element of b to an element of a, if the data of both began at the same address
   terms.add(a, false);
   terms.add(b, true);
   const auto distance =

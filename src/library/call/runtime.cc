@@ -30,8 +30,8 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// Targets that run on every CPU, even if the detection does not list them. On x86, the static target is not among
-/// them: the CPU may lack it in a build for a single target.
+/// Targets that every CPU can run, even if Highway's detection does not list them. On x86, the static target is not
+/// included, because a build for a single target may run on a CPU that does not support this target.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else

@@ -57,8 +57,7 @@ void* live_until_end(void* argument) {
 
 /// Requests a stack slightly larger than the default for the threads of a probe. The system keeps the stacks of ended
 /// threads and reuses them for threads that need at most this size. LLVM's OpenMP runtime requests slightly more than
-/// the default. Under a limit of address space, its threads find no memory unless they can reuse the stacks of the
-/// probe.
+/// the default. If the address space is limited, its threads may find memory only by reusing the stacks of the probe.
 class ProbeAttributes {
  public:
   ProbeAttributes() {
@@ -77,8 +76,8 @@ class ProbeAttributes {
   pthread_attr_t attributes_{};
 };
 
-/// Waits until the system no longer counts an ended thread against its limits. On Linux it counts for a moment after
-/// pthread_join().
+/// Waits until the system no longer counts an ended thread against its limits. Linux still counts the thread for a
+/// moment after pthread_join().
 void wait_for_release([[maybe_unused]] long id) {
 #if defined(__linux__)
   constexpr int kMost = 10000;  // limits the loop: a new thread may get the same id

@@ -27,7 +27,7 @@ namespace {
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 6 * 8 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_tensors) == 8 + 4 * 80);
 
-/// Converts the shape of a cache from C. Zero means the default of the C++ struct in `page`, `dtype` and `whole_dtype`.
+/// Converts the shape of a cache from C. If `page`, `dtype` or `whole_dtype` is 0, uses the default of the C++ struct.
 CacheShape to_cache_shape(const headgate_cache_shape* given) {
   const auto c = read_sized(given, "shape", {offsetof(headgate_cache_shape, whole_first)});
   CacheShape shape;
@@ -96,7 +96,7 @@ struct BatchMemory {
   std::int64_t *key_lengths, *query_offsets;
 };
 
-/// Sets the inputs of a batch. If it has first rows, `owner` receives it, to own them.
+/// Sets the inputs of a batch. If the batch has first rows, moves it to `owner`, which then owns these rows.
 void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
                 std::span<const std::int64_t> sequences, std::int64_t T) {
   read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs",

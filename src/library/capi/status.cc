@@ -13,8 +13,8 @@ namespace {
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// Returns `message` without the function's name at its start, that is, from the colon after the name on. The name may
-/// have spaces in place of underscores. Returns the whole message if it does not begin with the name and a colon.
+/// Returns the part of `message` that begins with the colon after the function's name. The name in the message may have
+/// spaces in place of underscores. Returns the whole message if it does not begin with the name and a colon.
 const char* after_function(const char* function, const char* message) {
   const char* at = message;
   for (; *function != '\0'; ++function, ++at) {

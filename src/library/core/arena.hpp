@@ -52,7 +52,8 @@ class Block {
 };
 
 /// Scratch memory of a call. The destructor keeps the block for the thread's next calls. A thread keeps several blocks,
-/// because a call may hold several arenas at a time: at most kMostKept, with at most kKept_bytes in total.
+/// because a call may hold several arenas at a time. It keeps at most kMostKept blocks, of at most kKept_bytes in
+/// total.
 class Arena {
  public:
   /// Suffices for the operands that the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and for the

@@ -17,9 +17,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Vector code of a gate function: value g(z) and derivative g′(z). If g has no zero, also ratio g′(z)/g(z), with which
-/// the backward pass computes dz from y = o ∘ g and does not need o. The relative error is at most 8 + 2|z| units of
-/// roundoff (docs/reference/numerics.md).
+/// Vector code of a gate function. value() returns g(z), and derivative() returns g′(z). If g has no zero, ratio()
+/// returns g′(z)/g(z). With the ratio, the backward pass computes dz from y = o ∘ g and does not need o. The relative
+/// errors of all three are at most 8 + 2|z| unit roundoffs (docs/reference/numerics.md).
 template <GateFn kFn>
 struct Gate;
 

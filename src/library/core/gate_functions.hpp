@@ -52,8 +52,8 @@ constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }
 
-/// Returns whether a forward pass should save o for the backward pass. This is so if o cannot be recovered from y, or
-/// if the difference o = y − g(z) would suffer from cancellation.
+/// Returns whether a forward pass should save o for the backward pass. Returns true if o cannot be recovered from y,
+/// and for an added gate, where the difference o = y − g(z) would suffer from cancellation.
 constexpr bool keeps_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
 }

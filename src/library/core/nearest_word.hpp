@@ -40,7 +40,7 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
 /// first of these. Ignores words that need more edits than a third of the longer word's characters. If no word is left,
 /// returns the first word that begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  // least length of a text for which a word that begins with the text is a suggestion
+  // A word that begins with the text is suggested only if the text has at least this number of characters.
   constexpr std::size_t kLeastBeginning = 3;
   constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search takes quadratic time
   std::string_view nearest;

@@ -27,8 +27,8 @@ struct FieldText {
   std::string_view option = {};  ///< command-line option ("--dim"); empty: none
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
-  const char* default_text =
-      nullptr;  ///< default to show in --help; null: the field's value; "": none, because `help` describes it
+  /// Default to show in --help. Null shows the field's value. "" shows nothing, because `help` describes the default.
+  const char* default_text = nullptr;
   std::string_view remark = {};  ///< text after the default in --help, for example "0: never"
 };
 

@@ -23,7 +23,8 @@ inline constexpr std::int64_t kBackwardKeys = 192;
 /// of each split, then over the splits.
 inline constexpr std::int64_t kSplitKeys = 1024;
 inline constexpr std::int64_t kLongSplitKeys = 2048;  ///< keys per split for int8 and for long 16-bit sequences
-/// Smallest number of splits of kLongSplitKeys 16-bit keys. Shorter sequences of such keys have splits of kSplitKeys.
+/// Splits of 16-bit keys have kLongSplitKeys keys if a sequence has at least kLongSplits such splits. Splits of shorter
+/// sequences have kSplitKeys keys.
 inline constexpr std::int64_t kLongSplits = 8;
 inline constexpr std::int64_t kSplitSumKeys = 256;  ///< block length of the softmax denominator within a split
 

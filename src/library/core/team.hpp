@@ -10,9 +10,9 @@ namespace headgate {
 /// The threads of a call. All threads run the same function and share the iterations of its loops. Every thread must
 /// call the same members of Team in the same order.
 ///
-/// A team of one thread does not use OpenMP. Every barrier of a parallel region is a system call, and a few of them
-/// take as long as a small problem. A call on one thread may therefore run inside any OpenMP loop, or in a callback of
-/// another call.
+/// A team of one thread does not use OpenMP, for two reasons. Every barrier of a parallel region is a system call, and
+/// a few of these take as long as a small problem. Without OpenMP, a call on one thread may also run inside any OpenMP
+/// loop, or in a callback of another call.
 class Team {
  public:
   Team(int its_thread, bool is_alone) : thread_(its_thread), alone_(is_alone) {}

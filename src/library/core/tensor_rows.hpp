@@ -108,7 +108,7 @@ struct OperationTensor {
   TensorTraits<Inputs> traits;
   ConstTensorView Inputs::*gradient_of = nullptr;
 
-  // A constructor: clang-format sets the arguments of a call in few lines.
+  // Rows are made by a constructor, because clang-format puts the arguments of a call on few lines.
   constexpr OperationTensor(const char* its_name, Member its_member, CMember its_c_member, TensorKind its_kind,
                             Elements its_elements, std::string_view its_shape, std::string_view its_help,
                             TensorFile its_file = {}, TensorTraits<Inputs> its_traits = {})

@@ -46,8 +46,9 @@ HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, std::int64_t stride, c
     const auto rows_after = [&row_at, r](std::int64_t n) HWY_ATTR { return row_at(r + n); };
     rows[r] = change(load_blocks(d, rows_after, from));
   }
-  // Interleaving row r with row r + kCols / 2 rotates the bits of an element's position, which are those of its row and
-  // its column. After log2(kCols) rounds, rows and columns have changed places.
+  // Write an element's position as one binary number: the bits of its row, then the bits of its column. Interleaving
+  // row r with row r + kCols / 2 rotates this number by one bit. After log2(kCols) rounds, the bits of the row and of
+  // the column have changed places.
   HWY_UNROLL(3) for (std::int64_t round = 1; round < kCols; round *= 2) {
     hn::Vec<D> mixed[kCols];
     HWY_UNROLL(4) for (std::int64_t r = 0; r < kCols / 2; ++r) {

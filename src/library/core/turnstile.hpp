@@ -31,8 +31,8 @@ class Turnstile {
   void leave(std::int64_t turn) const { next_.store(turn + 1, std::memory_order_release); }
 
  private:
-  /// Number of pauses before the first sched_yield(): 6 µs on Zen 4, where a pause takes 24 ns. Usually a thread waits
-  /// for another to add dq of one tile (96 × 192 × 64 multiply-adds), which takes three times as long. A yield takes
+  /// Number of pauses before the first sched_yield(). All pauses take 6 µs on Zen 4, where one takes 24 ns. Usually a
+  /// thread waits while another adds dq of one tile (96 × 192 × 64 multiply-adds), which takes 20 µs. A yield takes
   /// 0.5 µs (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;

@@ -117,8 +117,8 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Returns y, clamped to finite numbers, where x is finite; elsewhere returns x. Here y is a function of x that may
-/// overflow.
+/// Corrects y, a function of x that may have overflowed. Where x is finite, returns y clamped to finite numbers. Where
+/// x is infinite or NaN, returns x.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V keep_finite(D d, V x, V y) {
   const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());

@@ -12,8 +12,8 @@
 namespace headgate::reference {
 namespace {
 
-/// One element of a row: normalised x (n), its weight, the gate g and g′ (slope). g_abs and slope_abs are the
-/// magnitudes (error bounds, see Forward in oracle.hpp) of g and slope.
+/// One element of a row. n is the normalised x, g the value of the gate function, and slope its derivative g′. g_abs
+/// and slope_abs are the magnitudes (error bounds, see Forward in oracle.hpp) of g and slope.
 struct Element {
   double n, weight, g, g_abs, slope, slope_abs;
 };

@@ -7,28 +7,28 @@
 #include "library/core/element.hpp"
 #include "verify/oracle/snapshots.hpp"
 
-// How error bounds follow the state.
+// This file bounds the rounding errors of the state from token to token.
 //
 // The columns s of the state S, one per feature of v, do not mix. A token computes a = diag(e^g) s, then the new column
 // (I − β k kᵀ) a + k β v. It thus multiplies s by F = (I − β k kᵀ) diag(e^g). The backward pass multiplies the columns
 // of dS by Fᵀ.
 //
-// The token also multiplies the error that the column already had by F. It then adds its own rounding errors. They are
-// bounded by a sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
+// A token also multiplies the column's earlier error by F. It then adds its own rounding errors. These are bounded by a
+// sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
 //
 // The accumulated error is carried as one Euclidean norm per column. Carrying absolute values would replace −β k kᵀ by
 // |β| |k| |k|ᵀ. For correlated keys such a bound grows exponentially although the recurrence contracts, and would
 // accept any result.
 //
 // A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|). This is at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤
-// 2. The same bound is used for D = 1, although F may then be 0: kernels read a state for two tokens at once, so the
-// second read is rounded before the first token's part is removed. The error of one element of a column is at most the
-// norm; the error of a product xᵀs is at most ‖x‖ times the norm.
+// 2. The same bound is used for D = 1, although F may then be 0. The reason is that kernels compute aᵀk for two tokens
+// at once: the second product is rounded before it is corrected for the first token's update.
+// The error of one element of a column is at most the norm. The error of a product xᵀs is at most ‖x‖ times the norm.
 //
 // Two kinds of rounding errors add up differently over tokens:
 // - Errors of sums and products have either sign. They form a random walk, so their squares are added.
 // - Errors of e^g may be equal at every token, for example if all tokens have the same g. They drift, so they are added
-//   directly. A token adds (3 + 2|g|) unit roundoffs. In magnitude this is an eighth as much, because the tolerance
+//   directly. A token adds (3 + 2|g|) unit roundoffs. The magnitude is an eighth of this number, because the tolerance
 //   rule multiplies magnitudes by at least 8 unit roundoffs.
 
 namespace headgate::reference {

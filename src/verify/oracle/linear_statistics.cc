@@ -219,8 +219,8 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  // addition to the magnitude of each e^g, because kernels may return 0 for a subnormal e^g: the smallest normal
-  // number, divided by the unit roundoff
+  // number added to the magnitude of each e^g, because kernels may return 0 for a subnormal e^g. It is the smallest
+  // normal number, divided by the unit roundoff.
   double floor_;
   // smallest magnitude of a weight: (8 + D) smallest subnormals, divided by 8 unit roundoffs
   double underflow_;

@@ -28,8 +28,8 @@ double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x
 /// exponential below compute_tiny().
 double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
-/// Error when native16 flushes a number below 2⁻¹²⁶, bf16's smallest normal number, to 0: 2⁻¹²⁶ / 2⁻⁸ unit roundoffs of
-/// bf16.
+/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16. Such numbers are below 2⁻¹²⁶, the
+/// smallest normal number of bf16. A unit roundoff is 2⁻⁸.
 constexpr double kFlushed = 0x1p-118;
 
 /// Returns the smallest normal number of the storage type. A saved y below it has an absolute rounding error, not a
@@ -80,8 +80,8 @@ struct KeyValue {
   std::int64_t keys = 0;  // number of keys within key_lengths
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If the scaled weight is
-  /// subnormal, it has an error of the smallest subnormal, which |v| then multiplies.
+  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. A subnormal scaled
+  /// weight has an error of up to the smallest subnormal number, and |v| then multiplies this error.
   std::vector<double> v_unscaled;
 };
 
@@ -597,8 +597,8 @@ class BackwardPass {
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
     // Kernels compute o as y / g from the saved y. If g may be 0, they read a saved attn instead, and may do so for
-    // other gates, too. Reading attn changes the bound only where y or attn is so small that the rounding error of the
-    // saved number is absolute.
+    // other gates, too. The two have different bounds only for tiny numbers, where the rounding error of the saved
+    // number is absolute. The larger bound applies.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

@@ -28,8 +28,8 @@ class CompensatedSum {
 /// An addition rounds to the spacing of numbers at the partial sum, and so loses low bits of the term. Its error is at
 /// most the term, and at most u times the partial sum, where u is the unit roundoff. Nearly equal terms lose the same
 /// bits, so their errors add up. Errors of other terms partly cancel and are not counted.
-/// bound() is in units of u. It sums the partial sums, or term / u where that is smaller, at all terms that nearly
-/// equal the previous term.
+/// bound() is in units of u. Each term that nearly equals the previous one adds the partial sum or term / u, whichever
+/// is smaller.
 class LikeTerms {
  public:
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
