@@ -12,7 +12,8 @@ namespace headgate::verify {
 
 /// Memory layout of a problem's tensors.
 /// - bhtd, bthd: dense, in this order of dimensions
-/// - fused: inputs from one projection, such as q, k and v, share the rows of one tensor; so do their gradients
+/// - fused: inputs from one projection, such as q, k and v, lie side by side in the rows of one tensor. Their gradients
+///   share another tensor in the same way.
 /// - broadcast: some dimensions of inputs have stride 0
 /// - reversed: strides are negative
 /// - gapped: no stride is 1

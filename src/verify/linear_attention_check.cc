@@ -7,8 +7,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns the number of products in the longest chain of sums within one token: the norm of k, the delta rule's read
-/// of the state, and q's read of the state.
+/// Returns the number of products in the longest chain of sums within one token. The chain has two sums over D
+/// features: the delta rule multiplies the state by k, and y is the state times q. l2_norm adds the norm of k.
 std::int64_t forward_terms(const LinearCaseSpec& spec) { return (spec.l2_norm ? 3 : 2) * spec.D; }
 
 }  // namespace

@@ -271,8 +271,8 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
-  // 104 splits, two per head. A thread computes three splits one after another, from different heads and sequences.
-  // Some splits have no key.
+  // The keys have 104 splits, two per head. A thread computes three splits one after another, from different heads and
+  // sequences. Some splits have no key.
   CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
   many.dtype = dtype;
   list.push_back(many);

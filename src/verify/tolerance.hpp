@@ -49,11 +49,11 @@ constexpr double kFunctionRoundings = 8.0;
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
-  double compute = 0.0;    ///< factor C of the magnitude: at least 8 unit roundoffs of the compute type
+  double compute = 0.0;    ///< factor C, which multiplies the magnitude; at least 8 unit roundoffs of the compute type
   double underflow = 0.0;  ///< (8 + terms) smallest subnormals of the compute type, plus one of the output
-  double saved = 0.0;      ///< factor of the inherited error: unit roundoff of q's dtype, in which y is saved
-  double storage = 0.0;    ///< factor of the element: unit roundoff of the output's dtype
-  double sums = 0.0;  ///< factor of the bound for nearly equal terms (LikeTerms): unit roundoff of the compute type
+  double saved = 0.0;      ///< multiplies the inherited error; unit roundoff of q's dtype, in which y is saved
+  double storage = 0.0;    ///< multiplies the expected element; unit roundoff of the output's dtype
+  double sums = 0.0;       ///< multiplies the bound for nearly equal terms (LikeTerms); unit roundoff of compute type
 
   /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums by which it is
   /// computed.

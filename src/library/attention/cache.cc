@@ -45,7 +45,7 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
 }
 
-/// Returns the bytes of the unrounded first rows of one sequence.
+/// Returns the size in bytes of the unrounded first rows of one sequence.
 std::size_t whole_bytes(const CacheShape& s) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * (s.head_dim + s.value_dim);
   for (const std::int64_t n : {s.kv_heads, s.whole_first}) {

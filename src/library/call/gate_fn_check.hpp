@@ -9,13 +9,13 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// Checks a gate function. Messages name it instead of giving its number, because `none` has different numbers in C and
+// Checks a gate function. Messages have its name and not its number, because the number of `none` differs between C and
 // C++.
 
 namespace headgate {
 
-/// Returns the name of a gate function for messages. For an invalid value, returns the number; invalid values have the
-/// same number in C and C++.
+/// Returns the name of a gate function for messages. An invalid value has no name, so returns its number, which is the
+/// same in C and C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -9,8 +9,8 @@
 namespace headgate {
 namespace {
 
-/// One dimension's part of the distance in bytes between two elements: step · n, where n is the difference of their
-/// indices, low ≤ n ≤ high and step > 0.
+/// One dimension's part of the distance in bytes between two elements. The part is step · n, where n is the difference
+/// of the elements' indices, with low ≤ n ≤ high and step > 0.
 struct Term {
   std::int64_t step, low, high;
 };
@@ -45,9 +45,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Returns whether the parts from index `i` on can sum to a value in [low, high]. For each part, tries only values of n
-/// from which the parts with smaller steps can still reach this interval. Returns false if this takes more than
-/// `budget` tries; budget is then negative.
+/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. Tries values of n for each
+/// term, but only those from which the terms with smaller steps can still reach this interval. Each try takes 1 from
+/// `budget`. Returns false if the budget becomes negative.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;

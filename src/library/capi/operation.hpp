@@ -44,8 +44,8 @@ Value find_named(const char* option, const char* name, const Find& find, const N
 template <typename Value, typename C>
 Value to_option(C c, [[maybe_unused]] const Value& other) {
   if constexpr (std::is_same_v<Value, GateFn>) {
-    // 0 means the default in C, but GateFn::none in C++. Gate functions have equal numbers in both
-    // (core/gate_functions.hpp).
+    // The number 0 means the default in C, but GateFn::none in C++. Every gate function has the same number in both
+    // languages (core/gate_functions.hpp).
     if (c == HEADGATE_GATE_FN_DEFAULT) return other;
     return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
   } else {
@@ -62,7 +62,8 @@ inline const Backend* to_option<const Backend*>(const char* backend, const Backe
   return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
-/// Throws Error if the option's has_ member is neither 0 nor 1, or is 0 although the option's value is not 0.
+/// Throws Error if the option's has_ member is neither 0 nor 1. Also throws Error if the has_ member is 0 but the
+/// option's value is not.
 template <class Row, class C>
 void check_given(const Row& row, const C& c) {
   const std::int32_t given = c.*row.in_c.given;

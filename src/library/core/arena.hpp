@@ -13,8 +13,8 @@
 
 namespace headgate {
 
-/// An aligned block of memory. Blocks of at least kHugePage_bytes request huge pages: kernels read packed operands with
-/// large strides, and page faults for 4 KiB pages at every call take measurable time.
+/// An aligned block of memory. Blocks of at least kHugePage_bytes request huge pages, for two reasons. Kernels read
+/// packed operands with large strides. Page faults for 4 KiB pages at every call take measurable time.
 class Block {
  public:
   static constexpr std::size_t kAlign_bytes = 128;  // two cache lines, which CPUs prefetch as a pair

@@ -9,8 +9,8 @@
 // Highway must be included after targets.hpp, which selects the targets to compile.
 #include "hwy/targets.h"
 
-// Selects the code for a call's vector target. Does not use Highway's own selection, which is global, so that other
-// users of Highway in the same program are not affected.
+// Selects the code for a call's vector target. Highway's own selection is global, and would affect other users of
+// Highway in the same program.
 
 namespace headgate {
 

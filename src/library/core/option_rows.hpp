@@ -48,8 +48,8 @@ struct OptionText {
 /// The representation of an option in the C struct `COptions`.
 template <class COptions>
 struct OptionInC {
-  /// The member of COptions that is 1 if the option is given, and 0 for the default. Null: the option has no such
-  /// member, and 0 as the option's value means the default.
+  /// The member of COptions that is 1 if the option is given, and 0 for the default. Null if the option has no such
+  /// member; the value 0 of the option itself then means the default.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
   /// True if the C struct of an older version ends just before this option.

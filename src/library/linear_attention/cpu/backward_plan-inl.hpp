@@ -66,9 +66,9 @@ struct Unit {
   std::int64_t group;
   UnitBuffers<T> buffers;
 
-  /// state() and key() return the heads of v and of k that belong to state g of the unit. query() returns the head of q
-  /// for the r-th output head that reads state g. These heads are indices in the caller's tensors; own_query() and
-  /// own_key() return them as indices in the unit's buffers.
+  /// Return heads for state g of the unit. state() returns its head of v, and key() its head of k. query() returns the
+  /// head of q of the r-th output head that reads the state. These three functions return indices in the caller's
+  /// tensors. own_query() and own_key() return the same heads as indices in the unit's buffers.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.readers() + r);
@@ -138,7 +138,7 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;  ///< a state, as column blocks one after the other
-  /// copies of a block of Sᵀ, (kChunk + 1, elements of a block): at the start of a chunk, and after each token
+  /// (kChunk + 1, elements of a block) a block of Sᵀ as it is at the start of a chunk, and after each token
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).

@@ -45,8 +45,8 @@ Along direction_of(const ShortConvolutionProblem& p) {
   return long_sequences && std::abs(strides[2]) < std::abs(strides[3]) ? Along::tokens : Along::channels;
 }
 
-/// Limits on the number of rows and channels of a task. If tasks of the largest size are too few for all threads, tasks
-/// are smaller, down to the lower limits.
+/// Limits on the number of rows and channels of a task. Tasks have the largest size, or a smaller one if there would
+/// otherwise be too few tasks for all threads.
 struct TaskSizes {
   std::int64_t least_rows, most_rows;
   std::int64_t least_channels, most_channels;

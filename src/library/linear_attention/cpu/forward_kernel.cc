@@ -59,8 +59,8 @@ class LinearForwardWorker {
         readers_(p.readers()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p), heads)) {}
 
-  /// Computes the column blocks task.first … task.end of the task's states, and of y, for all tokens of the sequence.
-  /// Snapshots divide the tokens into parts, each of which continues from the snapshot before it.
+  /// Computes the column blocks task.first … task.end of the task's states, and the same columns of y, for all tokens
+  /// of the sequence. Snapshots divide the tokens into parts. Each part continues from the snapshot before it.
   void run(const StateTask& task, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(task.n);
     ConstStates before{p_.inputs.state, s.n};

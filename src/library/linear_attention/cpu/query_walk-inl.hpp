@@ -61,8 +61,8 @@ struct QueryWalkBuffers {
 /// members:
 ///   kPairs            whether the walk may process two tokens at a time where no query starts. This changes the last
 ///                     bits of results.
-///   Block<kVectors>   receives the weights of one block and chunk: enter(lane) when the query of a column starts,
-///                     take(weights, step) for each token, and finish() after the last token
+///   Block<kVectors>   receives the weights of one block and chunk. The walk calls enter(lane) when the query of a
+///                     column starts, take(weights, step) for each token, and finish() after the last token.
 ///   end_chunk(chunk)  called when all blocks have processed the chunk
 template <typename T, class Sink>
 class QueryWalk {
@@ -132,8 +132,8 @@ class QueryWalk {
   template <int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // The scan visits chunks from the last to the first. Columns from `entered` on hold queries of later chunks, which
-    // have started already.
+    // The scan visits chunks from the last to the first. The queries of columns from `entered` on belong to later
+    // chunks, so they have already started.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;

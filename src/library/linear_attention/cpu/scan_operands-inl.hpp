@@ -179,8 +179,8 @@ class DecayFactors {
   View<T, 1> exps_, running_;
 };
 
-/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. The distance is short because rows of a head
-/// often lie a power of two apart: such rows map to few sets of the L1 cache, which then holds only eight rows.
+/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. Rows of a head often lie a power of two
+/// apart. They then map to few sets of the L1 cache, which holds only eight of them. The distance is therefore short.
 template <typename Void>
 HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
   constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
