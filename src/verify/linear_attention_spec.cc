@@ -187,7 +187,8 @@ void add_sizes(std::vector<LinearCaseSpec>& list, DType dtype) {
   add(many);
 }
 
-/// Adds cases with states of other dtypes than q, k and v, both in place and out of place, and cases without a state.
+/// Adds cases for all combinations of no state, f32 and f64, for the initial and for the final state. Some cases update
+/// the state in place.
 void add_states(std::vector<LinearCaseSpec>& list, DType dtype) {
   for (const DType in : {DType::none, DType::f32, DType::f64}) {
     for (const DType out : {DType::none, DType::f32, DType::f64}) {

@@ -68,7 +68,7 @@ void add_layouts(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   }
 }
 
-/// Adds cases without bias and state, and cases with states of another dtype than x.
+/// Adds cases without bias and state, and cases with an f32 bias and f32 states for x of any dtype.
 void add_states(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   ConvolutionCaseSpec bare = full_convolution(dtype, 50, 16, 4);
   bare.bias = bare.state = bare.new_state = bare.dstate = DType::none;

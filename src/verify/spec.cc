@@ -467,7 +467,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // drawn after the fields above, so that a seed still gives them the same values
+  draw_threshold(spec, pick);  // drawn after the fields above, so that their values for a seed do not depend on it
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);

@@ -60,8 +60,9 @@ struct LinearBackwardProblem : LinearProblem {
   }
 };
 
-/// Checks the arguments. Throws Error if they are invalid or do not fit together, with their names and values. Reads no
-/// tensor data except cu_seqlens. Refuses snapshot_lengths, which check_linear_forward() checks.
+/// Check the arguments and return them as a problem. Throw Error, with names and values, if arguments are invalid or do
+/// not fit together. Read no tensor data except cu_seqlens and snapshot_lengths. Only check_linear_forward() permits
+/// snapshot_lengths; the other two refuse them.
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options);

@@ -188,8 +188,8 @@ struct TileScratch {
 template <typename T>
 class TileWorker {
  public:
-  /// The walk may process two tokens at a time where no query starts. All queries of a
-  /// block start in the same chunk, because tiles begin at multiples of kChunk and the width of a block divides kChunk.
+  /// The walk may process two tokens at a time where no query starts. All queries of a block start in the same chunk,
+  /// because tiles begin at multiples of kChunk and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 
