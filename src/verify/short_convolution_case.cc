@@ -44,7 +44,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
     for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1, std::int64_t{130}}) {
-      if (T == 1 && K == 2) continue;  // skips T = 1 for K = 2, where T = K − 1 is the same case
+      if (T == 1 && K == 2) continue;  // skips T = 1 for K = 2 both times: K − 1 is 1 too
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
       list.push_back(spec);

@@ -365,9 +365,9 @@ std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets the first rows of a batch: the largest whole_rows() of the sequences, for every sequence. A sequence that has
-/// fewer unrounded rows fills the rest with dequantized rows. The dtype of all first rows is then f64, in which scale ·
-/// row is exact.
+/// Sets the first rows of a batch. Every sequence gets the same number of rows, which is the largest whole_rows() of
+/// the sequences. A sequence with fewer unrounded rows fills the rest with dequantized rows. The dtype of all first
+/// rows is then f64, in which scale · row is exact.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
   std::int64_t least = shape_.whole_first;
   for (const std::int64_t s : sequences) {

@@ -14,8 +14,8 @@
 
 namespace headgate {
 
-/// Returns the name of a gate function for messages. An invalid value has no name, so returns its number, which is the
-/// same in C and C++.
+/// Returns the name of a gate function for messages. For an invalid value, returns its number, which is the same in C
+/// and C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -194,8 +194,8 @@ HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
 /// Returns 2^x for x < 127.5 (f64: 1023.5). The relative error is below 2e-7 (f64: 4e-16); for x < −126 the absolute
 /// error is below 2^−126. Returns exactly 0 for x ≤ −127 (f64: −1023) and for −∞, and NaN for NaN.
 ///
-/// Splits x = n + f with |f| ≤ ½ and returns 2^n + 2^n f q(f), where 2^f ≈ 1 + f q(f). Clamps x to at least −127 (f64:
-/// −1023). For this x, the exponent field of 2^n is zero, so that 2^n and the result are exactly 0.
+/// Splits x = n + f with |f| ≤ ½ and returns 2^n + 2^n f q(f), where 2^f ≈ 1 + f q(f). First raises smaller x to −127
+/// (f64: −1023). The exponent field of 2^n is then zero, so that the result is exactly 0.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
 #if HWY_TARGET == HWY_AVX3

@@ -597,8 +597,8 @@ class BackwardPass {
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
     // Kernels compute o as y / g from the saved y. If g may be 0, they read a saved attn instead, and may do so for
-    // other gates, too. The two have different bounds only for tiny numbers, where the rounding error of the saved
-    // number is absolute. The larger bound applies.
+    // other gates, too. Reading attn and reading y lead to different bounds only for tiny numbers, where the rounding
+    // error of the saved number is absolute. The larger bound applies.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

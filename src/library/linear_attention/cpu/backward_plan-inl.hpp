@@ -157,8 +157,8 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
     units = p.N * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // Uses one thread per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes longer
-    // than the updates.
+    // Uses one thread, plus one per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes
+    // longer than the updates.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;

@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of rows (tokens) in a strip. If vectors run along channels, the taps stay in registers for a whole strip.
-/// Strips are not longer because of rows that lie a multiple of 4 KiB apart. Such rows map to one set of the L1 cache,
-/// and a strip of 8 rows reads more rows than a set holds. It takes 1.2 times as long per row.
+/// Strips of 8 rows take 1.2 times as long if rows lie a multiple of 4 KiB apart. All rows then map to one set of the
+/// L1 cache, and a strip of 8 rows reads more rows than a set holds.
 inline constexpr std::int64_t kStripRows = 4;
 
 /// Operands of the convolution. Each row has n elements; n is a multiple of kLanes. Strides are in elements. Row r of y

@@ -199,9 +199,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares for passes over two tokens, whose keys are both multiplied by the state before the first token updates
-  /// it. Multiplies the second key by the factors with which the first token rescales the state. Saves the dot product
-  /// with which run_tokens() corrects the second result for the first token's update.
+  /// Prepares for scans over pairs of tokens, which multiply the state by both keys before the first token updates it.
+  /// Multiplies the second key by the factors with which the first token rescales the state. Saves the dot product with
+  /// which run_tokens() corrects the second result for the first token's update.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -216,7 +216,7 @@ class LinearForwardWorker {
   /// read the state.
   template <std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
-    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens; S precedes the update of both
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, with S before either token updates it
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
         returned[n] = read_block(block, buffers_.reads.at(n));

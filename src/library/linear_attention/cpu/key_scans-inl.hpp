@@ -153,8 +153,8 @@ class KeyScans {
   const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
   const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
-  /// Returns the vector that step n multiplies by the state before it updates the state: β du in scan 3, u in scan 4.
-  /// If n is beyond the last step, returns the vector of the last step.
+  /// Returns the vector by which step n multiplies the state before updating it: β du in scan 3, u in scan 4. If n is
+  /// beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));

@@ -25,7 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total. Uses one thread per 2^14
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total: one, plus one per 2^14
 /// multiply-adds, because waking a thread takes as long as 2^14 multiply-adds.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;

@@ -38,8 +38,8 @@ class StateTasks {
     // the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // Uses one thread per kLeastPerThread updates of state elements. Fewer updates take less time than waking a thread.
-    // One token of four heads with D = Dv = 128 takes 2^16 updates.
+    // Uses one thread, plus one per kLeastPerThread updates of state elements. Fewer updates take less time than waking
+    // a thread. One token of four heads with D = Dv = 128 takes 2^16 updates.
     constexpr double kLeastPerThread = 1 << 16;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
