@@ -87,7 +87,8 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the arrays of the outputs that are written to files or read by statistics or the backward pass.
+/// Makes the array of each output that is required, has a file, or is an input of a later pass.
+/// `needs_lse` and `needs_attn` tell whether a later pass reads lse or attn.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {
   using O = AttentionOutputs;

@@ -9,7 +9,8 @@
 namespace headgate::attend {
 namespace {
 
-/// Returns the shape of the output `row`: y, a state or snapshots. y has the rank of q and max(Hq, Hv) heads.
+/// Returns the shape of the output that the table entry `row` describes: y, a state or snapshots.
+/// y has the rank of q and max(Hq, Hv) heads.
 /// The dimensions of a state are clamped to kMaxStateDim, so that no huge array is made before
 /// linear_attention_forward() rejects the inputs.
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {

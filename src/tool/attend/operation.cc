@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Largest number of heads in all batches, B·H.
-// An array without elements may claim any number, and calls loop over all heads.
+// Largest allowed B·H, the number of heads in all batches. It bounds the time of calls, which loop over all heads.
+// A small file can declare any number of heads: if T is 0, the array has no elements.
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
 
 void require_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,

@@ -187,11 +187,12 @@ auto views_of(const PerTensor<io::Array, kRows>& arrays) {
 /// Throws io::FileError unless q has a rank from 2 to 4.
 void check_rank_of_q(const std::string& path, const io::Array& q);
 
-/// Throws io::FileError if the array is present and its rank does not fit its kind and the rank of q.
+/// Throws io::FileError if the array is present and has a wrong rank for a tensor of this kind.
+/// For some kinds, the right rank depends on the rank of q.
 void check_rank(TensorKind kind, std::string_view shape, const std::string& path, const io::Array& array,
                 const io::Array& q);
 
-/// Throws Error if `rows` contains a number that is not a query of q.
+/// Throws Error if `rows` contains a number outside [0, T), the range of query indices.
 /// `option` is the command-line option that set `rows`.
 void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q);
 
@@ -217,7 +218,7 @@ void check_ranks(const OperationFiles<Tables>& files, const OperationArrays<Tabl
 // --- messages -------------------------------------------------------------------------------------------------------
 
 /// Removes the library function's name, such as "attention_forward: ", from the beginning of an error message.
-/// The command line prints the command's verb instead.
+/// The command line prints the name of the subcommand there, such as "headgate attend: ".
 std::string without_function(std::string what);
 
 /// Returns the path of the file for the argument that an error message names first, or "" if it names none.

@@ -38,7 +38,8 @@ constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kRuleFloor = 1.0 / 1.10;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-constexpr double kSequencesFloor = 0.85;  // share of the memory read rate, for one new token in each of many sequences
+// Guaranteed share of the memory read rate when each of many sequences decodes one new token.
+constexpr double kSequencesFloor = 0.85;
 // Share of the machine's sgemm rate that is enough for a forward pass, even if it misses its guaranteed share of FMA
 // peak.
 constexpr double kSgemmShareFloor = 0.96;
@@ -129,8 +130,8 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// Returns the guaranteed speed of decoding one new token.
-/// It is a share of the memory read rate, or of FMA peak if that limit is reached first.
+/// Returns the guaranteed speed of decoding one new token, as a share of the machine's limit.
+/// The limit is the memory read rate, or FMA peak if the job comes closer to that.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -438,7 +439,8 @@ void add_listed(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns the value of StatisticsSpec::absent that requests only the outputs `members`.
+/// Returns a value for StatisticsSpec::absent, with a set bit for every output that is not in `members`.
+/// With this value, only the outputs in `members` are computed.
 unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
