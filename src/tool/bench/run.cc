@@ -85,7 +85,8 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case once, or twice if the first run is fast, so that its memory is mapped and its threads exist.
+/// Runs each case once, so that its memory is mapped and its threads exist before the timed runs.
+/// Runs a fast case twice, because its first run takes longer than later ones.
 /// Sets the number of calls in each timed run. Returns the expected seconds of the longest timed run.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;

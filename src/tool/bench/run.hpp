@@ -21,9 +21,9 @@ struct BenchSettings {
 };
 
 inline constexpr double kSlowRun_seconds = 0.5;
-/// Length of a timed run if the data fits in the caches: the run makes as many consecutive calls as fit in this time.
-/// Other timed runs make one call. Consecutive calls are like real use.
-/// A single call could find the caches evicted by other programs.
+/// Length of a timed run of a job that memory does not limit. The run makes as many calls as fit in this time.
+/// Thus the data of most calls is in the caches, as in real use. Before a single call, other programs could evict it.
+/// A run of a memory-bound job makes one call.
 inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {
@@ -40,9 +40,9 @@ struct CaseResult {
 
   double read_gb = 0.0;    ///< memory traffic of a call in GB (1e9 bytes); 0 if memory does not limit it
   double read_gbps = 0.0;  ///< median of the machine's read rates measured before the timed runs, in GB/s
-  /// Share of the machine's read rate: the median over the timed runs of streaming time divided by run time.
-  /// Streaming time is how long reading the same bytes takes at the rate measured just before the run.
-  /// A shared machine's read rate changes from minute to minute, so that one measurement for all runs would mislead.
+  /// Share of the machine's read rate. Each timed run has its own share: read_gb / (read rate · seconds per call).
+  /// This field holds the median of these shares. The read rate is measured just before each run, because on a shared
+  /// machine it changes from minute to minute.
   double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }

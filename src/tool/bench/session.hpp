@@ -13,7 +13,7 @@ namespace headgate::bench {
 
 enum class MemoryCase { skipped, run };
 
-/// Measures the machine, the groups of cases, the memory case, and the machine again.
+/// Measures the machine's rates, runs all groups of cases and the memory case, and measures the machine again.
 /// Passes each part of the printed report to `print` as soon as it is known.
 BenchReport measure_all(const std::vector<BenchGroup>& groups, MemoryCase memory, const std::string& isa,
                         const BenchSettings& settings, const std::function<void(const std::string& text)>& print);

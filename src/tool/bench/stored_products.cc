@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::array<std::string_view, 10> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0",  "Q5_1",
                                                     "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"};
-/// Guaranteed share of the memory read rate for one row of x. Only the bytes of the stored matrix count.
+/// Guaranteed share of the memory read rate if x has one row. Counts only the bytes of w as memory traffic.
 constexpr double kOneRowFloor = 0.6;
 /// Guaranteed rate for many rows of x, relative to the rate with a bf16 matrix.
 constexpr double kManyRowsFloor = 0.97;
@@ -32,9 +32,8 @@ struct ProductShape {
   std::int64_t N, O, C;
 };
 
-/// Returns random blocks whose scales are finite.
-/// Clears bit 2 of every byte: in the high byte of f16 and bf16 it is an exponent bit, and infinities and NaN have all
-/// exponent bits set.
+/// Returns random bytes with bit 2 cleared, so that the scales of the blocks are finite.
+/// Infinities and NaN have all exponent bits set. Bit 2 of the high byte of an f16 or bf16 number is an exponent bit.
 std::vector<std::uint8_t> random_bytes(std::size_t count) {
   constexpr std::uint64_t kFinite = 0xFBFB'FBFB'FBFB'FBFBU;
   std::mt19937_64 random(1);

@@ -9,7 +9,7 @@
 #include "verify/case.hpp"
 #include "verify/spec.hpp"
 
-// Runs one attention call on generated data, for bench to time and demo to show.
+// Runs one attention call on generated data. `headgate bench` and `headgate demo` time such calls.
 
 namespace headgate::bench {
 

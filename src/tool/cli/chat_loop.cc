@@ -54,6 +54,7 @@ std::optional<Command> command_of(std::string_view line) {
 
 /// Reads a question from standard input. A backslash at the end of a line continues the question on the next line.
 /// Returns nothing at the end of the input.
+/// Throws UsageError if the question has more than 2^26 bytes.
 /// Throws io::FileError if standard input cannot be read, for instance if it is a directory.
 std::optional<std::string> read_question() {
   constexpr std::size_t kMost = std::size_t{1} << 26;

@@ -15,8 +15,9 @@ struct ChatLoopOptions {
 };
 
 /// Runs a conversation over standard input, one question per line, and returns the exit status.
-/// On a terminal, SIGINT ends only the current answer. In all other cases a signal ends the conversation.
-/// On a terminal, prints an Error of Conversation::ask() and continues. Otherwise throws the Error.
+/// If standard input is a terminal, SIGINT during an answer ends only this answer. Other signals end the conversation.
+/// Without a terminal, every signal ends the conversation.
+/// If Conversation::ask() throws an Error, prints the message and continues on a terminal. Otherwise rethrows it.
 int run_chat(generate::Conversation& conversation, const ChatLoopOptions& options);
 
 /// Returns the help text of the chat commands, such as /clear.

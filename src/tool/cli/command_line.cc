@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// A word that users type by mistake, such as "evaluate", and the verb or option to suggest instead, such as "eval".
+/// Maps a word that users may type in place of a verb to the verb or option to suggest, such as "evaluate" to "eval".
 struct Synonym {
   std::string_view word, verb;
 };
@@ -164,8 +164,8 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // Ignores the values passed to the callback, because CLI11 may have processed them.
-  // results() returns the values as typed.
+  // Reads the values from results(), which returns them as typed.
+  // CLI11 may have processed the values that it passes to the callback.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -213,9 +213,9 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  // If an option allows too many values, CLI11 takes only one after each option name.
-  // kMostValues stays below that limit.
-  // CLI11's allow_extra_args() would avoid the limit, but it splits a value such as "[a,b]" into several.
+  // Limits the number of values, because CLI11 treats an option with a very large maximum differently:
+  // it takes only one value after each option name.
+  // CLI11's allow_extra_args() needs no maximum, but it splits a value such as "[a,b]" into several values.
   constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
   app_->get_option(name)->expected(1, kMostValues);
   return option;
@@ -299,8 +299,9 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports unexpected arguments before a missing option: one of them may be that option, mistyped.
-      // Unexpected arguments also come before a refused value, because they precede it on the command line.
+      // Reports unexpected arguments in place of the other error.
+      // If a required option is missing, one of these arguments may be that option, mistyped.
+      // If a value is refused, these arguments precede the value on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

@@ -78,7 +78,7 @@ class VerbOptions {
   /// Declares a positional argument that takes one or more values. It is required unless optional() is called.
   Option arguments(const std::string& name, std::vector<std::string>& to, const std::string& help);
   /// Declares an option that takes one value, shown as `--name TYPE`. If the option is repeated, the last value counts.
-  /// Refuses an empty value, which is what an unset shell variable expands to. Refuses numbers out of T's range.
+  /// Refuses an empty value, because an unset shell variable expands to one. Refuses numbers outside the range of T.
   /// T: std::string, int, std::int64_t, std::uint64_t, double, or a std::optional of one of these.
   /// A std::optional stays empty if the option is not given.
   template <typename T>
@@ -112,7 +112,7 @@ class VerbOptions {
 struct Request {
   std::string verb;     ///< verb to run
   std::string text;     ///< text to print for --help or --version
-  std::string refusal;  ///< error message for invalid arguments; `verb` is empty unless they name a verb
+  std::string refusal;  ///< error message if the arguments are invalid; `verb` is then the verb that they name, if any
 };
 
 /// Parses `headgate VERB …`.
@@ -124,10 +124,10 @@ class CommandLine {
   ~CommandLine();
 
   /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
-  /// `description`: its first paragraph is the summary that --help shows in the list of verbs.
-  /// `quiet`: names of the option that suppresses notes and progress.
-  /// Pass only "--quiet" if the verb has an option --q, because users confuse -q with --q.
-  /// CLI11 2.4 and later refuses to declare -q and --q together.
+  /// The first paragraph of `description` is the summary that --help shows in the list of verbs.
+  /// `quiet` holds the names of the option that suppresses notes and progress.
+  /// If the verb has an option --q, `quiet` must be "--quiet", because users would confuse -q with --q.
+  /// Moreover, CLI11 2.4 and later refuses to declare -q and --q together.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -120,7 +120,8 @@ std::string zsh_quoted(const std::string& text) {
   return fmt::format("'{}'", out);
 }
 
-/// Returns ":TYPE:ACTION", the part of a zsh _arguments specification that says how to complete a value.
+/// Returns ":TYPE:ACTION", the end of a zsh _arguments specification.
+/// zsh shows TYPE to the user. ACTION is the list of words to offer, "_files" for paths, or " " for nothing.
 std::string zsh_value(const OptionDescription& option) {
   std::string action = " ";
   if (option.kind() == ValueKind::words) action = fmt::format("({})", fmt::join(option.words, " "));

@@ -55,7 +55,7 @@ nlohmann::ordered_json description_json(const ConvertOptions& o, const models::M
 }
 
 /// Returns the value of FileConfig::bos for the model in `directory`.
-/// A byte-level model gives its BOS id, or kNoBos if it has none. Other models give nothing.
+/// If the model's tokens are bytes, returns its BOS id, or kNoBos if it has no BOS. Otherwise returns nothing.
 std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
   switch (tokenize::byte_text_of(directory)) {
     case tokenize::ByteText::none: break;

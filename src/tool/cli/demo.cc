@@ -48,9 +48,10 @@ struct DemoArguments {
   bool trains() const { return shows("backcopy") || shows("text"); }
 };
 
-/// Returns the directory of the worked problems, found relative to the executable.
-/// An installed executable finds the installed directory.
-/// An executable in a build folder finds a link to the examples of the source tree.
+/// Returns the directory of the worked problems. Both places where it looks are relative to the executable.
+/// The first is the directory that an installation creates.
+/// The second is a link in the build folder to the examples of the source tree.
+/// Throws UsageError if neither has the problems.
 std::filesystem::path find_examples() {
   std::error_code unknown;
   const std::filesystem::path folder = std::filesystem::canonical("/proc/self/exe", unknown).parent_path();
@@ -66,8 +67,8 @@ demo::XrayRequest xray_wanted(const DemoArguments& arguments, int threads) {
   return {.text = *arguments.data, .include = arguments.include, .directory = arguments.out, .threads = threads};
 }
 
-/// Prepares the training comparisons and opens their text.
-/// The caller runs this before printing anything, so that unreadable text fails at once.
+/// Prepares the training comparisons and opens the text on which the models train.
+/// The caller does this before it prints anything, so that the demo fails at once if the text is unreadable.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;

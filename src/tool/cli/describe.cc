@@ -16,8 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether an option's value is a path, judged by `type`, its name in --help.
-/// Names of paths are, for instance, "FILE.json", "Q.npy", "PATH..." and "MODEL".
+/// Returns whether an option takes a path. `type` is the name of the value in --help.
+/// A path's name contains a dot ("Q.npy") or is one of kPaths ("MODEL"), perhaps followed by "...".
 bool names_path(std::string_view type) {
   constexpr std::array<std::string_view, 6> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "OUT"};
   if (type.ends_with("...")) type.remove_suffix(3);
@@ -83,7 +83,7 @@ ToolDescription CommandLine::describe() const {
 }
 
 std::string CommandLine::help(const std::string& verb) const {
-  // Calls the formatter directly, because App::help() formats the verb of the parsed command line instead of `verb`.
+  // Calls the formatter directly. App::help() would describe the verb on the parsed command line, not `verb`.
   const auto formatted = [this](const CLI::App& app, const std::string& name) {
     return app_->get_formatter()->make_help(&app, name, CLI::AppFormatMode::Normal);
   };
