@@ -116,8 +116,8 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Throws only if none of the models can use the threshold.
-  // Models whose gate does not multiply the attention output are evaluated without the threshold.
+  // Requires that at least one model can use the threshold: its gate must multiply the attention output.
+  // The other models are evaluated without the threshold.
   check_gate_threshold(o.gate_threshold, named(models));
   train::EvaluationChoices choices = o.evaluation;
   choices.against = !o.against.empty();

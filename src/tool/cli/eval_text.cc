@@ -32,8 +32,7 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Minimum number of decimals in the tables with one column per head.
-// A metric value that the table of layers also shows has the decimals that it has there, if they are more.
+// Minimum number of decimals in the tables with one column per head. A figure with more decimals keeps them.
 constexpr int kLeastDecimals = 3;
 
 /// Formats a table cell: the value, or "-" if there is no value.
@@ -48,7 +47,8 @@ struct NamedRow {
   const FigureRow* figures;
 };
 
-/// Removes figures (named metric values) that tables do not show, and figures that no row has. Returns the others.
+/// Returns the figures (named metric values) to show as columns of a table.
+/// Leaves out those that tables never show, and those that have no value in any row.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -57,8 +57,8 @@ Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   return figures;
 }
 
-/// Formats a table with one line for each row and one column for each figure that columns_of() keeps.
-/// Returns an empty string if it keeps none.
+/// Formats a table with one line for each row and one column for each figure that columns_of() returns.
+/// Returns an empty string if the table would have no columns.
 std::string figures_table(const std::string& heading, const Figures& figures, const std::vector<NamedRow>& rows) {
   const Figures columns = columns_of(figures, rows);
   if (columns.empty()) return "";
@@ -157,7 +157,8 @@ std::string threshold_line(const train::Evaluation& evaluation) {
       c.without.attention_seconds, tokens / c.with.seconds, tokens / c.without.seconds);
 }
 
-/// Returns the lines of comparisons for a model, each after `name`.
+/// Returns lines that compare the model with variants of itself and with a reference model.
+/// The variants are --gate-threshold, --cache-dtype and --activations. Each line begins with `name`.
 std::string compared_lines(const train::Evaluation& evaluation, const std::string& name = "") {
   std::string out;
   if (const std::string line = threshold_line(evaluation); !line.empty()) out += name + line;

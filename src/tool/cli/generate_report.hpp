@@ -15,15 +15,15 @@
 
 namespace headgate::cli {
 
-/// Where generated text goes: to standard output, or with --json into the string `text`.
+/// Destination of the generated text: standard output or, with --json, the string `text`.
 struct TextOutput {
-  bool json = false;         ///< true collects the text in `text` instead of printing it
+  bool json = false;         ///< whether to collect the generated text in `text` instead of printing it
   std::string text{};        ///< text collected so far; stays empty without --json
-  bool reader_left = false;  ///< true if the reader of standard output has closed it
+  bool reader_left = false;  ///< whether the process that read standard output has closed the pipe
 };
 
 /// Returns a callback for GenerateHooks::text, which prints the generated text or collects it in `out`.
-/// The callback stops the generation after a signal, or if the reader of standard output has closed it.
+/// The callback stops the generation after a signal, or if the pipe on standard output has been closed.
 /// `out` must outlive the callback.
 std::function<bool(std::string_view)> text_hook(TextOutput& out);
 

@@ -19,12 +19,12 @@ std::string json_text(const nlohmann::ordered_json& json);
 /// Formats JSON on a single line, as JSON Lines requires. Replaces invalid UTF-8 by U+FFFD.
 std::string json_line(const nlohmann::ordered_json& json);
 
-/// Declares --json. `what`: what the option prints; "the figures" gives the help text "Print the figures as JSON".
+/// Declares --json with the help text "Print WHAT as JSON", where WHAT is `what`, such as "the figures".
 inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {
   return verb.flag("--json", print, fmt::format("Print {} as JSON", what));
 }
 
-/// Where a JSON report goes: to stdout, to a file, or both.
+/// Destinations of a JSON report: stdout, a file, both or none.
 struct JsonOutput {
   bool print = false;  ///< --json: print the report, and no other text, on stdout
   std::string file;    ///< --json-out: path of the file to write; empty for no file

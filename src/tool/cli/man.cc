@@ -44,7 +44,7 @@ std::string roff(std::string_view text) {
   return out;
 }
 
-/// Formats one line of text. Escapes a leading "." or "'", with which roff requests begin.
+/// Formats one line of text. Escapes a leading "." or "'", because roff would read the line as a request.
 std::string text_line(std::string_view text) {
   const bool request = text.starts_with('.') || text.starts_with('\'');
   return (request ? "\\&" : "") + roff(text) + '\n';
@@ -86,7 +86,8 @@ std::string paragraphs(const std::string& text) {
 }
 
 /// Formats the footer of --help in roff.
-/// A line becomes a section heading if it ends in a colon and the next line is indented. Earlier lines go under NOTES.
+/// The first line of a paragraph becomes a section heading if it ends in a colon and the next line is indented.
+/// Text before the first heading goes into a section NOTES.
 std::string footer_sections(const std::string& footer) {
   std::string out, open;
   bool notes = false;
@@ -101,7 +102,7 @@ std::string footer_sections(const std::string& footer) {
     if (heads) {
       close();
       out += ".SH " + roff(upper(lines[i].substr(0, lines[i].size() - 1))) + '\n';
-      notes = true;  // lines below a heading need no NOTES heading
+      notes = true;  // the lines below belong to this section, not to NOTES
       continue;
     }
     if (!notes && !lines[i].empty()) {

@@ -67,7 +67,7 @@ inline std::string help_of(std::string_view shape, std::string_view types, std::
                      forward_only ? "; without gradients" : "");
 }
 
-/// Returns the table row of the input that `row.traits.needs` names: the input `row` cannot be given without it.
+/// Returns the table row of `row.traits.needs`, the input that must be given if `row`'s tensor is given.
 template <class Tables, class Row>
 const auto& needed_row(const Row& row) {
   return Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
