@@ -52,13 +52,14 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // ignored, because a path that does not exist or is a file has no entries to check
+  std::error_code ignored;  // with an error the loop has no iterations: the path is missing or is not a directory
   for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Checks one path per call. In a single call, two entries that link to the same file would count as a conflict.
+  // Passes one path per call. A call refuses two outputs that are the same file, but two entries of the directory may
+  // be links to one file.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

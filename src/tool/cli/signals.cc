@@ -72,7 +72,7 @@ extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void*
   if (path == nullptr) {
     std::signal(number, SIG_DFL);
     if (!of_access) std::raise(number);
-    return;  // on return the thread repeats the access, and SIGBUS then ends the process
+    return;  // the thread then repeats the access and gets another SIGBUS, which ends the process
   }
   while (reported.test_and_set()) ::pause();
   std::size_t bytes = 0;
@@ -143,7 +143,7 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // If `stream` is closed, open() reopens it: open() returns the lowest free descriptor, and all lower ones are open.
+    // If `stream` is closed, open() returns this very descriptor: it is the lowest free one, as all below it are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
@@ -154,8 +154,8 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // The handler sets the time of the first signal a little later than g_received.
-  // Until then, a time far in the future makes a second signal count as a copy of the first.
+  // Sets the time of the first signal to one far in the future. The handler of the first signal stores g_received
+  // before the actual time. A second signal that arrives in between then counts as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

@@ -16,7 +16,8 @@ void remove_unfinished_files_on_signals();
 /// Otherwise the signal would end the process.
 void report_files_too_large();
 
-/// Handles SIGBUS, which reading a memory-mapped file raises after another process has shortened the file.
+/// Installs a handler for SIGBUS.
+/// A thread gets this signal if it reads a part of a memory-mapped file that another process has cut off.
 /// The handler prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus.
 /// `who` must stay valid until the process ends.
 void report_lost_files(const char* who);
@@ -27,10 +28,10 @@ void report_lost_files(const char* who);
 /// Opens closed standard streams as /dev/null, so that files opened later do not get their descriptors.
 void survive_lost_output();
 
-/// While the object exists, SIGINT, SIGTERM and SIGHUP are recorded and do not end the process.
+/// Records SIGINT, SIGTERM and SIGHUP while the object exists, so that the first of them does not end the process.
 /// A second SIGINT or SIGTERM ends the process, unless it is a copy of the first signal.
+/// A signal is a copy if it arrives within a second of the first. A second Ctrl-C is never a copy.
 /// Copies occur because `timeout`, mpirun and a closing terminal signal both the process and its process group.
-/// A signal counts as a copy if it arrives within a second of the first. A second Ctrl-C never counts as one.
 class SignalWatch {
  public:
   /// `acknowledgement`: a line that is written to stderr when the first signal arrives; empty for none.

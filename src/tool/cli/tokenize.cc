@@ -128,7 +128,7 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   std::error_code unknown;  // a pipe has no size
   const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
-  // Shows no progress if stdout is a terminal, because the printed tokens already show it there.
+  // Shows no progress if stdout is a terminal: the tokens that appear there are progress enough.
   const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;
   double done = 0.0;
   std::size_t left_out = 0;
@@ -203,7 +203,7 @@ int run_train(const TokenizeOptions& o) {
 int run_tokenize(const TokenizeOptions& given) {
   if (given.train) return run_train(given);
   TokenizeOptions o = given;
-  // --text accepts several paths and therefore swallows a MODEL that follows it; takes the last path as MODEL.
+  // --text takes several paths, so that the parser adds a MODEL that follows them to the list. Moves it to o.model.
   if (o.model.empty() && o.text.size() > 1) {
     o.model = o.text.back();
     o.text.pop_back();

@@ -74,7 +74,8 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  if (!begun) return kSuccess;  // a failure could make a launcher end the process that still reports the error
+  // If this process returned a failure, a launcher could end the other process before that one has printed its error.
+  if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;
   train::LoopOptions options;
@@ -86,7 +87,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     if (!o.json) print_nothing_to_do(trainer);
     return kSuccess;
   }
-  constexpr int kPeakWindows = 30;  // number of measurements, of one millisecond each
+  constexpr int kPeakWindows = 30;  // measurements of FMA peak, each of one millisecond
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);

@@ -16,7 +16,7 @@ std::string evaluation_line(const train::Evaluation& evaluation);
 /// Formats a loss, for instance "loss 1.3863 (2.0000 bits a byte)".
 std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
-/// What a training run prints on stdout.
+/// Kind of lines that a training run prints on stdout.
 enum class TrainLines {
   log,      ///< log lines; while no progress bar is visible, they include the loss and speed of every N-th step
   records,  ///< one JSON line per step, as in metrics.jsonl

@@ -22,8 +22,8 @@ inline constexpr int kSuccess = 0;
 inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< exit status: bad options, bad input, or a file that cannot be read or written
 
-/// Thrown for bad options or bad input.
-/// As for headgate::Error, main() prints "headgate VERB: what()" and exits with status kBadUsage.
+/// Thrown for bad options or bad input. main() prints "headgate VERB: what()" and exits with status kBadUsage.
+/// It does the same for headgate::Error.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -32,7 +32,7 @@ class UsageError : public std::runtime_error {
 struct Verb {
   std::string name;
   std::function<int()> run;  ///< returns kSuccess or kCheckFailed as exit status; throws on bad usage or input
-  bool runs_models = false;  ///< OpenMP threads often wait while a model runs; true makes main() call spin_less()
+  bool runs_models = false;  ///< if true, main() calls spin_less(), because OpenMP threads often wait in a model
 };
 
 Verb add_explain(CommandLine& line);

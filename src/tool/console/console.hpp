@@ -7,8 +7,9 @@
 namespace headgate::console {
 
 /// Prints the text and flushes the stream.
-/// If the reader of the stream has gone, redirects the stream to /dev/null and returns false. Later calls then succeed.
-/// Otherwise returns true, even if writing failed; std::ferror() then reports the failure.
+/// If the stream is a pipe that its reader has closed, redirects the stream to /dev/null and returns false.
+/// Later calls then succeed.
+/// Otherwise returns true, even if writing failed for another reason, which std::ferror() tells.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 
 /// Returns whether a stream is a terminal that supports control codes: TERM is set and is not "dumb".

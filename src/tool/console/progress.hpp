@@ -22,7 +22,7 @@ bool progress_is_shown();
 /// Returns the time to wait before progress appears: HEADGATE_PROGRESS_SECONDS seconds, 2 by default.
 std::chrono::steady_clock::duration progress_delay();
 
-/// When a progress bar appears. delayed: after progress_delay(), so that short work shows none.
+/// Time at which a progress bar appears: at once, or after progress_delay(), so that short work shows no bar.
 enum class Appearance { at_once, delayed };
 
 /// A progress bar on stderr, drawn only if progress_is_shown().
