@@ -52,7 +52,7 @@ class ProgressBar {
   bool visible_ = false;
   Clock::time_point appears_;
   Clock::time_point last_;
-  Clock::time_point begin_ = Clock::now();  ///< when fraction `first_fraction_` was reached
+  Clock::time_point begin_ = Clock::now();  ///< time at which the work had reached first_fraction_
   double first_fraction_ = 0.0;
 };
 

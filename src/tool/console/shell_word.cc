@@ -8,7 +8,7 @@
 namespace headgate::console {
 namespace {
 
-/// Quotes text that contains bytes which a terminal would not print as they are, for instance $'a\x1bb'.
+/// Returns `text` as $'…', with bytes that are not printable ASCII as \xNN, for instance $'a\x1bb'.
 std::string with_escapes(const std::string& text) {
   std::string out = "$'";
   for (const char c : text) {

@@ -21,7 +21,8 @@ struct Character {
 
 /// Returns the first character of `text`, which must not be empty. A byte of invalid UTF-8 counts as a character.
 Character first_character(std::string_view text) {
-  constexpr unsigned char kFirstWide = 0xE1;  // first byte of U+1000; from there on, characters count as two columns
+  // First byte of U+1000. This character and those with higher code points count as two columns.
+  constexpr unsigned char kFirstWide = 0xE1;
   const auto lead = static_cast<unsigned char>(text.front());
   std::size_t bytes = lead < 0xC0 || lead > 0xF7 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
   const std::string_view rest = text.substr(1, bytes - 1);
@@ -64,8 +65,9 @@ std::string fitted(const LinePart& part, std::size_t columns) {
   return with_text ? part.text + shortened(part.path, columns - text) : shortened(part.path, columns);
 }
 
-/// Formats the bar "[####....] ". Between the brackets it takes at most a sixth of the line's `columns`.
-/// Returns an empty string if there is no room for three characters between the brackets. `left`: columns still free.
+/// Formats the bar "[####....] ". `columns` is the width of the whole line, and `left` the part that is still free.
+/// The text between the brackets takes at most columns / 6 characters.
+/// Returns an empty string if it would have fewer than three.
 std::string bar_text(double fraction, std::size_t columns, std::size_t left) {
   constexpr std::size_t kLeast = 3, kBrackets = 3;
   const std::size_t most = columns / 6;
@@ -90,7 +92,7 @@ std::string shortened(std::string_view text, std::size_t columns) {
     out = text;
   } else if (columns > 0) {
     const std::size_t kept = columns - 1;
-    // The end keeps more characters than the beginning, because it holds the file's name.
+    // If the number of kept columns is odd, the end of the text gets one more: it holds the name of the file.
     const std::vector<Character> end = fitting(all.rbegin(), all.rend(), (kept + 1) / 2);
     for (const Character& c : fitting(all.begin(), all.end(), kept / 2)) out += c.bytes;
     out += kEllipsis;

@@ -22,9 +22,9 @@ using models::DecoderConfig;
 using train::Task;
 using train::TrainSettings;
 
-/// Returns the metrics that the demo's tables show.
-/// If `of_triggers`, these are the metrics that separate tokens after a trigger from other tokens.
-/// Otherwise they are the other metrics of whole models.
+/// Returns the metrics of whole models that the demo's tables show.
+/// If `of_triggers`, returns only those with one value for tokens after a trigger and one for other tokens.
+/// Otherwise returns only those without this distinction.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {
@@ -178,7 +178,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
-      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // the settings of demo_backcopy_model()
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // the options that give demo_backcopy_model()
 }
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {

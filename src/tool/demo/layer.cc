@@ -76,7 +76,8 @@ struct Tally {
 
 /// Compares query rows [first, first + count) of head h with the oracle.
 /// The oracle computes a smaller causal problem: these queries, and the keys up to the last query's position.
-/// If `keys` is set, also compares dk and dv at the same positions. This requires that no later query sees those keys.
+/// If `keys` is true, also compares rows [first, first + count) of dk and dv.
+/// The queries must then be the last ones, because later queries would contribute to these rows.
 void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 Tally& tally) {
   const AttentionInputs whole = layer.inputs();

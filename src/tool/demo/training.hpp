@@ -8,11 +8,10 @@
 
 namespace headgate::demo {
 
-/// Trains the models of the comparison. Prints their table and verdict.
-/// Each run uses one thread; settings.threads runs are active at once.
-/// Calls `interrupted` after every step and during evaluations, from one thread at a time.
-/// Training ends if it returns true.
-/// Returns the trained models, or none if training was interrupted. Throws train::Diverged.
+/// Trains the models of the comparison, prints a table and a verdict, and returns the trained models.
+/// Each run uses one thread. Up to settings.threads runs are active at the same time.
+/// Calls interrupted() after every step and during evaluations, from one thread at a time.
+/// If interrupted() returns true, ends the training and returns no models. Throws train::Diverged.
 std::vector<TrainedModel> show_training(const Comparison& comparison, const std::function<bool()>& interrupted);
 
 }  // namespace headgate::demo

@@ -21,8 +21,8 @@ struct Matrix {
   double& operator()(std::int64_t i, std::int64_t j) { return values[i * cols + j]; }
 };
 
-/// Holds the matrices of a worked problem, whose sizes fit together.
-/// Matrices with several heads have them side by side in their columns.
+/// Holds the matrices of a worked problem. Their sizes have been checked against each other.
+/// In a matrix of several heads, the heads stand side by side, each in its own columns.
 struct WorkedProblem {
   // Either X and its weights are present, or Q, K, V and optionally Z.
   std::optional<Matrix> X;    // (T,C)
