@@ -89,7 +89,8 @@ std::string best_target() {
 std::string products_description() { return layers::gemm_description(); }
 
 PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads_(threads), rounds_(4096) {
-  constexpr double kWindowSeconds = 1e-3;  // long compared with a barrier, short compared with an OS time slice
+  // Length of a measurement: much longer than a barrier takes, and much shorter than a time slice of the scheduler.
+  constexpr double kWindowSeconds = 1e-3;
   constexpr std::int64_t kMaxRounds = std::int64_t{1} << 28;
   require(dtype == DType::f32 || dtype == DType::f64, "fma peak: dtype {} is neither f32 nor f64", dtype_name(dtype));
   const auto take = [this](const auto& loops) {
@@ -97,7 +98,9 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
     flops_per_round_ = static_cast<double>(loops.flops_per_round);
   };
   dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
-  const auto best_seconds = [&] {  // uses one thread: time spent waiting for others would end the search too early
+  // Returns the shortest time of `rounds_` rounds on one thread. With several threads, the time would include waiting,
+  // and the search for the number of rounds would end too early.
+  const auto best_seconds = [&] {
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
       const auto start = Clock::now();

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Returns the definition of the metric that computes the value `figure`.
+/// Returns the definition of the metric to which `figure` belongs, or an empty string if there is none.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -31,8 +31,8 @@ std::string_view definition_of(const metrics::Figure& figure) {
   return {};
 }
 
-/// Returns the figures (named metric values) that at least one run has recorded.
-/// A figure by trigger has no explanatory sentence; the definition of its metric takes that place.
+/// Describes the figures (named metric values) that at least one run has recorded, each with a sentence that explains
+/// it. Figures by trigger have no sentence of their own. Theirs is the definition of the metric.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {
@@ -64,7 +64,7 @@ ordered_json run_json(const ComparedRun& run, std::size_t points) {
   for (const metrics::Figure* figure : lower_is_better()) {
     const train::Curve* curve = recorded.find(*figure);
     if (curve == nullptr) continue;
-    const std::size_t at = lowest(*curve).value();  // has a value, because a curve has at least one number
+    const std::size_t at = lowest(*curve).value();  // cannot throw: every curve has a value that is not NaN
     lowest_values[std::string(figure->key)] = {{"step", curve->steps[at]}, {"value", curve->values[at]}};
   }
   return {{"name", run.name},

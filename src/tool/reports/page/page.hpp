@@ -11,7 +11,7 @@
 
 namespace headgate::page {
 
-/// What one kind of page adds to the shared template: the HTML body, a style sheet and a script.
+/// Parts that one kind of page adds to the shared template: the HTML body, a style sheet and a script.
 struct PageParts {
   const char* body;
   const char* css;

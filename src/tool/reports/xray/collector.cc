@@ -149,7 +149,7 @@ void Collector::begin(const models::LayerView<float>& view) {
 }
 
 /// Adds the attention weights of the queries in `view` to the sums of each head.
-/// For linear attention, adds the weights of all queries of the sequence. It is then called only at the sequence's end.
+/// For linear attention, adds the weights of all queries of the sequence, and must be called only after its last part.
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -281,7 +281,7 @@ void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
     const Gram outputs = gram_of_columns(out.range(1, h * D, D));
     head.written_rank = effective_rank(singular_values(heads_[static_cast<std::size_t>(h)].written, outputs));
     if (linear) continue;
-    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // v_proj fills the last rows
+    const std::int64_t first_value = in.shape[0] - config_.kv_heads * D;  // the last rows of `in` are W_v
     if (h % queries == 0) values = gram_of_rows(in.range(0, first_value + h / queries * D, D));
     head.value_output_singular_values = singular_values(values, outputs);
     head.value_output_rank = effective_rank(head.value_output_singular_values);

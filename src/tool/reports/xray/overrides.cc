@@ -105,8 +105,8 @@ class BasePass : public models::LayerObserver<float> {
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
-      // x: index of the gate that factor i replaces. Factors are (heads,D).
-      // The gates are (heads,D) too, or (D) if the heads share them, or (heads) if features share them.
+      // x is the index of the gate of a token that factor i replaces. The factors have the shape (heads,D).
+      // So have the gates of a token, unless heads share them (D), or the features of a head share one (heads).
       const std::int64_t x = width == std::ssize(means) ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
       means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) { return gates(t, x); });
     }
