@@ -17,9 +17,10 @@ from torch import Tensor
 
 """
 
-# Arguments that Headgate's drop-in replacements for PyTorch functions take in addition to PyTorch's own.
+# Arguments that Headgate adds to those of PyTorch in its drop-in replacements for PyTorch functions.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# Arguments of ring_attention. It also takes the differentiable options that change one of RING_PARTS.
+# Arguments of ring_attention. It also takes the options that change one of RING_PARTS, unless only the forward pass
+# supports them.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 

@@ -13,7 +13,7 @@ from .models import Xray, _xray_of, load
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ValueError where the words are not those of the X-ray of one model: the program then takes them."""
+    """Raises ValueError for invalid arguments. The caller then passes them to the command-line program."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

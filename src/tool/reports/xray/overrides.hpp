@@ -53,13 +53,13 @@ inline constexpr std::array kOverrides{
                             "token."}},
 };
 
-/// What each pass of the model overrides: a single head, or all heads of a layer.
+/// Part of the model that each pass overrides: a single head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
 /// Returns why attention layers with this gate do not support the override. Returns an empty string if they support it.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
 /// Returns why no layer of the model supports the override. Returns an empty string if at least one does.
-/// Linear attention supports `closed` and `mean`: they replace its output gate.
+/// Layers of linear attention support `closed` and `mean`, which replace the output gate of these layers.
 std::string reason_left_out(const models::DecoderConfig& config, Override kind);
 
 /// Returns the overrides that a layer supports.
@@ -67,7 +67,7 @@ std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config
 /// Returns the overrides that at least one layer of the model supports.
 std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config);
 
-/// Summarises a run of override_parts(), which stores the changes of the loss in its `report` argument.
+/// Describes a run of override_parts(). The results, which are the changes of the loss, are in its argument `report`.
 struct OverrideRun {
   OverriddenPart part = OverriddenPart::heads;
   std::int64_t tokens = 0;  ///< number of tokens, from the beginning of the text

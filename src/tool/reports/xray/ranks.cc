@@ -57,7 +57,8 @@ Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
   return out;
 }
 
-/// Returns the square root of an eigenvalue. A negative one, which only rounding can cause, gives 0. NaN gives NaN.
+/// Returns the square root of an eigenvalue of a Gram matrix, NaN for NaN.
+/// Returns 0 for a negative eigenvalue, which only rounding can cause.
 double root_of(double eigenvalue) { return eigenvalue < 0.0 ? 0.0 : std::sqrt(eigenvalue); }
 
 bool is_finite(const Gram& gram) {
@@ -75,9 +76,9 @@ std::vector<double> singular_values(const Gram& a, const Gram& b) {
   if (!is_finite(a) || !is_finite(b)) {
     return std::vector<double>(static_cast<std::size_t>(n), std::numeric_limits<double>::quiet_NaN());
   }
-  // The eigendecomposition aᵀa = Uᵀ Λ U gives s = Λ^½ U with sᵀs = aᵀa.
-  // Therefore a bᵀ and s bᵀ have the same singular values.
-  // Their squares are the eigenvalues of s (bᵀb) sᵀ.
+  // Computes the matrix s = Λ^½ U (n,n) from the eigendecomposition aᵀa = Uᵀ Λ U.
+  // a bᵀ and s bᵀ have the same singular values, because sᵀs = aᵀa.
+  // The squares of these singular values are the eigenvalues of (s bᵀ)(s bᵀ)ᵀ = s (bᵀb) sᵀ.
   Spectrum of_a = spectrum_of(a, true);
   for (std::int64_t i = 0; i < n; ++i) {
     const double root = root_of(of_a.values[static_cast<std::size_t>(i)]);

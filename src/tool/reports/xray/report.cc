@@ -96,7 +96,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// Translates the choices of an X-ray to choices of an evaluation, which runs on the same single sequence.
+/// Returns the choices of an evaluation that reads the same sequence as the X-ray with `choices`.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -125,8 +125,8 @@ std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& mode
   }
 }
 
-/// Returns the text of each token. If several tokens encode one character, the last of them gets the whole character.
-/// Without a tokenizer, returns the number of each token as text.
+/// Returns the text of each token. If the bytes of a character belong to several tokens, the last of these tokens gets
+/// the whole character. Without a tokenizer, the text is the token's number.
 std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::vector<std::int32_t>& tokens,
                                    bool token_ids) {
   const auto number_of = [](std::int32_t token) { return fmt::format("{} ", token); };
@@ -139,7 +139,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   }
   tokenize::StreamDecoder decoder(*tokenizer);
   for (const std::int32_t token : tokens) {
-    // A byte-level model may begin the sequence with a BOS token, which is outside the tokenizer's vocabulary.
+    // The tokenizer has no text for a token outside its vocabulary, such as the BOS token of a byte-level model.
     const std::string unknown = token_ids ? number_of(token) : "";
     out.push_back(token < tokenizer->vocab() ? decoder.next(token) : unknown);
   }
@@ -147,7 +147,7 @@ std::vector<std::string> pieces_of(const train::LoadedModel& model, const std::v
   return out;
 }
 
-/// The tokens of the evaluated sequence, and for each the target: the token that follows.
+/// Holds the tokens of the evaluated sequence and their targets. The target of a token is the token that follows.
 /// cut(count) keeps only the first `count` tokens.
 struct Sequence {
   explicit Sequence(const train::SequenceSource& source)
@@ -201,8 +201,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // The plan has no entry for the decoder of the overrides: the evaluation's decoder is at least as large and is freed
-  // first.
+  // Adds no entry for the decoder of the override passes. The evaluation's decoder, which has an entry, is at least as
+  // large, and its memory is free again before these passes.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }

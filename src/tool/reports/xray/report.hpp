@@ -29,7 +29,7 @@ struct Choices {
   std::int64_t map_cells = 96;             ///< maximum number of cells per side of a head's map
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;                              ///< maximum number of tokens in override passes
-  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< precision, except that override passes use f32
+  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< of all passes but the overrides, which use f32
   ExecutionContext context{};
 };
 
@@ -39,7 +39,7 @@ struct ModelXray {
   models::DecoderConfig config;
   train::Evaluation evaluation;     ///< values of xray_metrics(), collected_figures() and the overrides
   std::int64_t map_cells = 0;       ///< M, the number of cells per side of each head's map
-  std::vector<std::string> pieces;  ///< (T) text of each token, possibly invalid UTF-8; its number if it has no text
+  std::vector<std::string> pieces;  ///< (T) text of each token, possibly invalid UTF-8; its number without a tokenizer
   std::vector<float> losses;        ///< (T) −log p of the next token, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
   LargestActivation largest_activation;

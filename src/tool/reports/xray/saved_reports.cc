@@ -29,7 +29,7 @@ namespace {
 using io::Json;
 using nlohmann::ordered_json;
 
-/// A value within the JSON of a report, with its key or index in the object or list `above` that contains it.
+/// A value in the JSON of a report and its location: the object or list that contains it, and its key or index there.
 struct Place {
   const Json* value;
   const Place* above = nullptr;  ///< place of the containing object or list; null for the whole report
@@ -93,8 +93,8 @@ struct Limits {
 
 constexpr Limits exactly(std::size_t size) { return {size, size}; }
 
-/// The allowed sizes of a value: entries of a list, decoded bytes of a base64 string, or the value of a count.
-/// `reason` follows the limits in error messages.
+/// Limits the size of a value. The size of a list is its number of entries, and that of a count is the count itself.
+/// The size of a base64 string is its number of decoded bytes. `reason` follows the limits in error messages.
 struct Size {
   Limits (*limits)(const Place& place) = nullptr;  ///< returns the limits; null allows any size
   const char* reason = "";
@@ -263,7 +263,7 @@ ordered_json parse_report(const std::string& name, std::string_view text) {
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
   std::set<std::string> known_texts, keys, names;
-  std::map<std::string, std::size_t> numbers;  // for each name, the number that the next model with this name gets
+  std::map<std::string, std::size_t> numbers;  // for each name, the number of the next further model with this name
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();

@@ -9,8 +9,8 @@
 
 namespace headgate::xray {
 
-/// How a head map is drawn. colours: by background colours, for terminals.
-/// shades: by characters of increasing density, for files and pipes.
+/// Style of a head map. `colours` draws background colours, for terminals.
+/// `shades` draws characters of increasing density, for files and pipes.
 enum class MapStyle { colours, shades };
 
 /// Lists all that an X-ray measures, as JSON objects with the keys "name", "of" (such as "of heads") and "definition".
