@@ -20,7 +20,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _given(words: list[str]) -> argparse.Namespace | None:
-    """Returns the arguments of the X-ray of one model on a text; None where the program takes or refuses the words."""
+    """Returns the arguments of `xray` for one model and one text. Returns None for other arguments, which the
+    command-line program reads or refuses."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("model", nargs=1)
     parser.add_argument("--text", action="append", required=True)
@@ -32,7 +33,7 @@ def _given(words: list[str]) -> argparse.Namespace | None:
     except ValueError:
         return None
     if any(each is not None and (len(each) > 1 or each[0] == "") for each in values.values()):
-        return None  # an option that repeats, or has no value
+        return None  # an option is given twice, or its value is empty
     once = {name: None if each is None else each[0] for name, each in values.items()}
     return argparse.Namespace(**once | {"tokens": 2048 if once["tokens"] is None else once["tokens"]})
 
@@ -49,7 +50,7 @@ def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype="float32")
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
-    except Exception as error:  # of many types, by the part of transformers that meets it
+    except Exception as error:  # transformers raises exceptions of many types
         raise ValueError(f"{refusal}; transformers: {error}") from None
     return xray(model, tokenizer, Path(given.text), name=given.name or given.model, tokens=given.tokens)
 

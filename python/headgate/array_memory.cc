@@ -12,7 +12,7 @@ namespace {
 /// dltensor_from_py_object_no_sync, the one function called here, has its real type.
 struct ExchangeApi {
   std::uint32_t major, minor;
-  ExchangeApi* previous;  ///< API table of an older major version
+  ExchangeApi* previous;  ///< table of the previous major version, or null
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object_no_sync;
   void* managed_tensor_to_py_object_no_sync;

@@ -58,7 +58,7 @@ std::size_t rank_with_batch(ArrayKind kind);
 /// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
 const char* letters_of(ArrayKind kind, Layout layout);
 
-/// Returns the kind of Python array of a tensor of `kind`.
+/// Returns the kind of the Python array that holds a tensor of `kind`.
 constexpr ArrayKind array_kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::heads: return ArrayKind::heads;
@@ -87,8 +87,8 @@ struct PlainArray {
   Shape shape{}, strides{};  ///< only the first `rank` entries are used; strides in elements
 };
 
-/// Returns a view of `array` whose dimensions stand where `kind` and `layout` say. Throws Error, "FUNCTION: NAME …", if
-/// the array's rank does not match `kind`.
+/// Returns a four-dimensional view of `array`. `kind` and `layout` determine which dimension of the array becomes which
+/// dimension of the view. Throws Error, "FUNCTION: NAME …", if the array's rank does not match `kind`.
 template <typename View>
 View view_of_array(const char* function, const char* name, const PlainArray& array, ArrayKind kind, Layout layout);
 
@@ -96,7 +96,7 @@ View view_of_array(const char* function, const char* name, const PlainArray& arr
 [[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,
                               ArrayKind kind, Layout layout);
 
-/// Returns whether the order of the dimensions of such arrays depends on the option `layout`.
+/// Returns whether the option `layout` determines the order of the dimensions of arrays of this kind.
 bool has_layout(ArrayKind kind);
 
 /// Returns whether arrays of this kind lack a head dimension. Their views have one of size 1.

@@ -40,12 +40,13 @@ struct Output {
 /// if `object` is not a CPU array, its dtype is unsupported, or its rank does not match `kind`.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns a view of an array that the caller passed for writing, like input_of(). Records the array in `keywords`,
-/// which reports the write to autograd after the call. Rejects read-only arrays, and tensors with a lazy negation or
-/// conjugation.
+/// Returns a view of the array `object`, which the caller passed to receive an output. Throws Error as input_of() does,
+/// and also for read-only arrays and for tensors with a lazy negation or conjugation. Records the array in `keywords`,
+/// which reports the write to autograd after the call.
 Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns a view of an array that `function` itself created, like output_of(). Records nothing for autograd.
+/// Returns a view of the array `object`, which `function` itself created for an output. Throws Error as output_of()
+/// does. Records nothing for autograd.
 Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// Returns the Output that writes to `array`. If `array` is None, first sets it to the new array that make() returns.

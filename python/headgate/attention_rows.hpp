@@ -36,8 +36,8 @@ std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// Returns torch_rows() of attention, with an additional entry "gate_functions". It lists tuples (name, whether the
-/// function is 0 at some logit).
+/// Returns the tables of attention for headgate.torch: the dict of torch_rows(), with one more entry "gate_functions".
+/// This entry is a list of tuples (name, whether the function is 0 at some logit).
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

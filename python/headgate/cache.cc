@@ -66,7 +66,7 @@ class Cache {
   mutable KvCache cache_;
 };
 
-/// Returns an array with a copy of the first rows (B,Hkv,F,X) of a batch.
+/// Returns a new array with a copy of `rows` (B,Hkv,F,X), the k_first or v_first of a batch.
 nb::object array_of_first_rows(const ConstTensorView& rows, Layout layout) {
   const std::size_t bytes = static_cast<std::size_t>(rows.numel()) * dtype_bytes(rows.dtype);
   const nb::capsule memory = take_memory(bytes);

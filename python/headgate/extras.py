@@ -28,8 +28,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def require(name: str, for_what: str) -> ModuleType:
-    """Imports the module `name`. Raises ModuleNotFoundError, with the command that installs it, if its package is
-    missing, and ImportError if it is older than its floor. Errors within the package are raised unchanged."""
+    """Imports the module `name`. If its package is missing, raises ModuleNotFoundError with the command that installs
+    it. If the package is older than FLOORS allows, raises ImportError. Errors within the package are raised unchanged.
+    """
     package = name.partition(".")[0]
     try:
         found, floor = importlib.import_module(package), FLOORS.get(package)

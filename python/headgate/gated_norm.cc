@@ -19,7 +19,8 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// All inputs may be given by position, and x is required. kX is the row of x, whose kind y and dy share.
+/// All inputs may be given by position. Only the first one, x, is required.
+/// kX is the table row of x. The arrays of y and dy are of the same kind as that of x.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 

@@ -31,7 +31,7 @@ namespace headgate::python::jax {
 
 namespace ffi = xla::ffi;
 
-/// The struct whose members the rows of the table kRows name.
+/// The struct of tensor views that the table kRows describes, such as AttentionInputs.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
@@ -75,7 +75,8 @@ inline PlainArray array_of(const char* function, const char* name, const ffi::An
   return array;
 }
 
-/// Returns the kind of an input's array: with a block table, `pages` for inputs that pages can hold, such as k and v.
+/// Returns the kind of an input's array. If the call has a block table, the kind of k, v and other inputs that can be
+/// stored in pages is `pages`.
 template <class Inputs, class Row>
 ArrayKind kind_of(const Row& row, bool has_pages) {
   if constexpr (requires { &Inputs::block_table; }) {
@@ -118,7 +119,7 @@ class Attributes {
   const ffi::Dictionary& attributes_;
 };
 
-/// Sets an option from the attribute of its name. Leaves it unchanged without one.
+/// Sets an option from the attribute with its name. Leaves the option unchanged if there is no such attribute.
 template <class Row, class Options, class Source>
 void read_option(const char* function, const Row& row, const Source& source, Options& options) {
   using Value = typename Row::Value;
@@ -234,8 +235,8 @@ class Buffers {
   std::size_t operand_ = 0, result_ = 0;
 };
 
-/// Reads the inputs of a call. If the call is one that vmap has folded, inputs with a batch of 1 get the batch of the
-/// first input by stride 0.
+/// Reads the inputs of a call. A folded call computes all examples of a vmap. In such a call, inputs with a batch of 1
+/// are broadcast by stride 0 to the largest batch of the inputs.
 template <class Operation>
 ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attributes& attributes) {
   using Inputs = ViewsOf<Operation::kInputs>;
@@ -260,7 +261,8 @@ ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attri
   return inputs;
 }
 
-/// Returns the message with the operation's name in place of the function's, "attention_forward: …".
+/// Returns `message` with the operation's name in place of the function's name before the first colon, such as
+/// "attention_forward: …".
 template <class Operation>
 std::string renamed(std::string_view message) {
   const std::size_t colon = message.find(": ");
@@ -332,7 +334,7 @@ inline void copy_numbers(const TensorView& from, const ffi::AnyBuffer& to) {
 }
 
 /// Handles a forward pass. Operands are the inputs in the set `inputs`, then a traced seed. Results are the outputs in
-/// the set `outputs`, then, if there is one more, the log-sum-exp in the dtype that callers get.
+/// the set `outputs`. If there is one more result, it is a copy of lse in that result's dtype, f32 or f64.
 template <class Operation>
 ffi::Error forward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
   return guarded<Operation>([&] {
