@@ -74,7 +74,7 @@ class CheckMemory {
     return filled;
   }
 
-  /// Returns a view of `shape` over address space of its own. `what` names it in the error if there is none.
+  /// Returns a view of `shape` over newly reserved addresses. Throws Error, "WHAT of shape …", if none can be reserved.
   TensorView space(const std::string& what, const Shape& shape, DType dtype) {
     const auto refuse = [&] { throw Error(formatted("{} of shape {} exceeds the memory", what, shape_text(shape))); };
     TensorView view{nullptr, dtype, shape, contiguous_strides(shape)};
@@ -143,10 +143,10 @@ std::int64_t rows_within(const Inputs& inputs, Member member) {
   }
 }
 
-/// Returns whether a row holds bounds of packed sequences.
+/// Returns whether the input `name` holds the bounds of packed sequences.
 bool holds_bounds(std::string_view name) { return name.starts_with("cu_seqlens"); }
 
-/// Gives every input that is present memory to be checked with.
+/// Replaces the view of every input that is present by a view of `memory`, so that the checks of a call can read it.
 template <const auto& kInputs, class Inputs>
 void fill(Inputs& inputs, CheckMemory& memory) {
   for (const auto& row : kInputs) {
@@ -187,7 +187,7 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const Shape shape = shape_of(row, inputs);
     const DType dtype = dtype_of(row, inputs);
     bool of_sequences = has_batch;
-    if constexpr (requires { inputs.cu_seqlens_q; }) {  // a packed batch has a largest score for each sequence
+    if constexpr (requires { inputs.cu_seqlens_q; }) {  // in a packed batch, max_logit is (N,Hq), even if q is (Hq,T,D)
       of_sequences = has_batch || (row.kind == TensorKind::rows_or_heads && inputs.cu_seqlens_q.present());
     }
     const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, of_sequences);

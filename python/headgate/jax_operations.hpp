@@ -33,7 +33,8 @@ struct Attention {
   static constexpr auto backward = attention_backward;
 };
 
-/// Gives an operation without saved outputs the parameters of those that have them.
+/// Adds the parameter `saved` to the backward pass of an operation that saves no outputs. The backward passes of all
+/// operations then have the same parameters.
 template <class Tables>
 struct WithoutSaved : Tables {
   using Saved = NothingSaved;
@@ -46,7 +47,8 @@ struct WithoutSaved : Tables {
 using LinearAttention = WithoutSaved<LinearAttentionTables>;
 using ShortConvolution = WithoutSaved<ShortConvolutionTables>;
 
-/// A row of a table of one tensor that is an argument of its own, such as y of the gated norm.
+/// The row of a table with a single tensor. The library takes this tensor as an argument of its own and not as a member
+/// of a struct. Examples are y and dy of the gated norm.
 template <class StructOf, typename View>
 struct SingleRow {
   using Struct = StructOf;

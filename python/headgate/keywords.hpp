@@ -50,8 +50,8 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
-/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?", or an empty string. Suggests the
-/// entry of `known` that `name` stands for in another library, or that is spelled alike.
+/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". Suggests the entry of `known` that
+/// another library calls `name`, or else one with a similar spelling. Returns an empty string if there is neither.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
 /// Returns the type annotation of an argument that accepts a list of words. "a, b" gives "Literal['a', 'b']".
@@ -134,7 +134,8 @@ auto counting_written(const Keywords& keywords, const Call& call) {
   }
 }
 
-/// Returns the argument `threads`, or 0 if it is None. Throws Error, a ValueError in Python, above max_threads().
+/// Returns the argument `threads`, or 0 if it is None. Throws Error, which Python sees as ValueError, if the number is
+/// not 1 to max_threads().
 int take_threads(const Keywords& keywords);
 ArgumentText threads_text();
 

@@ -112,7 +112,8 @@ ArgumentText text_of_figure(const Row& row) {
 }
 
 /// Returns the outputs of a table as a list for headgate.torch. Each is a tuple (name, dimensions as letters, false,
-/// ""). false: the output holds no indices. "": calls that name no outputs compute this one.
+/// ""), as for attention_statistics. false means that the output holds no indices. "" means that a call computes the
+/// output if it lists no output names.
 template <class Rows>
 nb::list figure_rows(const Rows& rows) {
   nb::list out;

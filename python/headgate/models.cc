@@ -30,7 +30,7 @@
 #include "tool/reports/xray/saved_reports.hpp"
 
 // Binds the model functions of the command line for headgate/models.py. They form a separate extension module, since
-// they need more libraries. Each report is the JSON text that the command line prints.
+// they need more libraries than attention does. Each report is the JSON text that the command line prints.
 
 namespace headgate::python {
 namespace {

@@ -88,7 +88,7 @@ def _some(figures: Figures, most: int = 3) -> str:
 
 
 def _bytes(text: str | None) -> np.ndarray | None:
-    """Decodes base64 of bytes to float32 numbers in [0,1]."""
+    """Decodes base64 to an array of bytes and divides it by 255. Returns float32 numbers in [0,1], or None for None."""
     return None if text is None else np.frombuffer(base64.b64decode(text), np.uint8).astype(np.float32) / 255
 
 
@@ -143,7 +143,7 @@ class Xray:
     layer_figures: list[Figures]
     head_figures: list[list[Figures]]
     text: list[str]  # text of each token
-    token_losses: np.ndarray  # (T): -log p of the next token; nan if it does not count
+    token_losses: np.ndarray  # (T): -log p of the next token; nan if the loss ignores that token
     heads: list[list[Head]]
     sentences: dict[str, str]  # explanation of each figure, by key
     overrides: dict[str, Any] | None = None
@@ -311,7 +311,7 @@ class Model:
           heads: whether to return the figures of each head, too.
           cache_dtype: "i8" to compare the model with one whose keys and values are rounded to int8, too. The
             comparison is `figures["cache"]`.
-          cache_first: how many first tokens keep their keys and values unrounded beside cache_dtype; None for none.
+          cache_first: with cache_dtype, the number of first tokens whose keys and values stay unrounded; None for 0.
           activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" to compare the model with one that rounds the
             inputs of its products to int8 (simulated), too. The comparisons are `figures["activations"]`, by word.
           against: another model that reads the same tokens, to compare this one with. The comparison is
@@ -359,8 +359,11 @@ class Model:
         """Returns the report of `headgate xray --json`: maps, gates, sinks and ranks of every head on a text.
 
         Args:
-          tokens: the number of tokens, from the start of the text.
-          override: None, or "heads" or "layers" to measure the loss with their gates closed, open or at the mean, too.
+          tokens: the maximum number of tokens, from the start of the text.
+          map_cells: the maximum number of cells per side of a head's map.
+          override: None, or "heads" or "layers" to measure the change of the loss, too, if the gate of a head, or of
+            all heads of a layer, is closed, open or at its mean.
+          override_tokens: the maximum number of tokens, from the start of the text, for `override`.
           threads: 1 to headgate.max_threads(); None for headgate.default_threads().
         """
         with _paths(text) as files:
@@ -383,8 +386,8 @@ def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
     """Puts reports on one page, like `headgate xray --from`, with the models of all reports side by side.
 
     A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. A model with
-    a name that is taken gets a number: "name (2)". Raises ValueError if one is not such a report, with a message that
-    names the part.
+    a name that is taken gets a number: "name (2)". Raises ValueError if a report is invalid, with a message that names
+    the invalid part.
     """
     if isinstance(reports, (str, Mapping, Xray)) or not isinstance(reports, Iterable):
         raise _refusal("reports", reports, "a list of reports")

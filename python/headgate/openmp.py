@@ -11,7 +11,7 @@ def load_with_short_spins(module: str) -> None:
     loaded."""
     decided = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
     if not decided:
-        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads it once, when it is loaded
+        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads the variable only when it is loaded
     try:
         importlib.import_module(module)
     finally:

@@ -82,7 +82,8 @@ class Passes {
   }
 
   static std::vector<ArgumentText> input_texts() { return input_texts(EveryInput{}); }
-  /// Returns the texts of input_texts() without inputs that only serve an output other than y.
+  /// Returns the signature and help texts of the arguments of the function NAME, which computes only y. Leaves out the
+  /// inputs that only another output needs.
   static std::vector<ArgumentText> result_texts() { return input_texts(ReadForY{}); }
 
   /// Returns the signature and help texts of the arguments that the backward pass reads in addition to the inputs and
@@ -102,7 +103,7 @@ class Passes {
   static constexpr auto kRequired = static_cast<std::size_t>(std::count_if(
       Operation::kInputs.begin(), Operation::kInputs.end(), [](const auto& row) { return row.traits.required; }));
 
-  /// Selects the inputs that y may depend on: no other output needs them.
+  /// Selects the inputs that y may depend on. Leaves out those that another output needs, such as snapshot_lengths.
   struct ReadForY {
     template <class Row>
     bool operator()(const Row& row) const {
