@@ -36,7 +36,7 @@ ArgumentText layout_text(std::string_view arrays);
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
-/// Holds the inputs of a call, and the arrays that own their memory.
+/// Holds views of the inputs of a call, and the Python arrays that own the memory of the views.
 template <const auto& kRows>
 struct OperationInputs {
   ViewsOf<kRows> views;
@@ -169,8 +169,8 @@ HeldResults<kGradients> place_gradients(const Keywords& keywords, const Operatio
   });
 }
 
-/// Returns which results a call computes: those that the argument `name` lists and those present in `out`. Returns
-/// `defaults` if the call has neither argument.
+/// Returns a flag for each result, true if the call computes it. A call computes the results that the argument `name`
+/// lists and those present in `out`. Returns `defaults` if the call has neither argument.
 template <const auto& kRows>
 std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const ResultsOf<kRows>* out,
                               const std::vector<bool>& defaults) {
@@ -192,7 +192,7 @@ ArgumentText text_of_gradient(const Row& row) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-/// Returns find(). If find() throws, prefixes the message with the names of the function and the argument.
+/// Returns find(). If find() throws Error, throws it again with "FUNCTION: NAME: " before the message.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
@@ -292,8 +292,7 @@ std::vector<ArgumentText> option_texts_of() {
 
 // --- PyTorch --------------------------------------------------------------------------------------------------------
 
-/// Returns the type and default of an option in a PyTorch operator schema. In the schema, `threads` is 0 where callers
-/// pass None.
+/// Returns the type and default of an option in a PyTorch operator schema. In the schema, 0 stands for threads=None.
 template <class Row, class Options>
 nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
@@ -315,8 +314,8 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 ///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
 ///   layout     type annotation of the argument `layout`, or None if the operation has none
 ///
-/// "Schema" means a PyTorch operator schema. "Part of the operation" is what the option changes, such as "scores" or
-/// "gate".
+/// The schema is that of the PyTorch operator. The part of the operation is the one that the option changes, such as
+/// "scores" or "gate".
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;

@@ -12,8 +12,9 @@ from . import _headgate
 
 
 class Option(NamedTuple):
-    """Describes an option of an operation: `type` and `default` in the operator schema, the `part` of the operation
-    that it changes, such as "scores", whether it is for forward passes only, and the `annotation` for type checkers."""
+    """Describes an option of an operation. `type` and `default` are those in the schema of the PyTorch operator. `part`
+    names the part of the operation that the option changes, such as "scores". `forward_only` tells whether only forward
+    passes support the option. `annotation` is the type for type checkers."""
 
     type: str
     default: Any
@@ -69,6 +70,7 @@ _HAS_ZERO = dict(_headgate._rows["gate_functions"])
 
 
 def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Returns whether the backward pass needs the saved output before the gate. It does if the gate is added, or if
-    gate_fn can be 0: that output cannot be computed from y then."""
+    """Returns whether the backward pass needs the output before the gate, saved by the forward pass. It does if gate_fn
+    can be 0, since the output cannot be computed from y then. It also does if the gate is added, since the difference
+    of y and the gate would suffer from cancellation."""
     return gate_fn in _HAS_ZERO and (gate_op == "add" or _HAS_ZERO[gate_fn])

@@ -10,8 +10,8 @@
 #include "library/core/linear_attention_rows.hpp"
 #include "library/core/short_convolution_rows.hpp"
 
-// Shapes and dtypes of new arrays for the outputs of a call, from its inputs. Knows no Python. Inputs may be invalid:
-// the call refuses them after its outputs are made.
+// Computes the shapes and dtypes of new arrays for the outputs of a call from its inputs. Does not use Python. Inputs
+// may be invalid, because a call checks them only after its outputs have been created.
 
 namespace headgate::python {
 
@@ -20,7 +20,8 @@ inline std::int64_t sequences_of(const ConstTensorView& cu_seqlens, std::int64_t
   return cu_seqlens.present() ? std::max<std::int64_t>(cu_seqlens.shape[3] - 1, 0) : batch;
 }
 
-/// Returns the number of snapshots of `sequences` sequences, or the largest number if that overflows: no array has it.
+/// Returns the number of snapshots of `sequences` sequences. If it overflows, returns the largest int64, so that the
+/// creation of the array fails.
 inline std::int64_t snapshots_of(const ConstTensorView& lengths, std::int64_t sequences) {
   std::int64_t count = 0;
   return __builtin_mul_overflow(sequences, lengths.shape[3], &count) ? std::numeric_limits<std::int64_t>::max() : count;

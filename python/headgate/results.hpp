@@ -23,8 +23,8 @@
 
 namespace headgate::python {
 
-/// Holds the arrays of a result. `Struct` is the C++ struct of the views, whose members the rows point to. It makes
-/// results with equally many rows different types.
+/// Holds the arrays of a result. `Struct` is the C++ struct of the tensor views, to whose members the table's rows
+/// point. It distinguishes the types of results with the same number of rows.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;

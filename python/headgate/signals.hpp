@@ -17,9 +17,10 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Polls for signals while a call runs without the interpreter's lock. ExecutionContext::cancelled calls it. Ten times
-/// a second, it takes the lock and runs the handlers of pending signals, so calls of less than 0.1 s never take the
-/// lock. If a handler raises, its exception stays set and the call is cancelled.
+/// Polls for signals while a call runs without the interpreter's lock. The computation polls through
+/// ExecutionContext::cancelled. At most every 0.1 s, a poll takes the lock and runs the handlers of pending signals.
+/// Calls of less than 0.1 s never take the lock. If a handler raises, its exception stays set, and the call is
+/// cancelled.
 class SignalPoll {
  public:
   SignalPoll() = default;

@@ -29,9 +29,9 @@ struct Selection {
   std::int64_t top_keys = 0;
 };
 
-/// Returns which argument of a call requests `output` when the call lists no output names. For example, "queries"
-/// requests the outputs of chosen queries. Returns "" if such calls always compute the output, and null if they never
-/// do.
+/// Returns the name of the argument that makes a call compute `output` if the call lists no output names. For example,
+/// "queries" makes it compute the outputs of chosen queries. Returns "" if calls without output names always compute
+/// `output`, and null if they never do.
 const char* asked_by(const StatisticsOutput& output) {
   using S = AttentionStatistics;
   if (output.fourth == StatisticsDim::top_keys) return "top_keys";
@@ -68,8 +68,8 @@ nb::list statistics_rows() {
   return rows;
 }
 
-/// Returns which of the four dimensions of a view the Python array of `output` has. The array omits dimensions that are
-/// always 1, and the batch dimension if `has_batch` is false.
+/// Returns a flag for each of the four dimensions of the view of `output`, true if the Python array has this dimension.
+/// The array omits dimensions that are always 1, and the batch dimension if `has_batch` is false.
 std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }

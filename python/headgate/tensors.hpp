@@ -11,8 +11,8 @@ namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// Classes of NumPy and PyTorch, null while the program has not imported them. loaded_types() looks up missing ones at
-/// each call.
+/// Holds classes of NumPy and PyTorch. A pointer is null while the program has not imported the library of the class.
+/// Each call of loaded_types() looks up the missing classes again.
 struct LoadedTypes {
   PyTypeObject* numpy_array = nullptr;  ///< numpy.ndarray
   PyTypeObject* tensor = nullptr;       ///< torch.Tensor

@@ -3,11 +3,11 @@
 
     AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)
 
-The model is a transformer like Llama and Qwen3, with a gate at one of five places of its attention, or a sink or
-another control instead. A layer has full attention, sliding-window attention, or Gated DeltaNet as in Qwen3.5.
-transformers' functions compute Gated DeltaNet. `headgate` writes this file next to config.json, so that a checkpoint
-includes all of its own code. Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features
-of a head, C channels.
+The model is a transformer like Llama and Qwen3. Its attention may have a gate at one of five places, sinks, and RMSNorm
+or SiLU on its output. A layer has full attention, sliding-window attention, or Gated DeltaNet as in Qwen3.5, which
+transformers' functions compute. `headgate` writes this file next to config.json, so that a checkpoint includes all of
+its own code. Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C
+channels.
 """
 
 import copy
@@ -34,11 +34,11 @@ DEFAULTS = {
     "gate_fn": "sigmoid",
     "gate_op": "mul",  # allowed: mul or add
     "gate_bias": "none",  # allowed: none or bias
-    "gate_layout": "separate",  # one of separate, or per_query_head, per_group, trailing: the gate's rows are in q_proj
+    "gate_layout": "separate",  # allowed: separate, or, as rows of q_proj, per_query_head, per_group or trailing
     "attention_output_control": "none",  # allowed: none, head_rmsnorm or output_silu
     "attention_sinks": "none",  # allowed: none, learned_sinks or off_by_one
     "attention_qkv_bias": "none",  # allowed: none or learned
-    "attention_window": 0,  # keys that a query sees, with its own; 0: all. With layer_types, only for sliding layers
+    "attention_window": 0,  # keys that a query sees, its own included; 0: all. layer_types limits it to sliding layers
     "attention_out_bias": False,
     "rope_scaling_type": "none",  # allowed: none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
@@ -51,8 +51,8 @@ DEFAULTS = {
     "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
     "mlp_activation": "silu",  # allowed: silu or gelu_tanh
-    "sliding_num_attention_heads": 0,  # heads in sliding layers; 0: as in other layers
-    "sliding_rope_theta": 0.0,  # RoPE's base in sliding layers; 0: RoPE as in other layers
+    "sliding_num_attention_heads": 0,  # query heads in sliding layers; 0: as in other layers
+    "sliding_rope_theta": 0.0,  # base of RoPE in sliding layers; 0: the same RoPE as in other layers
     "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta > 0: fraction of features that RoPE rotates
     "sliding_rope_scaled": False,  # with sliding_rope_theta > 0: whether to scale RoPE as in other layers
     "linear_num_key_heads": 0,
@@ -196,7 +196,7 @@ class Attention(GatedLayer):
     def weights(self, q, k, visible):
         """Returns the softmax weights (B,Hq,T,S) in f32. With a sink, they sum to less than 1."""
         scores = (q @ k.transpose(-1, -2)).float() * self.scale
-        # Hides keys with the smallest finite number. Queries at padding see no key, and -inf would give them NaN.
+        # Masks with the smallest finite number. With -inf, the softmax of a padding query, which sees no key, is NaN.
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         if self.config.attention_sinks == "none":
             return scores.softmax(dim=-1)
@@ -212,7 +212,7 @@ class Attention(GatedLayer):
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # all tokens so far, or those in the window, (B,Hkv,S,D)
-            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep too many if the window is 1
+            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # with a window of 1, a cache may keep older tokens
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
         y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
