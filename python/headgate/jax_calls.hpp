@@ -269,8 +269,8 @@ std::string renamed(std::string_view message) {
   return formatted("{}{}", Operation::kName, colon == std::string_view::npos ? message : message.substr(colon));
 }
 
-/// Gives the calling thread the default floating-point environment. XLA's threads flush subnormal numbers to zero, and
-/// results would depend on which threads compute them.
+/// Gives the calling thread the default floating-point environment during its lifetime. XLA's threads flush subnormal
+/// numbers to zero. Without this class, results would depend on which thread computes them.
 class DefaultEnvironment {
  public:
   DefaultEnvironment() {

@@ -23,8 +23,8 @@
 
 namespace headgate::python {
 
-/// Holds the arrays of a result. `Struct` is the C++ struct of the tensor views, to whose members the table's rows
-/// point. It distinguishes the types of results with the same number of rows.
+/// Holds the arrays of a result. `Struct` is the C++ struct of the tensor views; the rows of the table point to its
+/// members. This parameter gives results with the same number of rows different types.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;

@@ -86,7 +86,7 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
 }
 
 /// Runs each case once, so that its memory is mapped and its threads exist before the timed runs.
-/// Runs a fast case twice, because its first run takes longer than later ones.
+/// Runs a fast case twice and uses the time of the second run, because the first one takes longer.
 /// Sets the number of calls in each timed run. Returns the expected seconds of the longest timed run.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;

@@ -9,7 +9,7 @@
 
 namespace headgate::cli {
 
-/// How a shell completes an option's value. none: the option is a flag. text: no completion.
+/// Kind of completion that a shell offers for an option's value. none: the option is a flag. text: no completion.
 enum class ValueKind { none, words, path, text };
 
 struct OptionDescription {

@@ -52,7 +52,7 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // with an error the loop has no iterations: the path is missing or is not a directory
+  std::error_code ignored;  // set if the path is missing or is not a directory; the loop then has no iterations
   for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }

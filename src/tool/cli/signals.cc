@@ -154,8 +154,8 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // Sets the time of the first signal to one far in the future. The handler of the first signal stores g_received
-  // before the actual time. A second signal that arrives in between then counts as a copy of the first.
+  // Sets the time of the first signal to a time far in the future. The handler of the first signal stores g_received
+  // and then the actual time. A second signal that arrives in between counts as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

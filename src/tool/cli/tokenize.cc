@@ -128,7 +128,7 @@ std::size_t tokenize_text(const std::string& path, tokenize::StreamEncoder& enco
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   std::error_code unknown;  // a pipe has no size
   const auto size = static_cast<double>(std::filesystem::file_size(path, unknown));
-  // Shows no progress if stdout is a terminal: the tokens that appear there are progress enough.
+  // Shows no progress if stdout is a terminal, because the user sees the tokens appear there.
   const bool shown = !unknown && ::isatty(STDOUT_FILENO) == 0;
   double done = 0.0;
   std::size_t left_out = 0;

@@ -74,7 +74,8 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  // If this process returned a failure, a launcher could end the other process before that one has printed its error.
+  // If this process returned a failure, a launcher could end the process that has failed before that one prints its
+  // error.
   if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;

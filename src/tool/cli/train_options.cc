@@ -23,7 +23,7 @@ concept Explained = requires(Enum value) {
 };
 
 /// Lists the values of an enum option for --help, for instance "plain (default) or zero_centred".
-/// Adds the explanations that explanation_of() has: "input (the layer's input; default), …".
+/// Adds explanations if there is an explanation_of() for the enum: "input (the layer's input; default), …".
 /// Omits "none" unless it is the default.
 /// `chosen`: the default value; empty if the help text describes the default elsewhere.
 template <typename Enum>

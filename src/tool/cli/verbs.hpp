@@ -32,7 +32,7 @@ class UsageError : public std::runtime_error {
 struct Verb {
   std::string name;
   std::function<int()> run;  ///< returns kSuccess or kCheckFailed as exit status; throws on bad usage or input
-  bool runs_models = false;  ///< if true, main() calls spin_less(), because OpenMP threads often wait in a model
+  bool runs_models = false;  ///< if true, main() calls spin_less(), because a model's OpenMP threads often wait
 };
 
 Verb add_explain(CommandLine& line);

@@ -24,8 +24,8 @@ std::string beginning(const std::string& name, bool gated) {
   return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
-/// Returns a sentence about one model. It makes no comparison with other models, whose sentences may lack these
-/// numbers: the sentence about a model that has not learnt to copy says only this.
+/// Returns a sentence about one model. It makes no comparison with other models, because the sentence about another
+/// model may say only that the model has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {

@@ -53,7 +53,7 @@ class ReadMeter {
   ReadMeter& operator=(const ReadMeter&) = delete;
   ~ReadMeter();
   /// Reads the buffer once and returns the rate.
-  /// This evicts other data from the caches, except perhaps some from the last-level cache.
+  /// This evicts other data from the caches. Some of that data may stay in the last-level cache.
   double pass();
 
  private:

@@ -32,7 +32,7 @@ std::string_view definition_of(const metrics::Figure& figure) {
 }
 
 /// Describes the figures (named metric values) that at least one run has recorded, each with a sentence that explains
-/// it. Figures by trigger have no sentence of their own. Theirs is the definition of the metric.
+/// it. Figures by trigger have no sentence of their own and get the definition of their metric.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {

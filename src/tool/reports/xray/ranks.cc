@@ -57,7 +57,7 @@ Spectrum spectrum_of(const Gram& gram, bool with_vectors) {
   return out;
 }
 
-/// Returns the square root of an eigenvalue of a Gram matrix, NaN for NaN.
+/// Returns the square root of an eigenvalue of a Gram matrix. Returns NaN for NaN.
 /// Returns 0 for a negative eigenvalue, which only rounding can cause.
 double root_of(double eigenvalue) { return eigenvalue < 0.0 ? 0.0 : std::sqrt(eigenvalue); }
 
