@@ -178,7 +178,7 @@ std::string commands_to_try(const std::string& tool, const std::string& data) {
       "     {0} train --data {1} --out text-gated --gate elementwise --match-params\n"
       "     {0} eval text-plain text-gated --text {1} --held-out --tokens 200000\n",
       console::shell_word(tool), console::shell_word(data),
-      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // the options that give demo_backcopy_model()
+      "--embeddings separate --qk-norm off --seq-len 64 --batch 16");  // the demo's model and batch size
 }
 
 Comparison compare_on_backcopy(const DecoderConfig& model, TrainSettings settings, std::int64_t seeds) {
