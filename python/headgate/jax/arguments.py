@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes the arguments of a call: arrays and options by name, from the tables of the operation."""
+"""Sorts the arguments of a call into arrays and options, and checks them against the tables of the operation."""
 
 import inspect
 import operator
@@ -61,7 +61,8 @@ def _array(what: str, name: str, value: Any) -> Array:
 
 
 def to_jax(what: str, name: str, value: Any) -> Array:
-    """Returns an array of JAX. Refuses integers that do not fit, since JAX makes them 32 bits wide without a word."""
+    """Converts an array to one of JAX. Raises ValueError if an integer does not fit into the dtype that JAX gives it.
+    JAX alone truncates 64-bit integers to 32 bits silently, unless jax_enable_x64 is set."""
     if not isinstance(value, jax.Array) and value.dtype.kind in "iu" and value.size > 0:
         kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
         for number in (int(value.min()), int(value.max())):
@@ -100,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def _option(what: str, name: str, row: Option, value: Any) -> Any:
-    """Converts an option to the type of its row."""
+    """Converts the value of an option to the type that `row`, the option's entry in the table, names."""
     kind = row.type
     if isinstance(value, jax.core.Tracer):
         raise ValueError(
@@ -141,8 +142,8 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(operation: Operation) -> Callable[[Function], Function]:
-    """Decorates a function whose last parameter is **arguments. help() then shows the other arguments of the operation
-    in its place."""
+    """Returns a decorator for a function whose last parameter is **arguments. help() then shows the operation's
+    remaining arguments by name instead of **arguments."""
 
     def decorate(function: Function) -> Function:
         parameters = list(inspect.signature(function).parameters.values())[:-1]

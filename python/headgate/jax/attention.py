@@ -28,12 +28,13 @@ def gated_attention(
 
     The arguments are those of headgate.attention, as arrays of JAX or NumPy. `gate`, (B,H,T,1) or (B,H,T,Dv), holds the
     raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With return_lse, also returns
-    the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result is the largest score of
-    each head, (B,H), or (N,H) of a packed batch; with "rows" that of each row, (B,H,T). It has no gradient.
+    the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result holds the largest scores.
+    True returns one score per head, (B,H), or (N,H) for a packed batch. "rows" returns one per row, (B,H,T). These
+    scores have no gradient.
 
-    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale, k_first, v_first and gate_threshold need
-    calls that are not differentiated. dropout needs a dropout_seed, an integer or an array with one integer. All other
-    options must be known when JAX traces the call.
+    q, k, v, gate, bias and sinks have gradients. Calls with block_table, k_scale, v_scale, k_first, v_first or
+    gate_threshold cannot be differentiated. dropout needs a dropout_seed, an integer or an array with one integer. All
+    other options must be known when JAX traces the call.
 
     CPUs compute the call by libheadgate, other devices by jax.numpy (docs/reference/jax.md). Raises ValueError with a
     one-line message if shapes, dtypes or options are invalid. Invalid elements, such as a key length beyond the keys,

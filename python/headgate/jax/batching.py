@@ -4,7 +4,7 @@
 Folding merges the examples into another dimension. They become sequences of one batch or, if each example has its own
 weights, more heads or channels. The FFI handler broadcasts a shared input with a batch of 1 by stride 0, so that it is
 not copied. Packed batches, pages and dropout need one call for each example, since their results depend on the whole
-batch of a call.
+batch of a call. Packed batches of the short convolution are folded nevertheless: their examples become channels.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ class Folded(NamedTuple):
 
 
 class Example(NamedTuple):
-    """An array of a vmap: with the examples first if it is batched, otherwise shared by all."""
+    """An array within a vmap. If `batched`, its first dimension is that of the examples; otherwise all share it."""
 
     array: Array
     batched: bool
@@ -42,8 +42,8 @@ class Example(NamedTuple):
 
 
 def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inputs: Arrays) -> Any:
-    """Returns the outputs of `size` examples, with the examples first, and True for each, as custom_vmap wants for
-    batched results. run(call, inputs) is the forward pass."""
+    """Returns the outputs of `size` examples, with the examples in the first dimension. The second result is True for
+    each output: so custom_vmap marks batched results. run(call, inputs) is the forward pass."""
 
     def compute(each: Arrays) -> Arrays:
         return run(call, each)
@@ -64,8 +64,8 @@ def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inp
 def backward(
     run: Callable[..., Arrays], call: Call, size: int, batched: Any, incoming: Arrays, saved: Arrays, inputs: Arrays
 ) -> Any:
-    """Returns the gradients of `size` examples, with the examples first, and True for each, as custom_vmap wants for
-    batched results. run(call, incoming, saved, inputs) is the backward pass."""
+    """Returns the gradients of `size` examples, with the examples in the first dimension. The second result is True for
+    each gradient: so custom_vmap marks batched results. run(call, incoming, saved, inputs) is the backward pass."""
 
     def compute(*each: Arrays) -> Arrays:
         return run(call, *each)
@@ -107,7 +107,8 @@ def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
         return True
     if call.operation != "short_convolution":
         return False
-    # Examples with weights of their own, and those of a packed batch, are channels of the same sequences.
+    # Examples with separate weights, and those of a packed batch, are folded into channels. All channels share the
+    # sequences, so these cannot differ between examples.
     are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
     return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 
@@ -124,8 +125,8 @@ def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
 
 
 class Fold(NamedTuple):
-    """The inputs of a folded call; how an array with rows like those of q or x is folded; and how an output becomes
-    those of the examples, each of `shape`."""
+    """Holds the inputs of a folded call and two functions. fold_rows(name, example) folds an array with rows like those
+    of q or x. unfold(name, array, shape) splits an output into those of the examples, (examples, *shape)."""
 
     inputs: dict[str, Folded]
     fold_rows: Callable[[str, Example], Array]
@@ -133,8 +134,8 @@ class Fold(NamedTuple):
 
 
 def _as_sequences(x: Example, rank: int, batch: int) -> Array:
-    """Returns the array with the sequences of all examples in its first dimension, `batch` of each. An example of less
-    than `rank` dimensions has no batch, and is one sequence."""
+    """Returns the array with the sequences of all examples in its first dimension: `batch` sequences per example. An
+    example with fewer than `rank` dimensions has no batch dimension and is one sequence."""
     rows = x.repeated()
     if len(x.shape) < rank:
         return rows
@@ -167,7 +168,7 @@ def _shared(x: Example) -> Folded:
 
 
 def _scores(x: Example, batch: int, wanted: bool) -> Folded:
-    """Merges the examples into the batch of an array (B or 1,H or 1,T or 1,S). Leading dimensions may be missing."""
+    """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). Leading dimensions may be missing."""
     shape = (*(1,) * (4 - len(x.shape)), *x.shape)
     if not (x.batched or wanted) and shape[0] == 1:
         return _shared(x)
@@ -194,7 +195,8 @@ def _heads(x: Example, batch: int) -> Folded:
 
 
 def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
-    """Folds sinks: (H), or (B|1,H,T) or (H,T) for each query. Examples with sinks of their own get one for each query."""
+    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). If the examples have separate sinks or need their
+    gradients, expands them to one sink per query."""
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):
         return _shared(x) if len(x.shape) != 2 else Folded(x.array[None], lambda gradient: gradient)
@@ -245,7 +247,7 @@ def _fold_linear_attention(call: Call, size: int, inputs: dict[str, Example], wa
 
 
 def _lengths(x: Example, batch: int) -> Folded:
-    """Merges the examples into the sequences of snapshot_lengths, (N or 1,M)."""
+    """Merges the examples into the first dimension of snapshot_lengths, (N|1,M)."""
     if not x.batched and x.shape[0] == 1:
         return _shared(x)
     rows = jnp.broadcast_to(x.repeated(), (x.size, batch, x.shape[1]))
@@ -270,7 +272,7 @@ def _fold_short_convolution(call: Call, size: int, inputs: dict[str, Example], w
 
 
 def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
-    """Makes the channels of example e the channels e*C to e*C + C - 1."""
+    """Folds the examples into channels: the C channels of example e get the indices e*C to e*C + C - 1."""
 
     def at_end(x: Example) -> Array:
         rows = jnp.moveaxis(x.repeated(), 0, -2)
@@ -306,7 +308,7 @@ def _fold_gated_norm(call: Call, size: int, inputs: dict[str, Example], wanted: 
 
 
 def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
-    """Makes the heads of example e the heads e*H to e*H + H - 1."""
+    """Folds the examples into heads: the H heads of example e get the indices e*H to e*H + H - 1."""
     axis = -3 if call.option("layout", "bhtd") == "bhtd" else -2
     heads = inputs["x"].shape[axis]
 

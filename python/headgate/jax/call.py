@@ -75,7 +75,7 @@ def describe(call: Call, inputs: Arrays, check: bool = False) -> Results:
 
 
 def _rows_of(call: Call, inputs: Arrays) -> tuple[int, ...]:
-    """Returns the shape of a number for each row (B,H,T). B is 1 without a batch."""
+    """Returns (B,H,T), the shape of an array with one number per row of q. B is 1 if q has no batch dimension."""
     q = inputs["q"].shape
     batch = q[0] if len(q) == 4 else 1
     rows = q[-3:-1] if call.option("layout", "bhtd") == "bhtd" else (q[-2], q[-3])
@@ -83,7 +83,7 @@ def _rows_of(call: Call, inputs: Arrays) -> tuple[int, ...]:
 
 
 def set_of(names: Any, table: list[str]) -> int:
-    """Returns a set of rows of a table as an integer with a bit for each."""
+    """Returns a bit mask: bit i is set if entry i of the table is among `names`."""
     return sum(1 << i for i, name in enumerate(table) if name in names)
 
 
@@ -94,15 +94,15 @@ def varying_axes(arrays: Any) -> frozenset[str]:
 
 
 def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
-    """Returns the arrays, which then vary over all mesh axes of shard_map that an input varies over."""
+    """Marks the arrays as varying over every shard_map mesh axis over which an input varies, and returns them."""
     axes = varying_axes(inputs.values())
     missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
     return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}
 
 
 def forward_results(call: Call, inputs: Arrays) -> Results:
-    """Returns the shapes and dtypes of the outputs of a call, in the order of the handler's results: those of the table,
-    with SAVED_LSE in the place of lse, and lse last if both are asked for."""
+    """Returns the shapes and dtypes of the outputs of a call, in the order of the handler's results. This is the order
+    of the table. SAVED_LSE takes the place of lse; if the call returns both, lse comes last."""
     shapes = describe(call, inputs)
     names = [SAVED_LSE if name == "lse" and SAVED_LSE in shapes else name for name in call.table("outputs")]
     names = [name for name in names if name in shapes]
@@ -119,8 +119,8 @@ def backward_results(call: Call, inputs: Arrays) -> Results:
 
 
 def _gradient_of(call: Call, inputs: Arrays, name: str) -> tuple[tuple[int, ...], Any]:
-    """Returns the shape and dtype of the gradient of an input. The gradient of an input that the sequences of a folded
-    call share has a row for each of them."""
+    """Returns the shape and dtype of the gradient of an input. A folded call returns one gradient per sequence, also
+    for an input that the sequences share. The gradient's first dimension is then the number of sequences."""
     x = inputs[name]
     if call.folded and name in SHARED_BY_STRIDE[call.operation]:
         return (inputs[call.table("inputs")[0]].shape[0], *x.shape[1:]), x.dtype

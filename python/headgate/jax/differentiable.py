@@ -23,7 +23,7 @@ WITHOUT_GRADIENT = ("max_logit", "snapshots")
 
 
 def _refuse_gradients(call: Call, perturbed: set[str], inputs: Arrays) -> None:
-    """Raises ValueError if a gradient is asked for that the operation does not have."""
+    """Raises ValueError if JAX needs a gradient that the operation does not compute."""
     what, operation = call.operation, OPERATIONS[call.operation]
     for name in operation.tensors:
         if name in inputs and name in operation.forward_only:
@@ -42,7 +42,7 @@ def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
 
 
 def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Returns the gradient of x with the sharding of x, which its type has on meshes with explicit axes."""
+    """Reshards the gradient of x to the sharding of x. On meshes with explicit axes, sharding is part of the type."""
     own = jax.typeof(x).sharding
     return gradient if jax.typeof(gradient).sharding == own else jax.sharding.reshard(gradient, own)
 

@@ -32,14 +32,15 @@ def dot_product_attention(
 ) -> Array | tuple[Array, Array]:
     """Computes jax.nn.dot_product_attention by libheadgate, times a sigmoid of `gate`.
 
-    `query` is (B,T,Hq,D), `key` and `value` are (B,S,Hkv,D), and `gate` holds raw logits (B,T,Hq,1) or (B,T,Hq,D); all of
-    them may lack B. bias and the boolean mask broadcast to (B,Hq,T,S). With is_causal, query i sees key j if j <= i, for
-    any T and S. With local_window_size (left,right), it sees keys i - left to i + right. Rows from query_seq_lengths[b]
-    on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which has no gradient.
+    `query` is (B,T,Hq,D), `key` and `value` are (B,S,Hkv,D), and `gate` holds raw logits (B,T,Hq,1) or (B,T,Hq,D); all
+    of them may lack B. bias and the boolean mask broadcast to (B,Hq,T,S). With is_causal, query i sees key j if j <= i,
+    for any T and S. With local_window_size (left,right), it sees keys i - left to i + right; one integer sets both.
+    Rows from query_seq_lengths[b] on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which has no
+    gradient.
 
-    Unlike in jax.nn, a row that sees no key is 0 and its log-sum-exp -inf; there it is the mean of all values. Raises
-    ValueError with a one-line message if an argument is invalid, or if `implementation`, which selects a backend of
-    jax.nn, is not None.
+    A row that sees no key is 0, and its log-sum-exp is -inf; jax.nn returns the mean of all values for such a row.
+    Raises ValueError with a one-line message if an argument is invalid. `implementation`, which selects a backend in
+    jax.nn, must be None.
     """
     if implementation is not None:
         raise ValueError(f"{NAME}: implementation is {implementation!r} but must be None: Headgate computes the call")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the operations on platforms other than CPUs, by jax.numpy. What it lacks is refused when JAX compiles the
-call for such a platform."""
+"""Computes the operations on platforms other than CPUs, by jax.numpy. A call with an argument that this code does not
+support is refused when JAX compiles the call for such a platform."""
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,7 @@ WITHOUT_EFFECT = frozenset("layout precision dropout_seed threads target backend
 
 
 def _refusal(call: Call, inputs: Arrays) -> str | None:
-    """Returns what of a call the code below cannot compute, or None."""
+    """Returns the name of an argument of the call that forward() and backward() do not support, or None."""
     options = dict(call.options)
     for name in (*inputs, *options):
         if name not in COMPUTED[call.operation] | WITHOUT_EFFECT:
@@ -45,7 +45,7 @@ def _refusal(call: Call, inputs: Arrays) -> str | None:
 
 
 def _require_computable(call: Call, inputs: Arrays) -> None:
-    """Raises NotImplementedError if the code below cannot compute the call."""
+    """Raises NotImplementedError if forward() and backward() do not support an argument of the call."""
     reason = _refusal(call, inputs)
     if reason is not None:
         raise NotImplementedError(f"{call.operation}: {reason} is computed on CPUs only")
@@ -66,7 +66,7 @@ def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arr
     _require_computable(call, inputs)
     results = backward_results(call, inputs)
     wanted = {name: inputs[name] for name in results}
-    if call.folded:  # a gradient for each sequence
+    if call.folded:  # returns one gradient per sequence
         sequences = inputs[call.table("inputs")[0]].shape[0]
         for name in wanted.keys() & set(SHARED_BY_STRIDE[call.operation]):
             wanted[name] = jnp.broadcast_to(wanted[name], (sequences, *wanted[name].shape[1:]))

@@ -31,12 +31,13 @@ def refusal(inputs: Arrays) -> str | None:
 
 
 class Sequences(NamedTuple):
-    """Which keys a query may see by its place. Arrays of queries are (T,B), those of keys (S,B)."""
+    """Positions of queries and keys within their sequences, which decide what each query may see. Arrays that describe
+    queries are (T,B), those that describe keys (S,B)."""
 
-    position: Array  # of a query among the keys of its sequence
-    key: Array  # number of a key in its sequence
-    of_query: Array  # index of the sequence that a query belongs to
-    of_key: Array
+    position: Array  # of each query, as an index among the keys of its sequence
+    key: Array  # index of each key in its sequence
+    of_query: Array  # index of the sequence that each query belongs to
+    of_key: Array  # index of the sequence that each key belongs to
     is_read: Array  # false for keys beyond key_lengths
 
 
@@ -83,7 +84,8 @@ def compute(call: Call, inputs: Arrays) -> Arrays:
 
 
 def _keys(inputs: Arrays, heads: Any, batch: int) -> tuple[Array, Array]:
-    """Returns keys and values (B,Hkv,S,D): out of pages, multiplied by scales, and with the first rows in place."""
+    """Returns keys and values (B,Hkv,S,D). Gathers them from pages, multiplies them by k_scale and v_scale, and
+    replaces their first rows by k_first and v_first, where the call has these inputs."""
     found = []
     for name in ("k", "v"):
         x = heads(inputs[name])
@@ -137,7 +139,7 @@ def _attend(call: Call, inputs: Arrays, places: Sequences, q: Array, k: Array, v
 
     rows = {"q": q.transpose(2, 0, 1, 3).reshape((queries, batch, groups, heads // groups, dim))}
     rows |= {"position": places.position, "of_query": places.of_query}
-    whole: Arrays = {}  # what all queries share
+    whole: Arrays = {}  # arrays that all queries share
     for name in ("bias", "key_bias", "mask", "key_indices"):
         if name in inputs:
             x = _full(inputs[name])
@@ -221,7 +223,8 @@ def _seen(call: Call, rows: Arrays, places: Sequences, at: Array, key: Array) ->
 
 
 def _listed(call: Call, lists: Array, places: Sequences) -> Array:
-    """Returns (T,B,H,S): the keys that the lists (T,B|1,H|1,K) have, by their numbers in the query's sequence."""
+    """Returns (T,B,H,S): true for keys in the blocks that the lists (T,B|1,H|1,K) name. A list holds the indices of
+    blocks of key_block_size keys, counted within the query's sequence. Negative entries are ignored."""
     size = call.option("key_block_size", 1)
     blocks = -(-places.key.shape[0] // size)
     at = jnp.where(lists < 0, blocks, lists)
@@ -234,7 +237,8 @@ def _listed(call: Call, lists: Array, places: Sequences) -> Array:
 
 
 def _softmax(scores: Array, largest: Array, sinks: Array | None, v: Array) -> tuple[Array, Array]:
-    """Returns o and the log-sum-exp. Rows that see nothing have o = 0 and -inf, or their sink."""
+    """Returns o and the log-sum-exp. In rows that see no key, o is 0 and the log-sum-exp is the row's sink, or -inf if
+    there are no sinks."""
     sink = None if sinks is None else sinks.reshape(largest.shape)
     top = largest if sink is None else jnp.maximum(largest, sink)
     top = lax.stop_gradient(jnp.where(jnp.isneginf(top), 0, top))

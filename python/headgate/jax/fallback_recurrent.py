@@ -22,7 +22,7 @@ def linear_attention(call: Call, inputs: Arrays) -> Arrays:
     batch = inputs["q"].shape[0] if inputs["q"].ndim == 4 else 1
 
     def tokens(name: str) -> Array:
-        """Returns the rows of an input, (T,B,H,X)."""
+        """Returns an input as (T,B,H,X), with the tokens first."""
         x = inputs[name] if inputs[name].ndim == 4 else inputs[name][None]
         x = (x.transpose(2, 0, 1, 3) if bhtd else x.swapaxes(0, 1)).astype(dtype)
         return jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))

@@ -25,5 +25,5 @@ def gated_norm(x: Array, weight: Array | None = None, gate: Array | None = None,
     call = Call(NAME, tuple(sorted(options.items())))
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # it is not read
+        arrays.pop("gate", None)  # without a gate function, the gate is not read
     return compute(call, arrays)["y"]

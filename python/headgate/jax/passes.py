@@ -45,7 +45,7 @@ def _scalar(value: int | float) -> np.int64 | np.float64:
 
 
 def _operands(call: Call, inputs: Arrays) -> list[Array]:
-    """Returns the inputs in the order of the table, and a seed that is an array last."""
+    """Returns the inputs in the order of the table. A seed that is an array comes last."""
     ordered = [inputs[name] for name in call.table("inputs") if name in inputs]
     return [*ordered, inputs[SEED]] if SEED in inputs else ordered
 
@@ -147,8 +147,8 @@ def forward(call: Call, inputs: Arrays) -> Arrays:
 
 
 def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-    """Computes gradients, by the names of their inputs, from those of the outputs, dy and dlse or dstate, and from
-    what the forward pass has saved."""
+    """Returns the gradients of inputs, by the names of the inputs. `incoming` holds the gradients of the outputs: dy,
+    and dlse or dstate. `saved` holds outputs of the forward pass."""
     return _function(call, _backward_of_examples)(incoming, saved, inputs)
 
 
