@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
-# Maps the site of a gate to the projection whose output it gates. The attention kernel applies a gate at g1.
+# Maps the site of a gate to the projection whose output it gates. The site g1 is the output of the attention kernel,
+# which applies that gate itself.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 # Attribute names of the gate's matrix, and of a gate that does not depend on the input.
 # LoRA selects matrices by name, so no other matrix of a model has the name attention_gate.

@@ -18,7 +18,8 @@ FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differ
 
 
 def options_of(part: str) -> tuple[str, ...]:
-    """Returns the names of the options of `part` ("scores", "gate", …) that the backward pass takes too."""
+    """Returns the names of the options that change `part` of the operation ("scores", "gate", …), without those that
+    only the forward pass accepts."""
     return tuple(name for name, option in OPTIONS.items() if option.part == part and not option.forward_only)
 
 
@@ -42,9 +43,9 @@ def unexpected(what: str, name: str, known: Iterable[str]) -> str:
 
 
 def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: Any) -> Any:
-    """Returns the value of the argument `old`, the deprecated name of `new` in the function `what`. Removes `old` from
-    the keywords `given`, and issues a DeprecationWarning. `value` is the value of `new` in the same call; raises
-    TypeError unless it is None."""
+    """Removes the argument `old`, the deprecated name of `new` in the function `what`, from the keywords `given`, and
+    returns its value. Issues a DeprecationWarning. `value` is the value of `new` in the same call. Raises TypeError if
+    `value` is not None, since the call then gives both."""
     if value is not None:
         raise TypeError(f"{what}() got both {new} and {old}, its old name")
     warnings.warn(f"{what}: {old} is an old name of {new}", DeprecationWarning, stacklevel=3)

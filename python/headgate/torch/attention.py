@@ -45,7 +45,7 @@ class Saved(NamedTuple):
     max_logit: Tensor
 
 
-# What max_logit of the operator may ask for: nothing, or the largest logit of each head or each row.
+# Values of the operator's argument max_logit: return nothing, or the largest logit of each head or each row.
 _NO_MAX, _HEADS, _ROWS = "none", "heads", "rows"
 
 
@@ -73,8 +73,8 @@ def _forward(*tensors: Tensor | None, keep_attn: bool = False, max_logit: str = 
 
 
 def _empty_max_logit(named: Named, max_logit: str, layout: str) -> Tensor:
-    """Returns an uninitialised max_logit: (B,H) or (N,H) for heads, (B,H,T) for rows, without B if q has none; empty
-    if it is not asked for."""
+    """Returns an uninitialised max_logit. For heads its shape is (B,H), or (N,H) of a packed batch; for rows it is
+    (B,H,T). B is omitted if q has no batch. The tensor is empty if the caller does not request max_logit."""
     q = named["q"]
     if max_logit == _NO_MAX:
         return q.new_empty(0)
@@ -114,7 +114,7 @@ def _(
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
-    """Returns the tensors that are not None, by name. `tensors` may end before the last optional ones."""
+    """Returns the tensors that are not None, by name. `tensors` follows the order of TENSORS and may be shorter."""
     return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 
 
@@ -217,7 +217,7 @@ class _EagerAttention(EagerOperation):
 
 
 class _Asked(NamedTuple):
-    """What a call returns in addition to y. `max_logit` is an argument of the operator."""
+    """Selects what a call returns in addition to y. `max_logit` is the value of the operator's argument max_logit."""
 
     lse: bool
     max_logit: str
@@ -299,13 +299,15 @@ def gated_attention(
 
     The arguments are those of headgate.attention, as CPU tensors with any strides; none is copied. `gate`, (B,H,T,1) or
     (B,H,T,Dv), holds the raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With
-    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result is
-    the largest score of each head, (B,H), or (N,H) of a packed batch; with "rows" that of each row, (B,H,T). It is the
-    largest over the visible keys, after scale, softcap, biases and ALiBi, without the sink. It has no gradient. It is
-    -inf where no key is visible, and in rows that gate_threshold closes, since these are not computed.
+    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable.
 
-    q, k, v, gate, bias and sinks have gradients. block_table, k_scale, v_scale, k_first, v_first and gate_threshold need
-    calls without gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
+    With return_max_logit, the last result holds the largest scores over the visible keys, after scale, softcap, biases
+    and ALiBi, without the sink. True returns one score per head, (B,H), or (N,H) for a packed batch. "rows" returns one
+    per row, (B,H,T). A score is -inf where no key is visible, and in rows that gate_threshold closes, since these are
+    not computed. These scores have no gradient.
+
+    q, k, v, gate, bias and sinks have gradients. Calls with block_table, k_scale, v_scale, k_first, v_first or
+    gate_threshold have no gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
 
     Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch. The result is then nested
     like q. torch.autocast casts q, k and v, and also gate and bias unless they are float32. Triton kernels compute GPU

@@ -23,7 +23,7 @@ KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
 def _has_tangent(tensor: Tensor) -> bool:
     try:
         return forward_ad.unpack_dual(tensor).tangent is not None
-    except RuntimeError:  # raised if vmap inside forward mode has batched the tensor
+    except RuntimeError:  # unpack_dual raises this for tensors that vmap has batched within forward mode
         return True
 
 
@@ -55,8 +55,8 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """Checks what the kernels cannot check: that arguments are tensors, their devices, and that no gradient would be
-    lost. Rejects nested tensors unless `nested` is true. Errors name the function `what`."""
+    """Checks what the kernels cannot check. Requires that all arguments are tensors on one device, "cpu" or "meta", and
+    that no gradient would be lost. Rejects nested tensors unless `nested` is true. Errors name the function `what`."""
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:
             continue

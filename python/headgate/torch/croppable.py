@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of transformers whose linear attention goes back to an earlier token, for draft tokens and edited chats.
+"""A cache for transformers that can remove the last tokens from linear attention, for draft tokens and edited chats.
 
 A recurrent state cannot forget tokens. For each of the last passes, this cache keeps the state before the pass and the
-inputs of the delta rule. It then computes the state again for the tokens that stay.
+inputs of the delta rule. To remove tokens, it computes the state again from those that remain.
 
 Letters: B batch, T tokens of a pass, C channels and K columns of a convolution's state, Hv heads, D and Dv features.
 """
@@ -27,17 +27,17 @@ class _Pass:
         self.T = T
         self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's state before the pass, and its inputs
         self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): the recurrent state before the pass; None for zeros
-        self.rules: dict[int, RulePass | None] = {}  # None if Headgate did not compute the rule
+        self.rules: dict[int, RulePass | None] = {}  # inputs of the delta rule; None if Headgate did not compute it
 
 
 class _Layer(cache_utils.LinearAttentionLayer):
-    """Keeps the last pass, and the passes before it that hold the last `keep` tokens."""
+    """Keeps the last pass, and as many earlier passes as are needed to hold the last `keep` tokens."""
 
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
         super().__init__(number_of_states=like.number_of_states)
         record_passes()
         self.keep = keep
-        self.record_past = True  # makes models hand the inputs of one token to update_conv_state, too
+        self.record_past = True  # makes models call update_conv_state also for passes of one token
         self.length = 0  # number of tokens of each sequence
         self.passes: list[_Pass] = []
         self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
@@ -84,7 +84,8 @@ class _Layer(cache_utils.LinearAttentionLayer):
         return recurrent_states
 
     def _begin_in_place(self) -> None:
-        """Begins a pass of one token, whose column the model has written into the convolution's state itself."""
+        """Begins a pass of one token for which the model did not call update_conv_state. Such a model has written the
+        token's column into conv_states itself; the column is copied from there."""
         now = self._begin(1)
         for state_idx, state in self.conv_states.items():
             if state is not None:
@@ -98,7 +99,8 @@ class _Layer(cache_utils.LinearAttentionLayer):
             flags.update(dict.fromkeys(flags, False))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Selects sequences. The earlier passes are forgotten, since they hold the sequences before."""
+        """Selects the sequences `beam_idx`. Drops the kept passes, since their tensors hold the sequences in the old
+        order."""
         super().reorder_cache(beam_idx)
         self.passes = []
         for state_idx, tail in self.tails.items():
@@ -113,7 +115,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
         return all(map(self._can_shorten, self.passes))
 
     def why_not(self, remove: int) -> str | None:
-        """Returns why crop() cannot remove so many tokens, or None if it can."""
+        """Returns the reason why crop() cannot remove `remove` tokens, or None if it can."""
         for each in reversed(self.passes):
             if remove < each.T:
                 if remove == 0 or self._can_shorten(each):
@@ -128,7 +130,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
     def crop(self, tokens_to_remove: int) -> None:
         remove = -tokens_to_remove
         self.length -= remove
-        for state_idx, tail in self.tails.items():  # a failed pass of one token may have overwritten it in place
+        for state_idx, tail in self.tails.items():  # a failed pass of one token may have overwritten conv_states
             self.conv_states[state_idx] = tail.clone()
         while remove > 0 and remove >= self.passes[-1].T:
             remove -= self.passes[-1].T
@@ -165,10 +167,10 @@ class CroppableCache(transformers.DynamicCache):
         config: the model's config.
         keep: the number of tokens that `crop` must be able to remove. It can always remove the whole last pass.
 
-    The cache stores, for each pass that `crop` may have to shorten or remove, and for each layer of linear attention:
-    the state (B,Hv,D,Dv) before the pass, and the inputs of the delta rule. `crop` raises ValueError, and changes
-    nothing, if it cannot remove n tokens. It shortens a pass only if Headgate's functions computed it. They do not in
-    compiled models, for packed rows and with gradients.
+    For each pass that `crop` may have to shorten or remove, each layer of linear attention stores two things: the state
+    (B,Hv,D,Dv) before the pass, and the inputs of the delta rule. `crop` raises ValueError, and changes nothing, if it
+    cannot remove n tokens. It can shorten a pass only if Headgate's functions computed the pass. Compiled models,
+    packed rows and calls with gradients use other functions.
     """
 
     def __init__(self, config: transformers.PreTrainedConfig, *, keep: int = 0):
@@ -192,7 +194,8 @@ class CroppableCache(transformers.DynamicCache):
         return min(map(_length_of, self.layers), default=0)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last −tokens_to_remove of the tokens() of each sequence, and what a failed pass has left."""
+        """Removes the last n = −tokens_to_remove tokens of each sequence. Counts from tokens(), so that tokens that a
+        failed pass has added to some layers are removed, too."""
         left = self.tokens() + tokens_to_remove
         if tokens_to_remove > 0 or left < 0:
             raise ValueError(
@@ -214,7 +217,7 @@ def _length_of(layer: Any) -> int:
 
 
 def _why_not(layer: Any, remove: int) -> str | None:
-    """Returns why a layer's crop() cannot remove so many tokens, or None if it can."""
+    """Returns the reason why crop() of a layer cannot remove `remove` tokens, or None if it can."""
     if isinstance(layer, _Layer):
         return layer.why_not(remove)
     window = getattr(layer, "sliding_window", None)
@@ -225,11 +228,12 @@ def _why_not(layer: Any, remove: int) -> str | None:
 
 @contextlib.contextmanager
 def assisted_generation(model: nn.Module) -> Iterator[None]:
-    """Lets `model.generate` check draft tokens of linear-attention models, which transformers refuses without it.
+    """Lets `model.generate` use draft tokens with linear-attention models, which transformers alone refuses.
 
-    Within it, `prompt_lookup_num_tokens` and `assistant_model` work. Greedy generation gives the tokens that it gives
-    without drafts, up to rounding. With drafts, `generate` uses a CroppableCache. It raises ValueError for another
-    cache, and for one that holds tokens: transformers would read those tokens twice.
+    Within this context, `prompt_lookup_num_tokens` and `assistant_model` work. Greedy generation returns the same
+    tokens as without drafts, up to rounding. With drafts, `generate` uses a CroppableCache. It raises ValueError for a
+    cache of another type. It also does so for a cache that holds tokens, since transformers would read those tokens
+    twice.
     """
     prepare = model._prepare_cache_for_generation
 

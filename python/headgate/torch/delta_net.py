@@ -33,7 +33,7 @@ _RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
 
 
 class _Pass(NamedTuple):
-    """What a forward pass over T tokens read. The states after fewer tokens are computed from it."""
+    """Holds the inputs of a forward pass over T tokens, from which the states after fewer tokens can be computed."""
 
     T: int
     columns: list[Tensor]
@@ -44,7 +44,7 @@ class _Pass(NamedTuple):
     """(B,Hv,D,Dv), before the pass."""
 
     def of_first(self, T: int) -> "_Pass":
-        """Returns the pass over the first T tokens alone."""
+        """Returns the same pass, cut to its first T tokens."""
         rows = self.columns[0].shape[1] - self.T
         return _Pass(T, [x[:, : rows + T] for x in self.columns], tuple(x[:, :T] for x in self.rule), self.state)
 
@@ -61,8 +61,8 @@ class DeltaNetCache:
     each head. Without `keep`, its size does not depend on the number of tokens.
 
     Args:
-        keep: how many of the last tokens truncate() can drop. Costs a state and the inputs of the delta rule for each
-            pass that holds some of them.
+        keep: how many of the last tokens truncate() can drop. For each pass that holds some of these tokens, the cache
+            stores the state before the pass and the inputs of the convolution and the delta rule.
     """
 
     def __init__(self, keep: int = 0) -> None:
@@ -79,8 +79,9 @@ class DeltaNetCache:
 
     @torch.no_grad()
     def truncate(self, length: int) -> None:
-        """Drops all tokens except the first `length`. The states are then bitwise those of passes that held these
-        tokens alone. Raises ValueError without any effect unless `length` is 0 or drops at most the kept tokens."""
+        """Drops all tokens except the first `length`. The states are then bitwise identical to those of passes without
+        the dropped tokens. Raises ValueError, and changes nothing, if a dropped token is in none of the kept passes. A
+        `length` of 0 is always possible."""
         kept = sum(each.T for each in self._passes)
         least = self.length - kept
         if (
@@ -107,7 +108,7 @@ class DeltaNetCache:
         self.state, self.convolution, self.length = state, convolution, length
 
     def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
-        """Completes a pass. truncate() cannot go back past one without `read`."""
+        """Completes a pass. If `read` is None, truncate() cannot drop tokens of this pass or of earlier ones."""
         self._passes = [*self._passes, read] if read is not None else []
         while sum(each.T for each in self._passes[1:]) >= max(self.keep, 1):
             del self._passes[0]
@@ -441,7 +442,8 @@ class GatedDeltaNet(nn.Module):
     def _pass_of(
         self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None
     ) -> _Pass | None:
-        """Returns what the cache keeps of a pass. That is nothing without cache.keep, and for packed batches."""
+        """Returns the inputs of a pass for the cache to keep. Returns None if cache.keep is 0 or the batch is
+        packed."""
         if cache.keep == 0 or cu_seqlens is not None:
             return None
         rows, columns = self.conv1d.weight.shape[-1] - 1, []

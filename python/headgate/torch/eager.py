@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fast path for eager calls: bypasses PyTorch's dispatcher and calls the functions of `headgate` directly.
 
-For small problems, dispatching a custom operator takes longer than the computation. The fast path handles calls that
-nothing except autograd observes. If a gradient is needed, a torch.autograd.Function records the call. Every other call
-takes the general path, torch.ops.headgate. These are calls under torch.compile, export, tracing, torch.func, forward
-mode, autocast, the profiler or a PyTorch mode, and calls with tensor subclasses or unexpected argument types. A call
-that fails on the fast path is repeated on the general path, which then raises its own error.
+For small problems, dispatching a custom operator takes longer than the computation. The fast path handles plain eager
+calls. If a gradient is needed, a torch.autograd.Function records the call. Every other call takes the general path,
+torch.ops.headgate. These are calls under torch.compile, export, tracing, torch.func, forward mode, autocast, the
+profiler or a PyTorch mode, and calls with tensor subclasses or unexpected argument types. A call that fails on the fast
+path is repeated on the general path, which then raises its own error.
 """
 
 import functools
@@ -40,7 +40,7 @@ _ERRORS = (ValueError, TypeError, RuntimeError, BufferError)
 
 
 def is_eager() -> bool:
-    """Returns whether nothing but autograd observes PyTorch's operations."""
+    """Returns whether no feature of PyTorch except autograd, such as torch.compile or a mode, intercepts operations."""
     return not (
         _is_compiling()
         or _dispatch_modes()
@@ -66,7 +66,7 @@ Named = dict[str, Tensor]
 
 
 class RecordedCall(NamedTuple):
-    """A call that autograd has recorded: what its backward pass receives."""
+    """Holds what the backward pass of a recorded call receives."""
 
     named: Named
     options: dict[str, Any]
