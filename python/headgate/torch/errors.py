@@ -15,8 +15,8 @@ import torch
 
 from .arguments import unexpected
 
-# Names of the inner functions, which the public functions of headgate.torch call. Their error messages begin with their
-# own names.
+# Names of the inner functions, which the public functions of headgate.torch call. The error messages of an inner
+# function begin with its name.
 _INNER = (
     "attention_forward",
     "attention_backward",

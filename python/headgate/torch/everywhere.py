@@ -99,10 +99,10 @@ def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle
     """Makes Headgate compute torch.nn.functional.scaled_dot_product_attention for all models and threads of the
     process.
 
-    It is on until the end of `with use_everywhere():`, or until off() of the returned object. Uses may nest; PyTorch's
-    function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None. In the returned
-    object, `calls` is the number of attention calls that Headgate computed, and `declined` maps each reason to the
-    number of calls that PyTorch computed.
+    The replacement lasts until the end of `with use_everywhere():`, or until off() of the returned object. Uses may
+    nest; PyTorch's function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None.
+    In the returned object, `calls` is the number of attention calls that Headgate computed, and `declined` maps each
+    reason to the number of calls that PyTorch computed.
 
     precision="native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are faster. They
     round attention weights to bfloat16, as PyTorch's function does. Calls in other dtypes are not affected. If uses

@@ -38,7 +38,8 @@ class _QueryBlock(NamedTuple):
 
 
 def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
-    """Returns which key blocks a list of a BlockMask has for block row `row` of queries, as bools (B,H,blocks)."""
+    """Converts the list of key blocks of the query block `row` to bools (B,H,blocks), true for listed blocks. `numbers`
+    and `indices` are the counts and the lists of a BlockMask."""
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
@@ -94,7 +95,7 @@ def _mask_of(
 
 class _FlexAttention(torch.autograd.Function):
     """Computes forward and backward, one block of queries at a time. The backward pass recomputes the masks. Returns y,
-    lse and the largest score of each row, or None unless `keep_max` is true."""
+    lse and the largest score of each row. The latter is None if `keep_max` is false."""
 
     @staticmethod
     def forward(
@@ -182,7 +183,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
         raise ValueError(
             f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
         )
-    # The kernel sees only blocks, so it cannot detect extra rows in the whole tensors.
+    # The kernel receives only blocks of these tensors, so it cannot detect wrong lengths of the whole tensors.
     for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
             raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")
@@ -211,7 +212,7 @@ def _attend_in_blocks(
 
 
 def _checked_aux(return_lse: bool, return_aux: Any) -> AuxRequest:
-    """Returns what the call returns in addition to y."""
+    """Returns an AuxRequest that names the results to return in addition to y."""
     if return_aux is None:
         return AuxRequest(lse=return_lse)
     if not isinstance(return_aux, AuxRequest):

@@ -13,7 +13,7 @@ from . import layer
 
 class GateFunction(NamedTuple):
     compute: Callable[[torch.Tensor], torch.Tensor]
-    has_zero: bool  # g(z) = 0 for some finite z, where the gated output does not determine the ungated one
+    has_zero: bool  # g(z) = 0 for some finite z; the gated output y does not determine the ungated one there
 
 
 GATE_FUNCTIONS = {

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as models that fold proteins call it: any leading dimensions, a list of biases, and the signatures of the
-fused kernels that these models call on GPUs."""
+"""Attention for models that fold proteins. The functions take any leading dimensions and a list of biases, and have the
+signatures of the fused GPU kernels that these models call."""
 
 import math
 from collections.abc import Sequence
@@ -27,19 +27,19 @@ def attention(
     scale: float | None = None,
     precision: Precision = "exact",
 ) -> Tensor:
-    """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of everything.
+    """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of all tensors.
 
     Args:
         q: (*, H, T, D), with any leading dimensions.
         k: (*, H, S, D).
         v: (*, H, S, Dv).
-        biases: tensors that broadcast to (*, H, T, S). A bias that leading dimensions share is neither expanded nor
-            copied, and its gradient is summed over them. All biases are summed,
-            except that biases of keys, (*, 1, 1, S), without gradient are summed separately. -inf hides a key.
+        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias with size 1 in all leading dimensions
+            is neither expanded nor copied, and its gradient is summed over them. The biases are summed before the call.
+            Those of keys, (*, 1, 1, S), that need no gradient form a separate sum, which stays that small.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
-        precision: "native16" lets calls in bfloat16 multiply bfloat16 numbers, which rounds weights, where the CPU is
-            faster so. Other calls stay exact.
+        precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are
+            faster. They round attention weights to bfloat16. Calls in other dtypes are not affected.
 
     Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
     one-line message for tensors that do not fit together, and for a bias of keys that holds only 0 and 1. Raises
@@ -144,8 +144,9 @@ def _in_batches(
     key_bias: Tensor | None,
     gate: Tensor | None,
 ) -> Tensor:
-    """Computes attention in one call if pair_bias varies along all leading dimensions or along none. Otherwise makes a
-    call for each of its matrices. Biases have as many dimensions as q. `options` are arguments of gated_attention."""
+    """Computes attention in one call if the leading sizes of pair_bias are those of q or all 1. Otherwise calls itself
+    for each index of the first leading dimension along which pair_bias varies. Biases have as many dimensions as q.
+    `options` are arguments of gated_attention."""
     lead = q.shape[:-3]
     if pair_bias is None or pair_bias.shape[:-3] in ((1,) * len(lead), lead) or 0 in lead:
         return _one_batch(what, options, q, k, v, pair_bias, key_bias, gate)
@@ -170,8 +171,8 @@ def _one_batch(
     key_bias: Tensor | None,
     gate: Tensor | None,
 ) -> Tensor:
-    """Computes attention with the leading dimensions as one batch. pair_bias has all leading dimensions, or ones. Else
-    it is expanded."""
+    """Computes attention with the leading dimensions merged into one batch. A bias whose leading sizes are all 1 is
+    shared by the batch; any other bias is expanded to the leading sizes of q."""
     lead = q.shape[:-3]
 
     def batch(x: Tensor | None) -> Tensor | None:

@@ -37,7 +37,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 
 def _gated(self: Any, q_x: Tensor, kv_x: Tensor, biases: Any, precision: Precision) -> Tensor:
-    """Computes the multi-head attention of AlphaFold, with its gate, from the parts of such a module."""
+    """Computes AlphaFold's gated multi-head attention with the projections of `self`, a module of the package."""
     sigmoid = self.sigmoid
     if type(sigmoid) is not torch.nn.Sigmoid:
         raise ValueError(f"a gate with {type(sigmoid).__name__} in place of Sigmoid")
@@ -132,7 +132,7 @@ def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any, precis
 
 
 class _Weights:
-    """Stands for attention weights, which Headgate does not hold. Using it is an error."""
+    """Placeholder for attention weights, which Headgate does not store. Reading an attribute raises AttributeError."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"fold.use_in('esmfold') computes no attention weights ('{name}'): read them without it")
@@ -185,7 +185,8 @@ PACKAGES = {
                 _gated,
                 {**_LOW_MEMORY, **_PRECISION},
             ),
-            # Called by global attention, for chunks of an MSA, and by Attention.forward if Headgate declines the call.
+            # The package calls _attention for global attention and for chunks of an MSA. Attention.forward calls it if
+            # Headgate declines a call.
             Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),

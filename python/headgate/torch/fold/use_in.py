@@ -72,7 +72,7 @@ class _Replacement:
         self._exchange(self.original, self.served)
 
     def restore(self) -> None:
-        """Restores the package's function. Leaves one that other code has installed meanwhile."""
+        """Restores the package's function, except where other code has replaced it since install()."""
         self._exchange(self.served, self.original)
 
     def _exchange(self, old: Any, new: Any) -> None:
@@ -92,7 +92,7 @@ class _Replacement:
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yields the tensors among arguments and in lists of them."""
+    """Yields the tensors among the arguments, and the elements of arguments that are lists or tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -101,7 +101,7 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def _versions(package: Package) -> str:
-    """Says which version of a package is supported, and which is installed."""
+    """Returns text for messages: which version of a package is supported, and which is installed."""
     try:
         installed = importlib.metadata.version(package.distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -165,19 +165,22 @@ def use_in(package: str, on: bool = True, *, precision: Precision = "exact") -> 
 
     package: "boltz", "openfold3", "protenix", or "esmfold" (EsmForProteinFolding of transformers).
 
-    It is on until the end of `with`, or until off() of the returned object. Calls may nest; the last one that ends
-    restores the package's functions. use_in(package, False) ends all of them, and returns None. The returned object
-    counts `calls`, those that Headgate computed, and `declined`, those that the package computed, by reason.
+    The replacement lasts until the end of `with`, or until off() of the returned object. Uses may nest; the last one
+    that ends restores the package's functions. use_in(package, False) ends all uses, and returns None. In the returned
+    object, `calls` is the number of attention calls that Headgate computed. `declined` maps each reason to the number
+    of calls that the package computed.
 
-    precision is that of attention(), for calls in bfloat16. If calls nest, that of the newest one applies.
+    precision is an argument of attention() and affects calls in bfloat16. If uses nest, the newest one's applies.
 
-    Where the package computes activations again (checkpoints), keep it on until backward() has run.
+    If the package uses activation checkpointing, keep the replacement on until backward() has run.
 
-    Gates are fused, and no tensor of scores is made. The package's code still computes tensors on other devices,
-    subclasses of its modules, forward-mode derivatives, and calls that ask for another kernel by an argument.
+    The gate is fused, and no tensor of scores is stored. The package still computes calls that Headgate does not
+    support: tensors on other devices, subclasses of the package's modules, forward-mode derivatives, and arguments that
+    select another kernel.
 
     Raises ValueError for an unknown package, and ImportError for one that is not installed or lacks a function. Raises
-    RuntimeError where a function takes other arguments. The message names the supported version.
+    RuntimeError if a function of the package has other parameters than expected. The message names the supported
+    version.
     """
     if package not in _uses:
         raise ValueError(f"{_WHAT}: package is {package!r} but must be one of {', '.join(map(repr, _uses))}")

@@ -22,8 +22,8 @@ STATE_ROWS: tl.constexpr = tl.constexpr(8)
 
 @triton.jit
 def _place_of_program(cu, T, n_sequences, tiles, C, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr):
-    """Returns where a program works: batch, sequence, number of the tile counted over all batches, first token within
-    the sequence, the sequence's first row and length, and the channels."""
+    """Returns the work of a program: the batch, the sequence, the index of the tile over all batches, the tile's first
+    token within the sequence, the sequence's first row and its length, and the channels."""
     blocks = (C + BLOCK_C - 1) // BLOCK_C
     tile = tl.program_id(0) // blocks % tiles
     b = tl.program_id(0) // blocks // tiles
@@ -118,9 +118,9 @@ def convolution_backward_sums(
     state_n, state_k, state_c, dy_b, dy_t, dy_c, T, C, n_sequences, tiles,
     K: tl.constexpr, SILU: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_C: tl.constexpr,
 ):  # fmt: skip
-    """Writes the outputs that are not None, contiguous in f32: dsums (B,T,C), the gradient ds of the sums, and this
-    tile's parts of dweight = Σ_t ds_t x_{t−K+1+j}, as (B·tiles,K,C), and dbias = Σ_t ds_t, as (B·tiles,C). Tiles
-    without tokens write zeros."""
+    """Writes the outputs that are not None, contiguous in f32. dsums (B,T,C) is the gradient ds of the sums. dweight
+    (B·tiles,K,C) and dbias (B·tiles,C) receive this tile's parts of Σ_t ds_t x_{t−K+1+j} and Σ_t ds_t. Tiles without
+    tokens write zeros."""
     b, n, part, first, begin, t, channels = _place_of_program(cu_seqlens, T, n_sequences, tiles, C, BLOCK_T, BLOCK_C)
     x_base = _base(x, b, b * 0, begin, x_b, 0, x_t)
     before = _base_if_there(state, n, n * 0, 0, state_n, 0, 0)
@@ -150,8 +150,8 @@ def convolution_backward_sums(
 def _row_gradients(
     ds_base, weight, dnew_base, rows, channels, ds_t, ds_c, weight_c, weight_k, dnew_k, dnew_c, t, C, K: tl.constexpr
 ):  # fmt: skip
-    """Returns the gradients of rows of x, where rows −K+1 … −1 are the old state: Σ_j weight_j ds_{t+K−1−j}. Adds the
-    gradient of the new state to the rows that it consists of."""
+    """Returns the gradients of rows of x, Σ_j weight_j ds_{t+K−1−j}. Rows −K+1 … −1 are those of the old state. The
+    last K−1 rows form the new state, so its gradient is added to theirs."""
     total = _load_tile(dnew_base, rows + (K - 1) - t, channels, dnew_k, dnew_c, K - 1, C)
     for j in tl.static_range(K):
         ds = _load_tile(ds_base, rows + (K - 1 - j), channels, ds_t, ds_c, t, C)

@@ -7,9 +7,9 @@
     y    = o ∘ g(z)   or   o + g(z)
 
 Shapes: q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv). lse and delta are (B,Hq,T) in
-f32, contiguous. Query i of a sequence sees keys i + low to i + high, below `seen`. Sums are f32. No kernel uses
-atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in base 2: `inner`
-and `outer` include the factor log2(e).
+f32, contiguous. Query i of a sequence sees those of the keys i + low to i + high that are below `seen`. Sums are f32.
+No kernel uses atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in
+base 2: `inner` and `outer` include the factor log2(e).
 
 This file imports nothing but Triton, so that it can be compiled and run without the rest of the package.
 """
