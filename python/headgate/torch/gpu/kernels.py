@@ -138,8 +138,8 @@ def _sequence(n, cu, length):
 
 @triton.jit
 def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
-    """Returns where a program works: batch, head, sequence, first row within the sequence, and the sequence's first row
-    and length."""
+    """Returns the work of a program: batch, head, sequence, the tile's first row within the sequence, and the
+    sequence's first row and length."""
     tile = tl.program_id(0) % tiles
     h = tl.program_id(0) // tiles % H
     b = tl.program_id(0) // tiles // H
@@ -357,8 +357,8 @@ def attention_backward_rows(
     DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Computes what the other two backward kernels read for each row: delta = Σ do ∘ o − dlse, and do = dy ∘ g for an
-    elementwise gate. Also computes dgate.
+    """Computes the inputs of the other two backward kernels: delta = Σ do ∘ o − dlse for each row, and do = dy ∘ g for
+    an elementwise gate. Also computes dgate.
 
     With a multiplied gate, Σ do ∘ o = Σ dy ∘ y. If attn is present, it is o, and dgate = dy ∘ o ∘ g′. Otherwise dgate =
     dy ∘ y ∘ g′/g. dgate and do are None if not wanted. do has the strides of y.
@@ -497,7 +497,7 @@ def attention_backward_keys(
             ds = p * (dp - delta_rows[None, :])
             if CAP:
                 ds = ds * _score_slope(product, inner, CAP)
-            ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may overflow
+            ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may be inf, and 0 · inf is NaN
             dk_rows = tl.dot(ds.to(q_rows.dtype), q_rows, dk_rows, input_precision=PRECISION)
     _store_rows(
         _base(dk, b, h, k0, dk_b, dk_h, dk_t), first, dk_t, 1, s, dk_rows * scale, D, BLOCK_N, BLOCK_D
@@ -555,7 +555,7 @@ def attention_backward_queries(
         ds = p * (dp - delta_rows[:, None])
         if CAP:
             ds = ds * _score_slope(product, inner, CAP)
-        ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may overflow
+        ds = tl.where(p == 0.0, 0.0, ds)  # dp of a hidden key may be inf, and 0 · inf is NaN
         dq_rows = tl.dot(ds.to(k_rows.dtype), k_rows, dq_rows, input_precision=PRECISION)
     _store_rows(
         _base(dq, b, h, q0, dq_b, dq_h, dq_t), first, dq_t, 1, t, dq_rows * scale, D, BLOCK_M, BLOCK_D

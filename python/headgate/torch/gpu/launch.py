@@ -20,7 +20,8 @@ from . import kernels
 from .tiles import KERNELS, Tile, architecture, tile_for
 
 LOG2E = 1.4426950408889634
-# Limit for windows, beyond which they hide no keys. A window of this size plus a query offset fits in 64 bits.
+# Upper bound to which windows are clamped. A window of this size hides no key, and its sum with a query offset fits in
+# 64 bits.
 _WIDEST = 1 << 61
 
 

@@ -164,8 +164,8 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 @triton.jit
 def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """Returns where a program works: first column of the state, number of the block of columns, value head, sequence,
-    batch, and the sequence's first row and length."""
+    """Returns the work of a program: the first column of the state, the index of the block of columns, the value head,
+    the sequence, the batch, and the sequence's first row and length."""
     BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
     block = tl.program_id(0) % BLOCKS
     h = tl.program_id(0) // BLOCKS % H

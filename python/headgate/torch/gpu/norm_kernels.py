@@ -14,8 +14,8 @@ import triton.language as tl
 
 from .kernels import _base, _gate, _gate_slope, _load_rows, _place_of_program, _store_rows
 
-# Rows with elements above LARGE are multiplied by DOWN, so that their squares fit in f32.
-# Rows with only elements below SMALL are multiplied by a large power of two, for the same reason.
+# Rows with elements above LARGE are multiplied by DOWN, so that their squares do not overflow in f32.
+# Rows with only elements below SMALL are multiplied by a large power of two, so that their squares do not underflow.
 LARGE: tl.constexpr = tl.constexpr(2.0**50)
 SMALL: tl.constexpr = tl.constexpr(2.0**-40)
 DOWN: tl.constexpr = tl.constexpr(2.0**-80)
