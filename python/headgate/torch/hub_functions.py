@@ -103,13 +103,13 @@ def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tens
 
 
 class RulePass(NamedTuple):
-    """What a call of recurrent_rule computed its final state from."""
+    """Holds the inputs and options of a call of recurrent_rule, from which its final state can be computed again."""
 
     inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
-    options: dict[str, Any]  # of linear_attention
+    options: dict[str, Any]  # arguments of linear_attention
 
     def of_first(self, T: int) -> "RulePass":
-        """Returns the call with the first T tokens alone."""
+        """Returns the same call, cut to its first T tokens."""
         return RulePass([x[:, :T] for x in self.inputs], self.options)
 
     @torch.no_grad()
@@ -123,14 +123,15 @@ _records_passes = False
 
 
 def record_passes() -> None:
-    """Makes recurrent_rule attach to each final state what pass_of() returns."""
+    """Makes recurrent_rule attach its RulePass to each final state, for pass_of()."""
     global _records_passes
     _records_passes = True
 
 
 def pass_of(state: Tensor) -> RulePass | None:
-    """Returns what recurrent_rule computed this state from, once. Returns None if that was not recorded: before
-    record_passes(), for packed batches, compiled models and states with gradients."""
+    """Removes the RulePass that recurrent_rule attached to this state, and returns it. Returns None if none is
+    attached. recurrent_rule attaches none before record_passes(), for packed batches, in compiled models and to states
+    with gradients."""
     found: RulePass | None = state.__dict__.pop("_headgate_pass", None)
     return found
 
@@ -186,7 +187,8 @@ def recurrent_rule(
     y, state = found if output_final_state else (found, None)
     if _records_passes and state is not None and begins is None and not torch.compiler.is_compiling():
         if not state.requires_grad:
-            # Without detach(), the states of all passes would be kept: each is an attribute's option of the next.
+            # Each RulePass holds the state before its pass, to which an earlier RulePass may be attached. detach()
+            # returns a tensor without that attribute, so that no chain of all earlier passes stays in memory.
             own = {**options, "state": states[0].detach()} if states else options
             state._headgate_pass = RulePass(read, own)
     return y.view(value.shape), state

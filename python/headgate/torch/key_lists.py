@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks lists of visible keys, as models with an index produce them, and converts them for gated_attention."""
+"""Checks lists of visible keys, and converts them for gated_attention. Models with sparse attention produce such lists
+with an indexer, which selects keys for each query."""
 
 from typing import Any, NamedTuple
 
@@ -32,12 +33,13 @@ class KeyLists(NamedTuple):
         return {"key_indices": entries, "key_block_size": self.block}
 
     def in_sequences(self, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> "KeyLists":
-        """Returns the lists of packed sequences in one row of B·T queries. Entries, which number the keys of a row,
-        become numbers in the sequence of their query. Needs `block` = 1. Entries of other sequences become -1."""
+        """Returns the lists for packed sequences, joined to one row of B·T queries. An entry is the index of a key in
+        its row; the result has the key's index within the sequence of the query. Entries for keys of other sequences
+        become -1. Requires `block` = 1."""
         B, G, T, K = self.entries.shape
         queries = torch.arange(B * T, device=self.entries.device)
         sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
-        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # gated_attention refuses wrong bounds
+        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # in range even for bounds that gated_attention rejects
         begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
         key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
         own = (self.entries >= 0) & (key >= begin) & (key < end)
@@ -60,8 +62,8 @@ class KeyLists(NamedTuple):
 def lists_of_index(
     what: str, module: nn.Module, queries: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
 ) -> list[KeyLists]:
-    """Returns the lists that an index chose among `keys` keys for `queries` (B,Hq,T,D). Raises ValueError, which begins
-    with `what`, for other shapes and types, and for entries that name no key.
+    """Returns the lists of keys that an indexer chose among `keys` keys for `queries` (B,Hq,T,D). Raises ValueError for
+    invalid shapes and types, and for entries that name no key. Errors name the function `what`.
 
     `indices` (B,T,K) lists keys for all heads. `block_indices` (B,G,T,K) lists blocks of `module.config`'s
     index_block_size keys. Each of its G lists is for Hq/G consecutive heads.

@@ -113,8 +113,8 @@ def linear_attention(
 
     With snapshot_lengths, also returns snapshots (N*M,Hv,D,Dv): states after these numbers of tokens. Row n*M + m is
     the state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Snapshots have no gradients: call with them under torch.no_grad(), or with inputs that require
-    none.
+    non-decreasing order. Calls with snapshots have no gradients: make them under torch.no_grad(), or with inputs that
+    require none.
 
     q, k, v, decay, beta and state have gradients. torch.autocast casts q, k and v, and also decay and beta unless they
     are float32. Triton kernels compute GPU tensors; they support fewer arguments (docs/reference/pytorch.md). Raises

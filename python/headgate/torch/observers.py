@@ -18,7 +18,7 @@ _kept: list[list[Tensor]] = []
 
 @contextlib.contextmanager
 def kept_lse() -> Iterator[list[Tensor]]:
-    """Yields a list to which each attention call that computes a log-sum-exp appends it, (B,H,T) in f64."""
+    """Yields a list. Each attention call within the context that computes a log-sum-exp, (B,H,T) in f64, adds it."""
     found: list[Tensor] = []
     _kept.append(found)
     try:

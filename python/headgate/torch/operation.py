@@ -184,7 +184,7 @@ class _EagerCustomOperation(EagerOperation):
 
 
 def _outputs(named: Named, keep_state: bool) -> list[str]:
-    """Returns the names of what NAME_forward computes."""
+    """Returns the names of the results that NAME_forward must compute."""
     return ["y"] + ["state"] * keep_state + ["snapshots"] * (SNAPSHOT_LENGTHS in named)
 
 

@@ -24,5 +24,5 @@ def one_row(x: Tensor) -> Tensor:
 
 
 def numbers_in_one_row(x: Tensor, batch: int) -> Tensor:
-    """Reshapes a number for each query, (B,H,T) or (1,H,T) of `batch` sequences, to (1,H,B·T)."""
+    """Reshapes x, which holds one number per head and query, from (B,H,T) or (1,H,T) to (1,H,B·T). `batch` is B."""
     return x.expand(batch, -1, -1).transpose(0, 1).flatten(1).unsqueeze(0)

@@ -19,8 +19,8 @@ def require_precision(what: str, precision: Any) -> None:
 
 
 def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:
-    """Returns the keyword argument `precision` of gated_attention for a call with this query. It is empty, and the call
-    exact, unless the call computes in bfloat16: by its dtype, or under autocast."""
+    """Returns {"precision": precision} for gated_attention if the call computes in bfloat16, by the dtype of `query` or
+    under autocast. Otherwise returns {}, so that the call is exact."""
     dtype = query.dtype
     if torch.is_autocast_enabled("cpu") and dtype != torch.float64:
         dtype = torch.get_autocast_dtype("cpu")

@@ -97,8 +97,8 @@ def short_convolution(
 
     With snapshot_lengths, also returns snapshots (N*M,K-1,C): states after these numbers of tokens. Row n*M + m is the
     state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Snapshots have no gradients: call with them under torch.no_grad(), or with inputs that require
-    none.
+    non-decreasing order. Calls with snapshots have no gradients: make them under torch.no_grad(), or with inputs that
+    require none.
 
     x, weight, bias and state have gradients. torch.autocast casts x, and also weight, bias and state unless they are
     float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
