@@ -484,7 +484,7 @@ def ring_attention(
     call, refusal, facts = None, None, {}
     try:
         call, facts = call_as(NAME, {}, _prepare, ring, sharding, tensors, options, arguments, recorded)
-    except Exception as error:  # agree() raises it on all ranks
+    except Exception as error:  # agree() raises the error on all ranks
         refusal = error
     agree(NAME, group, facts, refusal)
     keep_attn = recorded and gate is not None and keeps_output(**call.gating)

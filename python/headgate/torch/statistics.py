@@ -36,9 +36,9 @@ class _Figure(NamedTuple):
 
 
 def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
-    """Returns the arguments of a function that computes statistics of an operation: the required tensor `first`, the
-    inputs of the operation except `unread`, and the optional `tensors` and integer options `numbers`, which select
-    results. `first` and `unread` may be ""."""
+    """Returns the arguments of a function that computes statistics of an operation, whose arguments are `rows`. Adds
+    the required tensor `first` before the inputs, the optional `tensors` after them, and the integer options `numbers`.
+    Omits the input `unread`. `first` and `unread` may be "". `tensors` and `numbers` select results."""
     leading = [(first, True, False)] if first else []
     inputs = [row for row in rows["inputs"] if row[0] != unread]
     chosen = [(name, False, False) for name in tensors]
@@ -100,8 +100,8 @@ class _FigureOperation:
     def call(
         self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str] = ()
     ) -> Any:
-        """Calls the operator with the tensors `given` and `arguments`. Computes the results in `outputs`. If that is
-        None, computes the results of every call and those that the arguments `asks` request."""
+        """Calls the operator with the tensors `given` and `arguments`. Computes the results that `outputs` names. If
+        `outputs` is None, computes those with asked_by "" and those that an argument named in `asks` requests."""
         return call_as(self.name, {}, self._call, given, arguments, outputs, asks)
 
     def _call(

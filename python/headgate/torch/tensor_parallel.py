@@ -48,9 +48,9 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
 
 
 def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
-    """Returns how to divide the work along each dimension of q's device mesh. Divides it in the way that q is sharded,
-    by sequences or by heads. Does not divide it if the size is not divisible, nor by sequences if the batch is
-    packed."""
+    """Returns how to divide the work along each dimension of q's device mesh: by sequences or by heads, whichever way q
+    is sharded, or not at all. The work is not divided if the number of sequences or heads is not divisible by the
+    processes. It is not divided by sequences if the batch is packed or paged, or if q has no batch dimension."""
     q, k = tensors["q"], tensors["k"]
     one_batch = any(tensors.get(name) is not None for name in ("cu_seqlens_q", "block_table"))
     ranks = {_BATCH: 1, _HEADS: 1}

@@ -135,9 +135,9 @@ def make_mask(
 ) -> Tensor | KeyMask | None:
     """Implements the mask interface of transformers. attention_mask (B,S) is false at padding.
 
-    Returns a KeyMask for causal masks, causal windows, and rows that hold several sequences. All other masks, and those
-    of static caches, are the result of sdpa_mask, (B,1,T,S), or of eager_mask for COMPUTING_MODELS. Rejects arguments
-    that are neither its own nor known to be harmless.
+    Returns a KeyMask for causal masks, causal windows, and rows that hold several sequences. For all other masks, and
+    for static caches, returns the result of transformers' sdpa_mask, (B,1,T,S). For models in COMPUTING_MODELS, returns
+    that of eager_mask. Rejects arguments that are neither parameters nor known to be harmless.
     """
     refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
     if isinstance(attention_mask, KeyMask):
@@ -297,9 +297,9 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
     """Adds lists of keys to the arguments `rules` of gated_attention, for `heads` query heads and key (B,Hkv,S,D).
 
     gated_attention takes one KeyLists, with one list for all heads or one for each key/value head. In packed sequences
-    it numbers the keys of each sequence, but models number the keys of a row. A mask (B,1|Hq,T,S) replaces the lists if
-    query heads of one key/value head have different lists, a second KeyLists is given, or packed sequences have lists of
-    blocks or `weights` are asked for.
+    it numbers the keys of each sequence, but models number the keys of a row. Adds a mask (B,1|Hq,T,S) instead of the
+    lists if query heads of one key/value head have different lists, or if another KeyLists was added before. Also does
+    so for packed sequences if the lists hold blocks, if `weights` are requested, or if the bounds do not match.
     """
     kv_heads, keys = key.shape[1:3]
     for each in lists:
@@ -316,7 +316,8 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
 
 
 def _are_bounds(begins_q: Tensor | None, begins_k: Tensor | None) -> bool:
-    """Returns whether both are bounds of one number of sequences. gated_attention refuses others."""
+    """Returns whether both arguments bound the same number of sequences, at least one. gated_attention rejects
+    others."""
     if begins_q is None or begins_k is None:
         return False
     return begins_q.dim() == 1 and begins_q.shape == begins_k.shape and len(begins_q) > 1

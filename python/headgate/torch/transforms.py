@@ -31,8 +31,8 @@ def refuse_all_transforms(what: str) -> None:
 
 
 def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoReturn:
-    """Raises RuntimeError for forward mode around reverse mode, as in torch.func.hessian. In this case, the checks of a
-    call's inputs cannot see their tangents."""
+    """Raises RuntimeError for forward mode around reverse mode, as in torch.func.hessian. The checks of a call's inputs
+    cannot detect the tangents of this combination."""
     name = next((name for name, tangent in zip(names, tangents) if tangent is not None), names[0])
     raise RuntimeError(f"gated_attention: {name} {FORWARD_MODE}")
 

@@ -19,12 +19,12 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
     are measured on their device, by blocks of queries. Names and definitions are those of `headgate eval`.
 
     figures: keys of headgate.torch.watch.figures.FIGURES, "all", or None for those by default.
-    rows: positions of queries; seen.rows then holds their weights on all keys, of the last call of each layer with such
-        queries.
+    rows: positions of queries. seen.rows then holds the attention weights of these queries on all keys. For each layer,
+        they are those of the last call that has such queries.
     gates: {module name: function}; the function returns the gate (B,T,H,D or 1) from the output of that module.
     blocks: names of modules that return the residual stream; by default the members of lists of layers.
 
-    Raises ValueError for unknown figures, modules and rows that are no whole numbers.
+    Raises ValueError for unknown figures, and AttributeError for unknown modules.
     """
     from .handle import Watch
 
@@ -32,7 +32,7 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
 
 
 def override(model: Any, changes: dict[Any, Any]) -> AbstractContextManager[None]:
-    """Changes attention of heads or layers of a model of transformers in a `with` block, to measure what follows.
+    """Changes attention of heads or layers of a model of transformers in a `with` block, to measure the effect.
 
         with headgate.torch.override(model, {(12, 0): "closed", 20: "mean_gate"}):
             loss = model(**batch).loss
@@ -43,12 +43,13 @@ def override(model: Any, changes: dict[Any, Any]) -> AbstractContextManager[None
     |---|---|
     | "closed" | nothing of the head reaches the output projection |
     | "open" | the gate is 1 |
-    | "mean_gate" | the gate is its mean over the tokens of the call, of each feature |
+    | "mean_gate" | each feature's gate is its mean over the tokens of the call |
     | "no_first_token" | queries but the first do not see the first token of their sequence |
     | "sink_logit", ("sink_logit", x) | a sink logit, 0 or x, joins the softmax |
 
-    Linear attention has "closed" and "mean_gate". The last two compute attention again, without gradients. Raises
-    ValueError for unknown layers and changes, and for a gate that no reader knows.
+    Linear attention supports "closed" and "mean_gate". "no_first_token" and "sink_logit" compute attention again; their
+    gradients take T × S memory. Raises ValueError for unknown layers and changes, and for "open" and "mean_gate" if the
+    layer has no gate that can be read.
     """
     from .override import overridden
 

@@ -25,13 +25,13 @@ class Call:
     window: int | None = None  # with `causal`: keys that a query sees, up to its own
     slides: bool = False  # the layer has a window, even if the window hides no key in this call
     mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
-    listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an index chose; says nothing about sequences
+    listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an indexer selected; not used to find sequences
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
     sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T), logits
     cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
     cross: bool = False  # the keys belong to another sequence than the queries
     kind: str = "causal"  # label: causal, bidirectional or cross
-    positions: Tensor | None = None  # (b,T): positions in the sequence, where a cache may have dropped its first keys
+    positions: Tensor | None = None  # (b,T): positions of queries; set if a cache may have dropped the first keys
 
     def __post_init__(self) -> None:
         if self.scale is None:
@@ -55,7 +55,7 @@ class Call:
         return rules
 
     def sink_rows(self, wide: torch.dtype) -> Tensor:
-        """Returns the logits of the sinks in `wide`, (1,Hq,1) or (B|1,Hq,T)."""
+        """Returns the logits of the sinks, (1,Hq,1) or (B|1,Hq,T), in the dtype `wide`."""
         sinks = self.sinks.to(wide)
         return sinks[None, :, None] if sinks.dim() == 1 else sinks
 
@@ -67,8 +67,8 @@ def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
 
 @dataclass
 class Geometry:
-    """Says where each query stands and which key is first in its sequence. b is B, or 1 where rows are alike; t is T,
-    or 1 where queries are alike."""
+    """Holds the position of each query and the first key of its sequence. b is B, or 1 if the values are equal for all
+    rows of the batch. t is T, or 1 if they are equal for all queries."""
 
     own: Tensor  # (b,T): index of the key at each query's position; in cross-attention T, the index of no key
     first: Tensor  # (b,t): first visible key of the query's sequence
@@ -99,10 +99,10 @@ def geometry_of(call: Call) -> Geometry:
 def _geometry_of(call: Call) -> Geometry:
     """Derives the geometry of a call from its mask and rules.
 
-    In self-attention a sequence begins at a token that sees itself but not the token before, and a query that does not
-    see itself is padding. In cross-attention, and where the keys are more than the queries under a T × S mask, the
-    first key is the first that some query of the row sees, and the query stands at the last that it sees: keys behind
-    are unused slots of a static cache.
+    In self-attention with a T × S mask, a sequence begins at a token that sees itself but not the token before. A query
+    that does not see itself is padding. In cross-attention, and if a T × S mask has more keys than queries, the first
+    key is the first that any query of the row sees. The position of a query is then the last key that it sees, since
+    later keys are unused slots of a static cache. In cross-attention, queries have no position among the keys.
     """
     (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
     t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]

@@ -20,8 +20,8 @@ class WatchCallback(TrainerCallback):
     reach log_history alone, since a callback does not know its trainer.
 
     every: steps from one watched step to the next; the first is watched.
-    probe: a batch; figures are then those of the uncompiled model on it, without gradients and in evaluation mode,
-        in place of those of the training batch.
+    probe: a batch on which to measure, instead of on the training batch. The uncompiled model runs on it without
+        gradients and in evaluation mode.
     by_layer: also log the figures of each layer.
     log: a directory; its metrics.jsonl gets the figures, loss, learning rate and norm of the gradient that the trainer
         logs, and the loss of evaluations, for `headgate compare` and headgate.runs.
@@ -50,7 +50,8 @@ class WatchCallback(TrainerCallback):
         self._run = None if log is None else RunLog(log)
 
     def add_to(self, trainer: Trainer) -> "WatchCallback":
-        """Adds the callback to a trainer, and reports to it. A step that raises ends the watch."""
+        """Adds the callback to a trainer, and logs figures through it. If a training step raises an error, the watch
+        stops."""
         self.trainer = trainer
         trainer.add_callback(self)
         original = trainer.training_step
@@ -94,7 +95,7 @@ class WatchCallback(TrainerCallback):
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
             due = control.should_log
-            Trainer.log(self.trainer, found)  # a subclass's log() may add and clear its own figures
+            Trainer.log(self.trainer, found)  # not that of a subclass, which may add its own figures and clear them
             control.should_log = due  # log() clears should_log, although the loss is not logged yet
         else:
             state.log_history.append({**found, "step": state.global_step})

@@ -22,12 +22,13 @@ SINK_THRESHOLD = 0.3
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. `read` returns the numbers of a sample: one for each query (B,H,T), or sums (H) and what they are divided
-    by. For maxima it returns one for each head, or these and their places (H,3). A figure `of` another has no numbers of
-    its own. `finish` computes a figure from the pooled means of heads."""
+    """Describes a figure. `read` returns its values for a sample: one for each query (B,H,T), or sums (H) with their
+    divisors. If `is_maximum`, it returns the maximum of each head (H), or these with their positions (H,3). A figure
+    with `of` has no `read`: it is computed from the values of the figure with that key. `finish` computes a figure from
+    the pooled means of heads."""
 
     key: str
-    source: str  # attention, gate, output_gate, linear or block: what the sample is of
+    source: str  # kind of the sample: attention, gate, output_gate, linear or block
     formula: str
     read: Callable[[Any], Any] | None = None
     needs: tuple[str, ...] = ()  # statistics of statistics_of()
@@ -65,8 +66,8 @@ def _largest_logit(s: AttentionSample) -> Tensor:
 
 
 def _kurtosis(powers: Tensor) -> Tensor:
-    """Returns the fourth central moment over the squared variance. NaN if the mean exceeds some 300 standard
-    deviations, as where all entries are equal: the means then cancel."""
+    """Returns the fourth central moment over the squared variance. Returns NaN if the mean exceeds about 300 standard
+    deviations, for example if all entries are equal. The differences of means would then be rounding errors."""
     m, second, third, fourth = powers
     variance = second - m * m
     moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
@@ -74,13 +75,13 @@ def _kurtosis(powers: Tensor) -> Tensor:
 
 
 def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[Any], Any]:
-    """Returns the `read` of a figure of the keys "k" or the values "v" of a call."""
+    """Returns a function for Figure.read that applies `compute` to the keys ("k") or values ("v") of a call."""
     return lambda s: None if (vectors := s.vectors(name)) is None else compute(vectors)
 
 
 def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..., Any]], Any]) -> list[Figure]:
-    """Returns the errors of vectors that are rounded to int8. `reader` makes the `read` of a figure of what computes it
-    from TokenVectors."""
+    """Returns the figures for the errors of vectors that are rounded to int8. `reader` converts a function of
+    TokenVectors to a function for Figure.read."""
     one, each = f"int8_{word}_per_tensor", f"int8_{word}_per_token"
     scale = "with one scale, max abs(x) / 127, for each sequence"
     rows: tuple[tuple[str, str, Callable[[TokenVectors], Any]], ...] = (

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 class Reader(NamedTuple):
-    """Reads the logits (B,T,H,1|D) of the sigmoid gate of attention modules of some classes from the output of a
-    submodule, and writes such logits into a copy of that output."""
+    """Describes where attention modules of some classes compute their sigmoid gate. `read` returns the gate's logits
+    (B,T,H,1|D) from the output of `submodule`. `write` returns a copy of that output with other logits."""
 
     classes: re.Pattern[str]
     submodule: str

@@ -214,8 +214,9 @@ class Watch:
         return around
 
     def counts(self) -> bool:
-        """Returns whether calls count now: not in nested functions, compiled programs, other threads than that of
-        start(), and the recomputation of checkpoints in a backward pass."""
+        """Returns whether attention calls are measured at this point. They are not while the watch is off, within
+        another observed call, in compiled programs, in other threads than that of start(), and in a backward pass,
+        where checkpoints compute layers again."""
         return (
             self.on
             and not self._inside
@@ -269,8 +270,8 @@ class Watch:
 
     @torch.no_grad()
     def described(self, layer: Layer, describe: Callable[[], Any]) -> Any:
-        """Returns the description of an attention call: the Call, and the gate (B,H,T,·) of its outputs or None. None
-        where it cannot be described."""
+        """Returns what `describe` returns for an attention call. Returns None if it raises an error of MISSES, and
+        records the reason."""
         self.seen_calls += 1
         self.ran(layer.name)
         try:
