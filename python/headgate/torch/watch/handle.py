@@ -329,7 +329,7 @@ class Watch:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
-        # While generating later tokens, no query is measured, and the layer has figures already.
+        # Keeps the rows of an earlier call, such as that of the prompt, if this call has none of the queries.
         if len(at) == 0 and layer.name in self.rows:
             return
         lse = lse[:, :, at, None]
@@ -436,7 +436,7 @@ class Watch:
 
     @property
     def not_seen(self) -> dict[str, str]:
-        """Modules that look like attention and ran, or whose calls could not be measured, with the reason."""
+        """Maps the names of attention modules that were not measured to the reason."""
         found = dict(self._missed)
         called = [name for name, sums in self._sums.items() if sums.kind not in ("block", "gate")] + list(found)
         looks = [
@@ -485,8 +485,9 @@ class Watch:
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """A dict for each module with an attention call or a gate: "module", "kind" (causal, bidirectional, cross,
-        linear), and the figures. Those of a block's output are in the entry of the block's first such module."""
+        """Holds a dict for each module with an attention call or a gate: "module", "kind" (causal, bidirectional,
+        cross, linear or gate), and the figures. The figures of a block's output are in the dict of the first such
+        module within the block. Blocks without such a module have a dict of their own, of kind "block"."""
         found: list[dict[str, Any]] = []
         blocks = [name for name in self._modules() if self._sums[name].kind == "block"]
         others = [name for name in self._modules() if self._sums[name].kind != "block"]
@@ -519,9 +520,9 @@ class Watch:
             row |= {f"{figure.key}_{what}": at for what, at in zip(PLACE, sums.places[figure.key][head].tolist())}
 
     def scalars(self, *, by_layer: bool = True) -> dict[str, float]:
-        """Returns {key: value} of the model, and with by_layer {"key/module": value}. The model's value is the mean of
-        its layers, of a maximum the maximum. Layers of cross-attention count only by layer. Leaves out figures without
-        a value."""
+        """Returns {key: value} of the model, and with by_layer also {"key/module": value} of its layers. The model's
+        value is the mean of its layers, or their maximum if the figure is one. It does not include layers of
+        cross-attention. Omits figures without a value."""
         found: dict[str, float] = {}
         layers = self.layers
         for figure in self.figures:
@@ -535,9 +536,11 @@ class Watch:
 
     def log(self, directory: str | os.PathLike[str], step: int, **figures: Any) -> None:
         """Appends a record to metrics.jsonl in a directory, for `headgate compare` and headgate.runs: the figures of
-        this handle, and others of the step, such as loss=, lr=, grad_norm= and tokens=. Of several ranks, one calls it.
+        this handle, and others of the step, such as loss=, lr=, grad_norm= and tokens=. If there are several ranks,
+        only one of them calls it.
 
-        step counts from 1. Where steps go back, readers take the later records. Raises ValueError for unknown figures.
+        step counts from 1. If steps go back, as in a resumed run, readers use the later records. Raises ValueError for
+        unknown figures.
         """
         run = RunLog(directory)
         run.add(step, figures, evaluation_of(self))

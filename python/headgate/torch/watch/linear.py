@@ -128,7 +128,8 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
 
 
 def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
-    """Returns statistics of the hidden weights (B,Hv,T). Padding is left out of the sequences, in a packed batch."""
+    """Returns statistics of the implicit attention weights, (B,Hv,T). If `real` marks padding, packs the real tokens
+    without it; results are then 0 at padding."""
     if call["q"].device.type != "cpu":
         raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")
     tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
@@ -161,7 +162,8 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
 def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
     """Returns the weights (B,Hv,R,T) with which the outputs of some queries read the values of tokens.
 
-    y_t = Σ_j a_tj v_j. From the query back: a_tj = β_j k_j·r, then r ← e^g_j (r - β_j (k_j·r) k_j), in O(R·T·D).
+    y_t = Σ_j a_tj v_j. Starts with r = scale · q_t, and iterates from j = t back to 0: a_tj = β_j k_j·r, then
+    r ← e^g_j (r - β_j (k_j·r) k_j). Takes O(R·T·D) time.
     """
     q, k = (call[name].float().transpose(1, 2) for name in ("q", "k"))
     g, beta = call["decay"].float().transpose(1, 2), call["beta"].float().transpose(1, 2)

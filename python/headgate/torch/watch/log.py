@@ -46,7 +46,8 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
 
 
 def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record of a step. Raises ValueError for unknown figures and other values than numbers."""
+    """Returns the record of a step. Raises ValueError for unknown figures, invalid steps, and values that are no
+    numbers."""
     if isinstance(step, bool) or not isinstance(step, int) or step < 1:
         raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
     record: dict[str, Any] = {"step": step}

@@ -9,7 +9,8 @@ from torch import Tensor
 
 
 class Rules(NamedTuple):
-    """A mask as rules of a Call. `mask` is (B|1,1,1,S) where rows are alike after the other rules."""
+    """Expresses a mask by fields of Call. `mask` holds the part that the other fields do not express. It is (B|1,1,1,S)
+    if that part is the same for all queries and heads."""
 
     causal: bool = False
     window: int | None = None
@@ -18,9 +19,10 @@ class Rules(NamedTuple):
 
 
 def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Splits an additive mask into the visible keys and the finite bias, None where it has no effect.
+    """Splits an additive mask into a bool mask, true where visible, and a finite bias.
 
-    A value at most half of the dtype's lowest hides a key. On CPUs, a bias of zeros is left out.
+    A value at most half of the dtype's lowest hides a key. On CPUs, returns None for a mask that hides nothing, and for
+    a bias of zeros.
     """
     visible = mask > torch.finfo(mask.dtype).min / 2
     bias = mask.masked_fill(~visible, 0)
@@ -71,8 +73,8 @@ class MaskCache:
         self._found: dict[tuple, tuple[Any, Rules]] = {}
 
     def rules(self, mask: Any, T: int, S: int, window: int | None) -> Rules:
-        """Returns the rules of a mask (…,T|1,S): bool, true where visible, floating point, added to the scores, or a
-        BlockMask of FlexAttention."""
+        """Returns the rules of a mask. A bool tensor (…,T|1,S) is true where visible; a floating-point tensor is added
+        to the scores. A BlockMask of FlexAttention is converted to a bool tensor."""
         version = 0 if not isinstance(mask, Tensor) or mask.is_inference() else mask._version
         key = (id(mask), version, T, S, window)
         if key not in self._found:

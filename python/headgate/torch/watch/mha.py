@@ -41,7 +41,8 @@ def _around_attention(watch: "Watch", module: nn.MultiheadAttention) -> Callable
 
 
 def _around_encoder(watch: "Watch", module: nn.Module, name: str) -> Callable[..., Any]:
-    """Observes the fast path, which ran if no attention call was observed. A mode for functions would disable it."""
+    """Observes the fast path of an encoder layer. The layer took it if its forward method made no observed call. Turns
+    off __torch_function__ meanwhile, since active function modes disable the fast path."""
 
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():

@@ -146,8 +146,8 @@ def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | N
 
 
 def _attend(call: Call, change: Change) -> Tensor:
-    """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, by blocks of queries. It has
-    gradients, for which PyTorch keeps the weights of all blocks."""
+    """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, one block of queries at a
+    time. The result has gradients. For them, autograd stores the weights of all blocks, T × S per head."""
     geometry = geometry_of(call)
     (B, Hq, T, _), S = call.q.shape, call.k.shape[2]
     v = call.v.repeat_interleave(Hq // call.v.shape[1], 1)
@@ -178,8 +178,8 @@ def _held(gate: Tensor, word: str) -> Tensor:
 
 
 def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
-    """Wraps the module that computes the gate. The attention call holds the gate of a retrofitted module. Raises
-    ValueError if no reader knows the family."""
+    """Wraps the module that computes the gate, so that it outputs the changed gate. Retrofitted modules need no
+    wrapper, since _held_gate() changes their gate. Raises ValueError if the layer has no gate that can be changed."""
     if hasattr(module, MATRIX) or hasattr(module, PARAMETER):
         site, operation = module.config.gate_site, module.config.gate_op
         if site != "g1":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds what figures read of one attention call, one call of linear attention, or one block's output."""
+"""Holds the samples from which figures are computed: attention calls, calls of linear attention, outputs of blocks."""
 
 import math
 from collections.abc import Callable
@@ -38,11 +38,12 @@ class AttentionSample:
         return self.once("lse", lambda: lse.masked_fill(lse.isinf(), 0.0))
 
     def _at_queries(self, x: Tensor | None) -> Tensor | None:
-        """Returns x (B,H,T,D), or None in cross-attention and if x does not have one vector for each query."""
+        """Returns x (B,H,T,D) if it has one vector for each query. Otherwise, and in cross-attention, returns None."""
         return None if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2] else x
 
     def vectors(self, name: str) -> "TokenVectors | None":
-        """Returns the keys "k" or values "v" of the call, or None where _at_queries() does."""
+        """Returns the keys ("k") or values ("v") of the call. Returns None in cross-attention, and if they do not have
+        one vector for each query."""
         x = self._at_queries(getattr(self.call, name))
         if x is None:
             return None
@@ -123,10 +124,10 @@ class TokenVectors:
         return found
 
     def _errors(self, scaled: Tensor) -> Tensor:
-        """Returns the squared errors (B,H,T) of int8 with the scale of the `scaled` (b,T) tokens of each sequence and
-        head."""
+        """Returns the squared errors (B,H,T) of int8 with one scale for each sequence and head. The scale is the
+        largest magnitude of the tokens in `scaled` (b,T), divided by 127."""
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
-        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # counts the sequences of a row
+        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # of a token in its row, from 1
         largest = sizes.new_zeros(*sizes.shape[:2], sizes.shape[2] + 1).scatter_reduce(-1, sequence, sizes, "amax")
         return self._squared_distances(largest.gather(-1, sequence) / 127)
 
@@ -137,7 +138,7 @@ class TokenVectors:
 
     @cached_property
     def errors_without_first(self) -> Tensor:
-        """The squared errors (B,H,T) of int8 with one scale for each sequence and head, of its tokens but the first."""
+        """The same as `errors`, except that the first token of each sequence does not affect the scale."""
         return self._errors(self.but_first)
 
     @cached_property

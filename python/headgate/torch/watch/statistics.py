@@ -42,8 +42,9 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
 
 
 def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns what of "lse", "row_max", "entropy" and "distance" is wanted, (B,Hq,T) in f64. own_lse is the call's own
-    log-sum-exp, (1,Hq,B·T) of packed sequences, if it is known."""
+    """Returns "lse" and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
+    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" is the mean of own -
+    key, so that it requires causality."""
     if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types round positions above 256
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
@@ -71,7 +72,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
 
 
 def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
-    """Returns the same as by_kernels, and for any attention "distance" as the mean of |own - key|."""
+    """Returns the same as by_kernels. "distance" is the mean of |own - key|, and does not require causality."""
     B, Hq, T, _ = call.q.shape
     S, device = call.k.shape[2], call.q.device
     block = max(1, BLOCK_ELEMENTS // (B * Hq * S))

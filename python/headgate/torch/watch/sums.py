@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass
 class LayerSums:
-    """Sums and counts (H) of the means of a layer, and its maxima (H), by the figures' keys."""
+    """Holds a layer's figures by their keys. A mean is a sum and a count (H), a maximum is (H)."""
 
     kind: str
     sums: dict[str, Tensor] = field(default_factory=dict)

@@ -31,8 +31,8 @@ def xray(
       model: a module whose call takes token ids (1,T). If it returns logits (1,T,V), the report has losses.
       tokenizer: a tokenizer of transformers, or None, with token ids as text.
       text: a str, a pathlib.Path of a text file, or token ids: a tensor or a list of whole numbers.
-      name: of the model on the page; by default that of its config, or its class.
-      tokens: the maximum number of tokens. Each has a token that follows, so that N ids give N - 1 tokens at most.
+      name: the model's name on the page; by default that of its config, or its class.
+      tokens: the maximum number of tokens. Each token needs a next one, so N ids give at most N - 1 tokens.
       map_cells: the maximum number of cells of a side of a head's map.
       gates: functions that read other gates, as in headgate.torch.watch.
       blocks: names of the modules whose outputs are the residual stream, as in headgate.torch.watch.

@@ -26,7 +26,7 @@ MOST_QUERIES = 128
 
 @dataclass
 class LayerRecord:
-    """What a report shows of the heads of one layer of attention or of linear attention."""
+    """Holds the data that a report shows of the heads of one layer of attention or of linear attention."""
 
     type: str
     heads: int
@@ -35,7 +35,8 @@ class LayerRecord:
     maps: HeadMaps
     sinks: bool = False
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
-    projections: dict[nn.Module, int] = field(default_factory=dict)  # linear maps before the attention: channels read
+    projections: dict[nn.Module, int] = field(default_factory=dict)
+    """Maps each linear map that ran before the attention call to the number of its input channels."""
     written: dict[nn.Module, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """Maps each linear map that may be W_o to its matrix (C,H·D) and the Gram matrix of each head's inputs (H,D,D)."""
     state_rank: Tensor | None = None  # (H)
@@ -45,7 +46,7 @@ class LayerRecord:
 class GateRecord:
     """The gate of a module's outputs."""
 
-    means: Tensor  # (H,T), over features
+    means: Tensor  # (H,T), each the mean over features
     histogram: Tensor  # (H,20)
     features: int
 
@@ -77,7 +78,8 @@ class Collector(Watch):
         return hidden is not None and bool(hidden > 0)
 
     def blocks_without(self, names: Iterable[str]) -> list[str]:
-        """Returns the blocks that ran and contain none of the named modules, also as parts shared with other blocks."""
+        """Returns the blocks that ran and contain none of the named modules. A module that several blocks share is
+        contained in each of them."""
         names = set(names)
         found = []
         for block, module in self._blocks.items():
@@ -112,8 +114,8 @@ class Collector(Watch):
         return around
 
     def _add_map(self, record: LayerRecord | None, parent: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        """Records a linear map of an attention module: as a projection, if it runs before the attention call, or as a
-        candidate for W_o, if it runs after the call. Skips maps after the call that read an input of a projection."""
+        """Records a linear map of an attention module. A map that runs before the attention call is a projection. A map
+        that runs after it is a candidate for W_o, unless it reads an input of a projection."""
         if record is None:
             if self._projected[0] != parent:
                 self._projected = parent, []

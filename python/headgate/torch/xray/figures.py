@@ -20,7 +20,7 @@ class Row:
     sentence: str = ""
 
     def described(self) -> dict[str, object]:
-        """Returns what a report says of the figure: name, sentence, and whether it is a share."""
+        """Returns the figure's entry in a report: its key, name, sentence, and whether it is a share."""
         sentence = self.sentence or BY_KEY[self.of[0]].formula
         sentence = sentence[0].upper() + sentence[1:] + ("" if sentence.endswith(".") else ".")
         return {"key": self.key, "name": self.key.replace("_", " "), "sentence": sentence, "share": self.share}

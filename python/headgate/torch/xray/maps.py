@@ -29,8 +29,8 @@ class HeadMaps:
         self.key_sums, self.key_counts = zeros(tokens), zeros(tokens)
 
     def add(self, at: Tensor, weights: Tensor, visible: Tensor) -> None:
-        """Adds the weights (H,R,S) on the first S tokens of the queries at ascending positions `at`. visible (H|1,R,S) is
-        true at keys that they see."""
+        """Adds the weights (H,R,S) of some queries on the first S tokens. `at` holds the positions of the queries, in
+        ascending order. visible (H|1,R,S) is true at keys that they see."""
         first, last = int(self.cell_of[at[0]]), int(self.cell_of[at[-1]]) + 1
         rows = self.cell_of[at] - first
         pairs = ((self.sums, self.key_sums, weights), (self.counts, self.key_counts, visible))

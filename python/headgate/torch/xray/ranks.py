@@ -48,7 +48,8 @@ def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:
 
 
 def _spectrum_product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the singular values of A Bᵀ, largest first, from aᵀa of a factor a = AᵀA and b = BᵀB (…,D,D)."""
+    """Returns the singular values of X Y, largest first, from a = XᵀX and b = Y Yᵀ (…,D,D). They are the square roots
+    of the eigenvalues of h b hᵀ, for an h with hᵀh = a."""
     values, vectors = torch.linalg.eigh(a)
     half = values.clamp_min(0).sqrt()[..., None] * vectors.transpose(-1, -2)
     found = torch.linalg.eigvalsh(half @ b @ half.transpose(-1, -2))

@@ -134,7 +134,8 @@ def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
 
 
 def _grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """Returns a text for each reason, with the modules that it is about, from pairs of a module and a reason."""
+    """Returns one text for each reason, from pairs of a module's name and a reason. The text names the first module
+    with this reason, and the number of others."""
     found: dict[str, list[str]] = {}
     for name, reason in reasons:
         found.setdefault(reason, []).append(name)

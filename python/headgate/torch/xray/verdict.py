@@ -11,8 +11,8 @@ def _percent(share: float) -> str:
 
 
 def _where(rates: list[tuple[int, float]]) -> str:
-    """Returns "from layer N on" if at least half of the heads have sinks, in layer N and on average from N on.
-    Otherwise names the layers with any sinks."""
+    """Returns "from layer N on" for the first layer N in which at least half of the heads have sinks, if at least half
+    do on average from N on. N is not the last layer. Without such an N, names the layers with any sinks."""
     for i, (layer, rate) in enumerate(rates[:-1]):
         rest = [other for _, other in rates[i:]]
         if rate >= 0.5 and sum(rest) / len(rest) >= 0.5:
