@@ -101,7 +101,7 @@ def _shown(value: Any) -> str:
 
 
 def _option(what: str, name: str, row: Option, value: Any) -> Any:
-    """Converts the value of an option to the type that `row`, the option's entry in the table, names."""
+    """Converts the value of an option to the type that `row`, its entry in the table, gives."""
     kind = row.type
     if isinstance(value, jax.core.Tracer):
         raise ValueError(

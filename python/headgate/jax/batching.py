@@ -42,8 +42,8 @@ class Example(NamedTuple):
 
 
 def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inputs: Arrays) -> Any:
-    """Returns the outputs of `size` examples, with the examples in the first dimension. The second result is True for
-    each output: so custom_vmap marks batched results. run(call, inputs) is the forward pass."""
+    """Returns the outputs of `size` examples, with the examples in the first dimension. The second result is a dict of
+    True for each output, which tells custom_vmap that the output is batched. run(call, inputs) is the forward pass."""
 
     def compute(each: Arrays) -> Arrays:
         return run(call, each)
@@ -64,8 +64,9 @@ def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inp
 def backward(
     run: Callable[..., Arrays], call: Call, size: int, batched: Any, incoming: Arrays, saved: Arrays, inputs: Arrays
 ) -> Any:
-    """Returns the gradients of `size` examples, with the examples in the first dimension. The second result is True for
-    each gradient: so custom_vmap marks batched results. run(call, incoming, saved, inputs) is the backward pass."""
+    """Returns the gradients of `size` examples, with the examples in the first dimension. The second result is a dict
+    of True for each gradient, which tells custom_vmap that the gradient is batched. run(call, incoming, saved, inputs)
+    is the backward pass."""
 
     def compute(*each: Arrays) -> Arrays:
         return run(call, *each)

@@ -20,7 +20,7 @@ Arrays = dict[str, Array]
 Results = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 SEED = "dropout_seed"
-"""Name of the seed among the arrays of a call, if it is an array."""
+"""Key of the dropout seed in the arrays of a call. A seed that is an integer is an option instead."""
 SAVED_LSE = "saved_lse"
 """Name of the log-sum-exp that the backward pass reads: f64 numbers as pairs of uint32, since JAX has f64 only with
 jax_enable_x64."""
@@ -31,7 +31,7 @@ SHARED_BY_STRIDE = {
     "short_convolution": ("x",),
     "gated_norm": ("x", "gate"),
 }
-"""Inputs with a batch, which the sequences of a folded call may share."""
+"""Inputs that the sequences of a folded call may share: their batch dimension may be 1."""
 
 
 class Call(NamedTuple):
@@ -102,7 +102,7 @@ def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
 
 def forward_results(call: Call, inputs: Arrays) -> Results:
     """Returns the shapes and dtypes of the outputs of a call, in the order of the handler's results. This is the order
-    of the table. SAVED_LSE takes the place of lse; if the call returns both, lse comes last."""
+    of the table. SAVED_LSE takes the place of lse. If the call also returns lse itself, it comes last."""
     shapes = describe(call, inputs)
     names = [SAVED_LSE if name == "lse" and SAVED_LSE in shapes else name for name in call.table("outputs")]
     names = [name for name in names if name in shapes]

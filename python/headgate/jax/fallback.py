@@ -28,9 +28,10 @@ COMPUTED = {
         "gated_norm": "x weight gate eps gate_fn",
     }.items()
 }
-"""Arguments that the code for other platforms computes. A call with another one is refused."""
+"""Arguments that the code for other platforms supports. Calls with other arguments are refused."""
 WITHOUT_EFFECT = frozenset("layout precision dropout_seed threads target backend".split())
-"""Arguments that change no result there: `layout` is read by every function, `dropout_seed` needs dropout."""
+"""More arguments that calls for other platforms may have. `layout` is supported by every function. The others do not
+change the results: `dropout_seed` has an effect only with dropout, which is refused."""
 
 
 def _refusal(call: Call, inputs: Arrays) -> str | None:
@@ -66,7 +67,7 @@ def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arr
     _require_computable(call, inputs)
     results = backward_results(call, inputs)
     wanted = {name: inputs[name] for name in results}
-    if call.folded:  # returns one gradient per sequence
+    if call.folded:  # returns one gradient per sequence, also of inputs that sequences share
         sequences = inputs[call.table("inputs")[0]].shape[0]
         for name in wanted.keys() & set(SHARED_BY_STRIDE[call.operation]):
             wanted[name] = jnp.broadcast_to(wanted[name], (sequences, *wanted[name].shape[1:]))

@@ -10,7 +10,7 @@ from jax import Array, lax
 from .call import Arrays, Call
 
 BLOCK = 128
-"""Queries whose scores are in memory at once."""
+"""Number of queries in a block. The scores of one block are in memory at a time."""
 
 GATES = {
     "sigmoid": jax.nn.sigmoid,
@@ -34,7 +34,7 @@ class Sequences(NamedTuple):
     """Positions of queries and keys within their sequences, which decide what each query may see. Arrays that describe
     queries are (T,B), those that describe keys (S,B)."""
 
-    position: Array  # of each query, as an index among the keys of its sequence
+    position: Array  # position of each query among the keys of its sequence
     key: Array  # index of each key in its sequence
     of_query: Array  # index of the sequence that each query belongs to
     of_key: Array  # index of the sequence that each key belongs to

@@ -12,7 +12,7 @@ from .call import Arrays, Call
 from .fallback_attention import GATES
 
 BLOCK = 64
-"""Tokens whose states a backward pass keeps at once."""
+"""Number of tokens in a block. The backward pass holds the first state of each block, and all states of one block."""
 
 
 def linear_attention(call: Call, inputs: Arrays) -> Arrays:

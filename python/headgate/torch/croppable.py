@@ -2,7 +2,7 @@
 """A cache for transformers that can remove the last tokens from linear attention, for draft tokens and edited chats.
 
 A recurrent state cannot forget tokens. For each of the last passes, this cache keeps the state before the pass and the
-inputs of the delta rule. To remove tokens, it computes the state again from those that remain.
+inputs of the delta rule. To remove tokens, it computes the state again from the inputs that remain.
 
 Letters: B batch, T tokens of a pass, C channels and K columns of a convolution's state, Hv heads, D and Dv features.
 """

@@ -95,7 +95,7 @@ class WatchCallback(TrainerCallback):
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
             due = control.should_log
-            Trainer.log(self.trainer, found)  # not that of a subclass, which may add its own figures and clear them
+            Trainer.log(self.trainer, found)  # a subclass's log() may add its own figures and clear them
             control.should_log = due  # log() clears should_log, although the loss is not logged yet
         else:
             state.log_history.append({**found, "step": state.global_step})

@@ -127,7 +127,7 @@ class TokenVectors:
         """Returns the squared errors (B,H,T) of int8 with one scale for each sequence and head. The scale is the
         largest magnitude of the tokens in `scaled` (b,T), divided by 127."""
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
-        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # of a token in its row, from 1
+        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # index in the row
         largest = sizes.new_zeros(*sizes.shape[:2], sizes.shape[2] + 1).scatter_reduce(-1, sequence, sizes, "amax")
         return self._squared_distances(largest.gather(-1, sequence) / 127)
 

@@ -43,8 +43,8 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
 
 def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
     """Returns "lse" and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
-    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" is the mean of own -
-    key, so that it requires causality."""
+    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" is computed as
+    the mean of own - key, which is the mean distance only with causality."""
     if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types round positions above 256
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k

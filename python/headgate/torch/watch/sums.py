@@ -9,7 +9,8 @@ from torch import Tensor
 
 @dataclass
 class LayerSums:
-    """Holds a layer's figures by their keys. A mean is a sum and a count (H), a maximum is (H)."""
+    """Holds the figures of a layer by their keys. For a mean, holds the sum and the count (H) over the values of each
+    head. For a maximum, holds the largest value (H) of each head."""
 
     kind: str
     sums: dict[str, Tensor] = field(default_factory=dict)
