@@ -253,7 +253,7 @@ def _softmax(scores: Array, largest: Array, sinks: Array | None, v: Array) -> tu
 
 
 def _largest_of_heads(inputs: Arrays, places: Sequences, largest: Array) -> Array:
-    """Returns the largest score of each head of a sequence, (N,H)."""
+    """Returns the largest score of each head in each sequence, (N,H)."""
     if "cu_seqlens_q" not in inputs:
         return largest.max(-1, initial=-jnp.inf)
     sequences = inputs["cu_seqlens_q"].shape[0] - 1

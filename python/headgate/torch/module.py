@@ -248,8 +248,8 @@ class GatedAttention(GatedLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initializes the parameters: normal matrices, zero biases (gate_bias_init for the gate's), zero sinks and
-        input-independent gates, and norms with unit scale."""
+        """Initializes the parameters. Matrices are normal, norms have unit scale, and the bias of the gate is
+        gate_bias_init. Other biases, sinks, and gates that do not depend on the input are 0."""
         for name, module in self.named_children():
             if isinstance(module, RMSNorm):
                 nn.init.constant_(module.weight, 1.0 - module.center)

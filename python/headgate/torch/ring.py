@@ -204,7 +204,7 @@ def _widened(x: Tensor | None) -> Tensor | None:
 def _forward(
     call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None, keep_attn: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns y, lse and attn in f32 or better. attn is None unless `keep_attn` is true."""
+    """Returns y, lse and attn in f32 or better. attn is None if `keep_attn` is false."""
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
     settings: dict[str, Any] = {"layout": call.layout, "threads": call.threads}
     wide = _widened(q)

@@ -88,8 +88,8 @@ def _own_code(does: str) -> str:
 
 
 class KeyMask(NamedTuple):
-    """A causal mask as rules, in O(S) memory, with bottom-right alignment. It is not a tensor, so that a caller's mask
-    is never mistaken for one. Models pass it on to attention like a BlockMask."""
+    """Describes a causal mask with bottom-right alignment by rules, in O(S) memory. It is not a tensor, so that a
+    caller's mask is never mistaken for one. Models pass it on to attention like a BlockMask."""
 
     keys: Tensor | None  # (B,1,1,S), false at padding; None if there is no padding
     window: int | None  # number of keys that a query sees, up to its own; None for no limit

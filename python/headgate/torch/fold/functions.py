@@ -30,12 +30,10 @@ def attention(
     """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of all tensors.
 
     Args:
-        q: (*, H, T, D), with any leading dimensions.
-        k: (*, H, S, D).
-        v: (*, H, S, Dv).
-        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias with size 1 in all leading dimensions
-            is neither expanded nor copied, and its gradient is summed over them. The biases are summed before the call.
-            Those of keys, (*, 1, 1, S), that need no gradient form a separate sum, which stays that small.
+        q: (*, H, T, D), with any leading dimensions. k: (*, H, S, D). v: (*, H, S, Dv). biases: tensors that broadcast
+        to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is neither
+            expanded nor copied, and its gradient is summed over them. The biases are summed before the call; those of
+            keys, (*, 1, 1, S), that need no gradient are summed separately from the others.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
         precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are

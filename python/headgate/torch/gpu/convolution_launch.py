@@ -81,8 +81,8 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns y, with x's shape and dtype, and the new state, or None unless keep_state is true. The state is the last
-    K−1 rows (N,K−1,C), in the dtype of the old state, or of x if there is none."""
+    """Returns y, with x's shape and dtype, and the new state. The state is the last K−1 rows (N,K−1,C), in the dtype of
+    the old state, or of x if there is none. If keep_state is false, returns None instead of the state."""
     x = inputs.x
     y = launch.new(x, tuple(x.shape))
     with on_device_of(x):

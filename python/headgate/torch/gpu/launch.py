@@ -218,7 +218,7 @@ def forward(
     inputs: Inputs, options: Options, keep_attn: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Returns y, with q's shape except for Dv features; lse (B,H,T) in f32; and attn, the output before the gate, with
-    y's shape, or None unless keep_attn is true."""
+    y's shape. If keep_attn is false, attn is None."""
     q, v, layout = inputs.q, inputs.v, options.layout
     y = new(q, (*q.shape[:-1], v.shape[-1]))
     lse = new(q, lse_shape(q, layout), torch.float32)

@@ -103,8 +103,8 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns y in q's dtype, with v's heads and features, and the state after the last token (N,Hv,D,Dv) in f32, or
-    None unless keep_state is true."""
+    """Returns y in q's dtype, with v's heads and features, and the state after the last token (N,Hv,D,Dv) in f32. If
+    keep_state is false, returns None instead of the state."""
     q, v = inputs.q, inputs.v
     y = launch.new(q, tuple(v.shape))
     with on_device_of(q):

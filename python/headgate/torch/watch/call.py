@@ -90,7 +90,7 @@ def geometry_of(call: Call) -> Geometry:
     found = _geometry_of(call)
     if call.listed is not None:
         found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
-    if call.positions is not None:  # a query sees the first key only if it sees all keys up to its position
+    if call.positions is not None:  # a query at position p sees the first key only if it sees p + 1 keys
         found.sees_first = found.sees_first & (call.positions < found.keys)
         found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
     return found

@@ -227,7 +227,8 @@ class Watch:
 
     @contextlib.contextmanager
     def observed(self, module: nn.Module | None = None) -> Iterator[Layer | None]:
-        """Yields the layer of an attention call, or None if the call does not count. Ignores calls nested in it."""
+        """Yields the layer of an attention call, or None if the call is not measured. Calls within the context are not
+        measured."""
         layer = None
         if self.counts():
             if module not in self._names:
@@ -599,7 +600,7 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def in_backward() -> bool:
-    """Returns whether a backward pass runs in this thread, as where checkpoints compute layers again."""
+    """Returns whether a backward pass runs in this thread. Activation checkpointing computes layers again in it."""
     return torch._C._current_graph_task_id() != -1
 
 

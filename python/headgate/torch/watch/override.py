@@ -122,7 +122,8 @@ def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
 
 
 def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) -> tuple[Tensor, str]:
-    """Makes a retrofitted module hold its gate for a call. Returns the gate (B,T,Hq,1|Dv), and how it is applied."""
+    """Applies changes to the gate that a retrofitted module has stored for a call. Returns the gate (B,T,Hq,1|Dv), and
+    its operation, "mul" or "add"."""
     z, operation = pending["gate"], pending["gate_op"]
     gate = GATE_FUNCTIONS[pending["gate_fn"]].compute(z.to(torch.promote_types(z.dtype, torch.float32)))
     for change in own:

@@ -87,7 +87,8 @@ class TokenVectors:
     but_first: Tensor
 
     def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (4) of x, x², x³ and x⁴ over counted (b,T) tokens, and the number of entries."""
+        """Returns the sums (4) of x, x², x³ and x⁴ over the tokens with true `counted` (b,T), and the number of
+        entries."""
         B, H, T, D = self.x.shape
         x = self.x.double() * counted[:, None, :, None]
         square = x.square()
@@ -151,6 +152,6 @@ class TokenVectors:
         return self._squared_distances()
 
     def relative(self, errors: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (H) of squared errors (B,H,T) and of ‖x‖² over counted (b,T) tokens."""
+        """Returns the sums (H) of squared errors (B,H,T) and of ‖x‖² over the tokens with true `counted` (b,T)."""
         error, square = (torch.where(counted[:, None], x, 0.0).sum((0, 2)) for x in (errors, self._squares))
         return error, square

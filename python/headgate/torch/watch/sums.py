@@ -18,7 +18,7 @@ class LayerSums:
     maxima: dict[str, Tensor] = field(default_factory=dict)
     places: dict[str, Tensor] = field(default_factory=dict)  # (H,3) of maxima: sequence, token, channel
     histogram: Tensor | None = None  # (H,20)
-    hidden: Tensor | None = None  # counted queries that a window keeps from seeing the first token
+    hidden: Tensor | None = None  # number of counted queries from which a window hides the first token
 
     def add(self, key: str, total: Tensor, count: Tensor) -> None:
         """Adds sums (H) and the number of values in each, (H) or a scalar."""
@@ -28,7 +28,7 @@ class LayerSums:
         self.sums[key], self.counts[key] = total, count
 
     def add_queries(self, key: str, values: Tensor, counted: Tensor) -> None:
-        """Adds the values (B,H,T) of counted (b,T) queries."""
+        """Adds the values (B,H,T) of the queries with true `counted` (b,T)."""
         kept = counted.expand(values.shape[0], -1)[:, None]
         self.add(key, torch.where(kept, values.double(), 0.0).sum((0, 2)), kept.sum())
 

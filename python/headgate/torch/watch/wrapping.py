@@ -16,7 +16,7 @@ class _Function:
 
     def __init__(self, around: Around, original: Callable[..., Any], below: Any) -> None:
         self.around, self.below, self.done = around, below, False
-        self.__wrapped__ = original  # inspect.signature() reads it
+        self.__wrapped__ = original  # read by inspect.signature()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.done:

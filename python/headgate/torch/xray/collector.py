@@ -89,7 +89,7 @@ class Collector(Watch):
         return found
 
     def of_heads(self, name: str, figure: Figure) -> Tensor | None:
-        """Returns the values (H) of a figure of a module's heads, if it has any."""
+        """Returns the values (H) of a figure for the heads of a module, or None."""
         return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None
 
     def start(self) -> None:

@@ -10,7 +10,8 @@ ATTENTION, FIRST, SINK, LINEAR, ANY = "attention", "first token", "sink", "linea
 
 @dataclass(frozen=True)
 class Row:
-    """A figure. `of` names the figures of watch() that have its values, in layers of attention and of linear attention."""
+    """Describes a figure. `of` names the figures of watch() that provide its values; the first one that a layer has is
+    used."""
 
     key: str
     layers: str = ANY  # the layers that have the figure
@@ -88,6 +89,7 @@ WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.of))
 
 
 def rows_for(has_linear: bool, has_sinks: bool, hides_first: bool) -> list[Row]:
-    """Returns the rows that apply to a model. hides_first: windows hide the first token in every attention layer."""
+    """Returns the rows that apply to a model. `hides_first` says that windows hide the first token in every attention
+    layer."""
     absent = {LINEAR: not has_linear, SINK: not has_sinks, FIRST: hides_first}
     return [row for row in ROWS if not absent.get(row.layers, False)]

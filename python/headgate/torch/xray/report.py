@@ -45,7 +45,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rounded(values: Iterable[float]) -> list[float | None]:
-    """Returns the numbers with five digits, null where they are not finite."""
+    """Rounds numbers to five digits. Replaces those that are not finite by None."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
@@ -95,8 +95,8 @@ def _embedding_sizes(model: nn.Module) -> list[int]:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Returns the number of tokens of a model: the size of its input embeddings if it names them, or of its largest
-    table. None if it has no embeddings."""
+    """Returns the size of a model's vocabulary: the size of its input embeddings if it names them, otherwise that of
+    its largest embedding. Returns None if it has no embeddings."""
     embeddings = None
     with contextlib.suppress(AttributeError, NotImplementedError):
         embeddings = model.get_input_embeddings()  # of transformers
@@ -294,7 +294,7 @@ class _Report:
         return self._values("model", own)
 
     def _heads(self, layer: Layer, key: str) -> Tensor | None:
-        """Returns the values (H) of a figure of the heads of a layer."""
+        """Returns the values (H) of a figure for the heads of a layer, or None."""
         if key in layer.collected():
             return layer.collected()[key]
         row = next(row for row in self.rows if row.key == key)

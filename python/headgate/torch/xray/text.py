@@ -14,7 +14,7 @@ LONGEST_TOKEN = 64
 
 
 def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
-    """Returns the first tokens + 1 ids of a text, or all ids of a shorter text, and the name of the text.
+    """Returns the first `tokens` + 1 ids of a text, or all ids of a shorter text. Also returns the name of the text.
 
     Raises TypeError if `text` is neither text nor the ids of one sequence, or if a text has no suitable tokenizer.
     Raises ValueError if a text is not UTF-8.
