@@ -264,18 +264,28 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Adds forward passes with a bias or a boolean mask, each compared with the same pass without it.
+/// Adds forward passes with a bias, a boolean mask, or a bias and a second rule, each compared with the same pass
+/// without rules.
 void add_score_rules(std::vector<BenchGroup>& groups) {
   for (const std::int64_t dim : {64, 128}) {
-    CaseSpec spec = square(kHeads, 2048, dim), biased = spec, masked = spec;
+    const CaseSpec spec = square(kHeads, 2048, dim);
+    CaseSpec biased = spec, masked = spec;
     biased.bias = {true, false, true, true};
     masked.mask = {true, false, false, true};
-    const auto name = [&](const char* rule) { return fmt::format("rule/D{}/{}", dim, rule); };
-    const auto f = BenchOp::forward;
-    groups.push_back({{{name("none"), attention_job(f, spec), 0, {}},
-                       {name("bias"), attention_job(f, biased), 0, {}},
-                       {name("mask"), attention_job(f, masked), 0, {}}},
-                      {{1, 0, kRuleFloor}, {2, 0, kRuleFloor}}});
+    CaseSpec both = biased, of_keys = biased;
+    both.mask = masked.mask;
+    of_keys.key_bias = DType::f32;
+    BenchGroup group;
+    const auto add = [&](const char* rules, const CaseSpec& each) {
+      if (!group.cases.empty()) group.ratios.push_back({group.cases.size(), 0, kRuleFloor});
+      group.cases.push_back({fmt::format("rule/D{}/{}", dim, rules), attention_job(BenchOp::forward, each), 0, {}});
+    };
+    add("none", spec);
+    add("bias", biased);
+    add("mask", masked);
+    add("bias,mask", both);
+    add("bias,key-bias", of_keys);
+    groups.push_back(std::move(group));
   }
 }
 

@@ -129,17 +129,16 @@ TEST(Determinism, OneKeyHead_AnyNumberOfThreads_IsBitwiseIdentical) {
   expect_same_bits(spec);
 }
 
-/// Returns y and lse of 100 queries against 700 keys of D = 16, for the tiles kernel, whose bias has the strides of
-/// `bias`. The window hides the first key from the last query: calls with a window read a strided bias in place.
-std::vector<double> results_with(const ConstTensorView& bias, std::int64_t target) {
+/// Returns y and lse of 100 queries against 700 keys of D = 16, for the tiles kernel with the bias, key bias and mask
+/// of `rules`. The window hides the first key from the last query: calls with a window read strided tensors in place.
+std::vector<double> results_with(const AttentionInputs& rules, std::int64_t target) {
   const Shape shape{1, 1, 700, 16}, rows{1, 1, 100, 16};
   std::vector<float> x(700 * 16), y(100 * 16);
   for (std::size_t n = 0; n < x.size(); ++n) x[n] = static_cast<float>(std::sin(0.7 * static_cast<double>(n)));
   std::vector<double> results(100);
-  AttentionInputs in;
+  AttentionInputs in = rules;
   in.q = make_view<const float>(x.data(), rows);
   in.k = in.v = make_view<const float>(x.data(), shape);
-  (bias.dtype == DType::boolean ? in.mask : in.bias) = bias;
   AttentionOptions options;
   options.window_left = 698;
   options.context.target = target;
@@ -149,9 +148,9 @@ std::vector<double> results_with(const ConstTensorView& bias, std::int64_t targe
   return results;
 }
 
-/// A bias may rise so much that running maxima move. Strides and dtypes decide whether it is added in registers.
-TEST(Determinism, BiasOrMask_AnyStrides_GivesTheSameBits) {
-  const Shape map{1, 1, 100, 700}, dense = contiguous_strides(map), strided{0, 0, 1400, 2};
+/// A bias may rise so much that running maxima move. Strides and dtypes decide whether rules are applied in registers.
+TEST(Determinism, ScoreRules_AnyStrides_GiveTheSameBits) {
+  const Shape map{1, 1, 100, 700}, keys{1, 1, 1, 700}, dense = contiguous_strides(map), strided{0, 0, 1400, 2};
   for (const std::string& target : supported_targets()) {
     const std::int64_t number = find_target(target);
     for (const float slope : {0.0F, 0.1F, -0.1F}) {
@@ -162,12 +161,25 @@ TEST(Determinism, BiasOrMask_AnyStrides_GivesTheSameBits) {
         bias[n] = every_second[2 * n] = static_cast<float>(wave) + slope * static_cast<float>(n % 700);
         mask[n] = every_second_mark[2 * n] = wave < 0.8 ? 1 : 0;
       }
-      EXPECT_EQ(results_with({bias.data(), DType::f32, map, dense}, number),
-                results_with({every_second.data(), DType::f32, map, strided}, number))
-          << target << ", slope " << slope;
-      EXPECT_EQ(results_with({mask.data(), DType::boolean, map, dense}, number),
-                results_with({every_second_mark.data(), DType::boolean, map, strided}, number))
-          << target;
+      // the last row of the bias serves as key bias
+      const std::size_t last = 99 * 700;
+      AttentionInputs given, in_place;
+      given.bias = {bias.data(), DType::f32, map, dense};
+      given.mask = {mask.data(), DType::boolean, map, dense};
+      given.key_bias = {bias.data() + last, DType::f32, keys, contiguous_strides(keys)};
+      in_place.bias = {every_second.data(), DType::f32, map, strided};
+      in_place.mask = {every_second_mark.data(), DType::boolean, map, strided};
+      in_place.key_bias = {every_second.data() + 2 * last, DType::f32, keys, strided};
+      for (int rules = 1; rules < 8; ++rules) {
+        const auto some_of = [rules](AttentionInputs in) {
+          if ((rules & 1) == 0) in.bias = {};
+          if ((rules & 2) == 0) in.mask = {};
+          if ((rules & 4) == 0) in.key_bias = {};
+          return in;
+        };
+        EXPECT_EQ(results_with(some_of(given), number), results_with(some_of(in_place), number))
+            << target << ", slope " << slope << ", rules " << rules;
+      }
     }
   }
 }

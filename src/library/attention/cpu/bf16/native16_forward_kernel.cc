@@ -170,8 +170,6 @@ class Native16ForwardWorker {
   }
 
  private:
-  static constexpr float kHidden = OnlineSoftmax<float>::kHidden;
-
   /// Returns the packed keys of a block, one key per column.
   PairPanels keys(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     return {shared_.keys.at(part.panel_of(h) + block * (kBlock / kSquare)), kTileCols * plan_.D_padded};

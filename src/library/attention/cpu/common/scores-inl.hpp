@@ -32,14 +32,22 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
   });
 }
 
-/// Selects how kernels apply a bias, key bias or mask that is the problem's only score rule.
-///   none        the problem has no rule, several rules, or another kind of rule;
-///   in_memory   the rule is applied to scores in memory;
-///   bias        a bias or key bias of the compute type is applied in registers;
-///   bias_bf16   a bf16 bias or key bias is applied to f32 scores in registers;
-///   mask        a mask is applied to f32 scores in registers.
-/// All ways give bitwise identical scores.
-enum class LoneRule : std::uint8_t { none, in_memory, bias, bias_bf16, mask };
+/// Selects how a kernel applies score rules that consist of a bias, a key bias, a mask, or several of these.
+/// Scores are bitwise identical in all ways.
+struct FusedRules {
+  enum class Place : std::uint8_t {
+    none,       ///< the problem has no rule, or other rules too
+    memory,     ///< the rules are applied to scores in memory
+    registers,  ///< the rules are applied to scores in registers
+  };
+  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of the addend; own is the compute type
+  enum class Second : std::uint8_t { none, key_bias, mask };
+
+  Place place = Place::none;
+  // Kernels read the next members only in registers.
+  Addend addend = Addend::none;  ///< whether there is a bias or, if not, a key bias
+  Second second = Second::none;  ///< rule besides the addend
+};
 
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
 /// Causality, window and key lengths are handled elsewhere (Visibility), because they limit the keys that a query
@@ -59,23 +67,37 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns how kernels apply the only rule. In registers, this requires that the rule's keys are adjacent in memory.
-  LoneRule lone() const {
+  /// Returns how kernels may apply the rules. Registers require that keys are adjacent in memory, and that there is one
+  /// rule, or an addend with a second rule.
+  FusedRules fused() const {
+    using Place = FusedRules::Place;
     const AttentionInputs& in = p_.inputs;
-    if (in_natural_units() || in.key_indices.present()) return LoneRule::none;
-    if (in.bias.present() + in.key_bias.present() + in.mask.present() != 1) return LoneRule::none;
-    const ConstTensorView& tensor = lone_tensor();
-    if (tensor.strides[3] != 1) return LoneRule::in_memory;
-    if (tensor.dtype == dtype_of<T>()) return LoneRule::bias;
-    if (dtype_of<T>() != DType::f32) return LoneRule::in_memory;
-    if (tensor.dtype == DType::bf16) return LoneRule::bias_bf16;
-    return in.mask.present() ? LoneRule::mask : LoneRule::in_memory;
+    if (in_natural_units() || in.key_indices.present() || !any_) return {};
+    FusedRules rules{Place::memory};
+    const auto is_adjacent = [](const ConstTensorView& map) { return !map.present() || map.strides[3] == 1; };
+    if (!is_adjacent(in.bias) || !is_adjacent(in.key_bias) || !is_adjacent(in.mask)) return rules;
+    const bool has_two_addends = in.bias.present() && in.key_bias.present();
+    if (in.mask.present()) {
+      if (has_two_addends || dtype_of<T>() != DType::f32) return rules;
+      rules.second = FusedRules::Second::mask;
+    } else if (has_two_addends) {
+      if (in.key_bias.dtype != dtype_of<T>()) return rules;
+      rules.second = FusedRules::Second::key_bias;
+    }
+    if (const ConstTensorView& map = addend(); map.present()) {
+      if (map.dtype == dtype_of<T>()) {
+        rules.addend = FusedRules::Addend::own;
+      } else if (map.dtype == DType::bf16 && dtype_of<T>() == DType::f32) {
+        rules.addend = FusedRules::Addend::bf16;
+      } else {
+        return rules;
+      }
+    }
+    rules.place = Place::registers;
+    return rules;
   }
-  /// Returns the tensor of the rule that lone() describes.
-  const ConstTensorView& lone_tensor() const {
-    const AttentionInputs& in = p_.inputs;
-    return in.bias.present() ? in.bias : in.key_bias.present() ? in.key_bias : in.mask;
-  }
+  /// Returns the bias, or the key bias if there is no bias.
+  const ConstTensorView& addend() const { return p_.inputs.bias.present() ? p_.inputs.bias : p_.inputs.key_bias; }
   /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e unless softcap or
   /// ALiBi apply.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
