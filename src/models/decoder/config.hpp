@@ -24,8 +24,11 @@ enum class Embeddings : std::int32_t { tied, separate };
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// Places the norms of a layer. pre: norms only before the mixer and the MLP. sandwich: norms of their outputs too,
-/// before the residual addition. post: norms only of the outputs, but pre in layers of linear attention (OLMo-Hybrid).
+/// Places the norms of a layer.
+///
+///   pre      | norms of the inputs of the mixer and of the MLP
+///   sandwich | norms of their inputs, and of their outputs before the residual addition
+///   post     | norms of their outputs only; layers of linear attention have those of `pre` (OLMo-Hybrid)
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
 /// Activation of the MLP: act(gate) ∘ up. gelu_tanh: GELU in its tanh approximation.
@@ -34,10 +37,10 @@ using layers::Activation;
 /// The mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
-/// An option of a model: on or off.
+/// Value of a setting that is on or off.
 enum class Switch : std::int32_t { off, on };
 
-/// Settings that differ in layers of sliding attention, in a model that also has other layers.
+/// Settings of layers of type sliding_attention that may differ from those of a model's other layers.
 struct SlidingLayers {
   std::int64_t heads = 0;            ///< number of query heads; 0: DecoderConfig::heads
   double rope_base = 0.0;            ///< base of RoPE's angles; 0: the RoPE of other layers
@@ -76,8 +79,8 @@ struct Experts {
   Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the shared expert
   Switch biases = Switch::off;       ///< whether the router and the routed experts have biases
   ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
-  std::vector<double> limits;         ///< per layer: bound of routed experts' activations, 0 for none; empty: all 0
-  std::vector<double> shared_limits;  ///< per layer: bound of the shared expert's activations
+  std::vector<double> limits;         ///< bounds of routed experts' activations, one per layer; 0 or empty: none
+  std::vector<double> shared_limits;  ///< bounds of the shared expert's activations, one per layer; 0 or empty: none
 
   friend bool operator==(const Experts&, const Experts&) = default;
 };
@@ -102,7 +105,7 @@ struct DecoderConfig {
 
   double rope_base = 10000.0;
   double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
-  double init_std = 0.02;      ///< standard deviation of the initial matrices except the gate's
+  double init_std = 0.02;      ///< standard deviation of all initial matrices except the gate's (GateVariant::init_std)
 
   layers::GateVariant gate;
 
@@ -155,8 +158,8 @@ DecoderConfig in_short(DecoderConfig config);
 /// Selects how messages name a field: by its name in code, its key in config.json, or its command-line option.
 enum class NamesIn { code, file, command_line };
 
-/// Throws Error, with one line that names the field and the wrong value, if a config is not valid. Bounds every size,
-/// so that products of sizes of a valid config do not overflow 63 bits.
+/// Throws Error if a config is not valid. The message is one line that names the field and the wrong value. Every size
+/// is bounded, so that products of sizes of a valid config do not overflow 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 
 /// Function that returns the name of a field in messages, given its row of kConfigKeys.
@@ -176,11 +179,11 @@ std::string reason_not_trained(const DecoderConfig& config);
 /// Returns the number of parameters; tied embeddings count once.
 std::int64_t parameter_count(const DecoderConfig& config);
 
-/// Returns the config without a gate, output control and sinks, and with NormPlacement::pre.
+/// Returns the config of a plain model to compare with: no gate, no OutputControl, no sinks, and NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Returns the config with a smaller ffn, so that it has about as many parameters as baseline_of(config). Reduces ffn
-/// in steps of 4 to the closest count. Throws Error if the gate has more parameters than the whole MLP.
+/// Returns the config with a smaller ffn, so that it has about as many parameters as baseline_of(config). Subtracts the
+/// multiple of 4 that brings the counts closest. Throws Error if less than 1 would remain of ffn.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;

@@ -386,7 +386,7 @@ inline constexpr std::tuple kConfigKeys{
 
 namespace headgate {
 
-// Shorter words for values of options on the command line than in config.json.
+// Defines words that command-line options accept in place of the longer ones in config.json.
 
 template <>
 struct OptionWords<layers::QkNorm> {

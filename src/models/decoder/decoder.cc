@@ -74,8 +74,8 @@ struct Decoder<T>::State {
   WeightPlaces places;
   TokenParts<T> parts;  // throws for bad options before `weights` allocates
   ProductWeights<T> weights;
-  const DecoderSizes& sizes;                       ///< sizes of a pass over the batch, or over a part of full length
-  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers of the same pass
+  const DecoderSizes& sizes;                       ///< sizes of parts.main(): the batch, or one part of full length
+  const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers of parts.main()
   CacheBatch keys;                                 ///< keys that LayerView::cache points to
   ShownActivations<T> shown;
 
@@ -94,8 +94,8 @@ struct Decoder<T>::State {
     for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
     return g;
   }
-  /// Views the gradients outside the layers. With Purpose::train_gates, gradients of matrices are absent: no gate lies
-  /// outside the layers.
+  /// Views the gradients outside the layers. With Purpose::train_gates, gradients of matrices are absent, because no
+  /// gate lies outside the layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
     OuterWeights<Wide<T>> g = places.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};

@@ -34,30 +34,33 @@ struct BatchShape {
   std::int64_t seq = 1;
 };
 
-/// Cuts a long sequence into parts to save memory. All parts pass through a layer, one after another, before the next
+/// Cuts a long sequence into parts to save memory. Each layer processes all parts, one after another, before the next
 /// layer begins. The decoder keeps the residual stream of the whole sequence, and the keys and values of one layer.
 struct PartOptions {
   std::int64_t tokens = 0;  ///< tokens of a part; 0: sequences are not cut
-  /// Keeps the inputs of the current layer's delta rule for the whole sequence. Tap::kept_rule requires it if the model
-  /// has linear attention.
+  /// Keeps the inputs of the current layer's delta rule for the whole sequence. An observer that requests
+  /// Tap::kept_rule needs them if the model has linear attention.
   bool keeps_rule = false;
-  /// Type of the keys and values that attention reads: i8, with a scale for each token and head (KvCache), or none for
-  /// that of activations. With i8, a sequence is in parts even if it has no more than `tokens` tokens.
+  /// Type of the keys and values that attention reads. i8: int8 with a scale for each token and head (KvCache); the
+  /// sequence is then processed in parts even if one part holds all its tokens. none: the type of activations.
   DType cache = DType::none;
-  /// Number of first tokens whose keys and values stay unrounded in a cache of i8 (CacheShape::whole_first).
+  /// Number of tokens at the start of the sequence whose keys and values stay unrounded (CacheShape::whole_first). Must
+  /// be 0 unless `cache` is i8.
   std::int64_t cache_first = 0;
-  /// Rounds the inputs of every multiplication by a weight matrix, in passes of f32 or f64: projections of attention
-  /// and of linear attention, the MLP, experts with their router, and the vocabulary head. Requires Purpose::evaluate.
-  /// A scale that several tokens share also requires one sequence, which is not cut.
+  /// Rounds the inputs of every product with a weight matrix: projections of attention and of linear attention, MLP,
+  /// router, experts and vocabulary head. Requires Purpose::evaluate and activations in f32 or f64. A scale that
+  /// several tokens share also requires a batch of one sequence, with all its tokens in one part.
   layers::ActivationRounding activations = layers::ActivationRounding::none;
 };
 
 /// Returns the shape of the tokens that pass through a layer at a time: a part, or the batch if sequences are not cut.
 BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 
-/// Selects what a decoder computes. train: saves the activations of every layer for the backward pass. train_gates:
-/// likewise, but the backward pass computes no gradients of matrices except the gates'. evaluate: computes only forward
-/// passes; all layers reuse the same buffers.
+/// Selects what a decoder computes.
+///
+///   train       | forward and backward passes; saves the activations of every layer
+///   train_gates | as train, but without the gradients of matrices other than the gates'
+///   evaluate    | forward passes only; all layers reuse the same buffers
 enum class Purpose { train, train_gates, evaluate };
 
 /// Groups of LayerView members that an observer can request.
@@ -79,8 +82,8 @@ struct LayerView {
   // Tap::scores in layers of linear attention
   LinearAttentionInputs rule_inputs;    ///< arguments for linear_attention_statistics
   LinearAttentionOptions rule_options;  ///< options for linear_attention_statistics
-  // Tap::kept_rule in layers of linear attention; set in the view that ends the sequence
-  LinearAttentionInputs kept_rule;  ///< inputs of the delta rule for all tokens of the sequence, without its state
+  // Tap::kept_rule in layers of linear attention; absent unless the view includes the last token of the sequence
+  LinearAttentionInputs kept_rule;  ///< inputs of the delta rule for all tokens of the sequence; `state` is absent
   // Tap::scores in layers of attention
   double scale = 1.0;  ///< factor of the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
