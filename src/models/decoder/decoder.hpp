@@ -161,8 +161,8 @@ class SequenceDecoder {
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
   /// Runs tokens(N) through the layers, for some_log_probabilities().
   virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
-  /// Computes out(count,vocab) after run(): the log-probabilities of log_probabilities() for the tokens first … first +
-  /// count − 1, which must be of one part.
+  /// Computes out(count,vocab) from the activations of the last run(): rows first … first + count − 1 of
+  /// log_probabilities(). Throws Error if these tokens are not in one part.
   virtual void some_log_probabilities(W* out, const W* parameters, std::int64_t first, std::int64_t count) = 0;
 
   /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). Throws Error
@@ -183,22 +183,26 @@ class SequenceDecoder {
 /// Runs a model on batches of one shape. The caller owns the parameters and gradients, which are flat buffers in the
 /// layout of ParameterTable. Results are bitwise identical at the same number of threads.
 ///
-/// The constructor allocates all working memory. Calls after the first allocate only small tables, argument lists of
-/// oneDNN's bf16 products, and attention scratch beyond the 32 MiB that the calling thread keeps.
+/// The constructor allocates all working memory. Calls after the first allocate only:
+/// - small tables
+/// - argument lists of oneDNN's bf16 products
+/// - attention scratch beyond the 32 MiB that the calling thread keeps
 ///
 /// If the context cancels a pass, the pass throws Cancelled between two products or within attention. The gradients are
-/// then incomplete; the next pass is not affected.
+/// then incomplete. The next pass is not affected.
 ///
 /// T is the type of activations and of matrices in products: f32, f64 or bf16. With bf16, parameters and gradients are
 /// f32, and each call first rounds the matrices. The residual stream, norms, the softmax of the logits and all sums are
-/// f32. Attention uses Precision::native16; experts compute in f32.
+/// f32. Attention uses Precision::native16, and experts compute in f32.
 template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
-  /// Throws Error if config is not valid or if shape.seq exceeds config.seq_len. `parts` can cut only a single
-  /// sequence, and only with Purpose::evaluate; otherwise throws Error. So does a cache in i8 without a length of
-  /// parts, or one of another type, and rounding of activations that PartOptions does not allow. Throws std::bad_alloc
-  /// if memory runs out.
+  /// Throws std::bad_alloc if memory runs out, and Error in these cases:
+  /// - `config` is not valid, or shape.seq exceeds config.seq_len.
+  /// - The model has experts, and `purpose` is not evaluate (see reason_not_trained()).
+  /// - `parts` cuts a batch of several sequences, or one sequence for a purpose other than evaluate.
+  /// - parts.cache is a type other than i8, or it is i8 and parts.tokens is 0.
+  /// - parts.activations or parts.cache_first violates the requirements of PartOptions.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;
@@ -213,8 +217,9 @@ class Decoder : public SequenceDecoder<Wide<T>> {
               LayerObserver<Wide<T>>* observer = nullptr, Wide<T>* token_losses = nullptr,
               layers::AttentionSkip* skip = nullptr) override;
   /// Returns the loss with the outputs of some heads of one layer replaced. Throws Error if the layer or a head does
-  /// not exist, or if sequences are cut into parts. If `replaced` has HeadOverride::factors, also throws Error if it
-  /// has no buffer `ungated` or if the gate does not multiply the attention output.
+  /// not exist, if a tensor in `replaced` has a wrong shape, or if sequences are cut into parts. HeadOverride::factors
+  /// require the buffer HeadOverride::ungated. In layers of attention, they also require a gate that multiplies the
+  /// attention output. Throws Error otherwise.
   double loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 
@@ -225,8 +230,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;
 
-  /// Returns the memory_plan() of a decoder with these arguments, without allocating. Throws Error under the same
-  /// conditions as the constructor.
+  /// Returns the memory_plan() of a decoder with these arguments, without allocating. Throws Error as the constructor
+  /// does, but accepts models that cannot be trained.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                 const PartOptions& parts = {});
 

@@ -150,7 +150,7 @@ void DecoderBlocks<T>::mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& laye
   }
 }
 
-// Instantiates the passes for matrices of M.
+// Instantiates the templates for activations of type T and matrices of type M.
 // clang-format off
 #define HEADGATE_BLOCKS(T, M)                                                                                      \
   template void DecoderBlocks<T>::embed(View<Wide<T>, 2>, const OuterWeights<const Wide<T>, const M>&,                         \

@@ -16,8 +16,8 @@ struct LayerCache {
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Keeps what truncate() needs to go back to the current length: recurrent layers until mark() has been called `most`
-  /// more times, attention with a window until the next call.
+  /// Keeps what truncate() needs to go back to the current length. Recurrent layers keep it until mark() has been
+  /// called `most` more times, attention with a window until the next call of mark().
   void mark(std::int64_t most) { attention ? attention->mark() : delta->mark(most); }
   /// Returns the largest length ≤ `length` to which truncate() can go.
   std::int64_t reachable(std::int64_t length) const {

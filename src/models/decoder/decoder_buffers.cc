@@ -13,8 +13,8 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Number of logits in a chunk: 16 MiB in f32. A chunk is written, overwritten by its gradient and read by two
-/// products, so it should stay in the third-level cache; it takes half of 32 MiB.
+/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. The chunk should stay in this
+/// cache, because it is written, overwritten by its gradient and then read by two products.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
 /// Smallest number of rows in a chunk, for any vocabulary. Each 4-byte weight of the vocabulary head then serves 128
 /// operations, so a core at 118 GFLOP/s reads at most 3.7 GB/s.

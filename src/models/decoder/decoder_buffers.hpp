@@ -39,7 +39,7 @@ struct DecoderSizes {
   std::optional<layers::GatedAttentionShape> full, sliding;
   std::optional<layers::DeltaNetShape> linear;
   std::optional<layers::ExpertsShape>
-      experts;  ///< without the limits, which differ by layer; absent if no layer has experts
+      experts;  ///< absent if no layer has experts; `limit` and `shared_limit` are unset, because they differ by layer
 
   bool norms_outputs() const;  ///< whether any layer norms its outputs
 };

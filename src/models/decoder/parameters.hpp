@@ -45,8 +45,7 @@ class ParameterTable {
   std::int64_t total() const { return total_; }
   /// Returns the parameter with this name, or null if there is none.
   const Parameter* find(std::string_view name) const;
-  /// Returns a table of only the gates' parameters, with the offsets that they have in a flat buffer without the
-  /// others.
+  /// Returns a table of only the gates' parameters. Their offsets are those in a flat buffer that holds nothing else.
   ParameterTable gates() const;
 
  private:
@@ -57,15 +56,15 @@ class ParameterTable {
 };
 
 /// Sets values(total) to initial values:
-/// - matrices: N(0, init_std)
-/// - norms: 1, or 0 if zero-centred
+/// - the gate's matrix: N(0, gate.init_std); other matrices and the embedding: N(0, init_std)
+/// - norms: 1, or 0 if zero-centred; the norm in linear attention: 1
 /// - the gate's bias: bias_init; other biases, gate parameters and sinks: 0
 /// - convolutions: N(0, 1/√(3·kernel))
 /// - decay rates: log U(0.01, 16); decay biases: 1
 ///
-/// Each tensor has its own random stream, chosen by seed and name, so models that share a tensor start with the same
-/// values in it. The C++ standard fixes the output of the random engine, but not how a library derives normal numbers
-/// from it.
+/// Each tensor has its own random stream, chosen by seed and name. Models that share a tensor therefore start with the
+/// same values in it. Values can differ between standard libraries: the C++ standard fixes the output of the random
+/// engine, but not how a library derives normal numbers from it.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 
