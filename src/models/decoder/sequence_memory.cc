@@ -10,7 +10,8 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the shape of any layer of attention, or null if there is none. All types have the same key and value heads.
+/// Returns the attention shape of one type of layer, or null if no layer has attention. The types have the same key and
+/// value heads, so either shape gives the size of the cache.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;

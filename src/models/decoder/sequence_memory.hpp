@@ -13,7 +13,8 @@
 
 namespace headgate::models {
 
-/// Views the activations that a decoder keeps for all T tokens of a sequence in parts. The cache is separate.
+/// Views the activations that a decoder keeps for all T tokens of a sequence that is processed in parts. Keys and
+/// values are in a separate cache.
 template <typename T>
 struct SequenceBuffers {
   SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
@@ -44,8 +45,8 @@ class SequenceMemory {
   /// Copies the delta rule's inputs of the part that begins at token `first`.
   void keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const;
   /// Returns the delta rule's inputs q, k, decay and beta of all tokens, as arguments of linear_attention_statistics.
-  /// Values are not kept. The returned v repeats the first token of `v`(P,Hv,Dv), the values of a part of P tokens, so
-  /// the result is valid only for statistics that do not depend on values.
+  /// The result is valid only for statistics that do not depend on values, which are not kept. Its v repeats the first
+  /// token of the argument `v`(P,Hv,Dv), the values of a part of P tokens.
   LinearAttentionInputs kept_rule(View<const T, 3> v) const;
 
  private:

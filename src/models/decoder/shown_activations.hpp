@@ -39,8 +39,8 @@ struct ShownBuffers {
   View<float, 1> values, gates, outputs;
 };
 
-/// Returns x(N,H,F) for observers: x itself, or x converted into `memory` if it is bf16. If the token stride of x is 0,
-/// so is that of the result.
+/// Returns x(N,H,F) for observers: x itself or, if x is bf16, a copy in f32 that is written to `memory`. If x has a
+/// token stride of 0, the result has one too.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
   if constexpr (!kNarrow<T>) {

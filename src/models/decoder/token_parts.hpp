@@ -87,7 +87,7 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// Returns the pass over the whole batch or, if the sequence is cut into parts, over any part but a shorter last one.
+  /// Returns the pass over the whole batch or, if the sequence is cut into parts, over a part of full length.
   Pass<T>& main() { return main_; }
   const Pass<T>& main() const { return main_; }
   /// Returns the memory of the whole sequence, or null if sequences are not cut.
@@ -106,8 +106,8 @@ class TokenParts {
     return Part<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first};
   }
 
-  /// Returns the saved activations of a layer for a part. If the sequence is cut, x views this part of the sequence's
-  /// residual stream.
+  /// Returns the saved activations of a layer for a part. If the sequence is cut, SavedLayer::x views the part's rows
+  /// of the whole sequence's residual stream.
   SavedLayer<T> saved(std::int64_t layer, const Part<T>& part) const {
     SavedLayer<T> saved = part.pass.memory->layer(layer);
     if (sequence_) saved.x = sequence_->stream().range(0, part.first, part.count());
@@ -129,7 +129,7 @@ class TokenParts {
   PartOptions options_;
   Pass<T> main_;
   std::optional<SequenceMemory<T>> sequence_;
-  std::optional<Pass<T>> last_;  // pass over the last part, present if it is shorter than the others
+  std::optional<Pass<T>> last_;  // pass over the last part; absent unless that part is shorter than the others
 };
 
 }  // namespace headgate::models

@@ -103,7 +103,7 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Marks a tensor that extends the stored matrix `member`: its rows come after those of `member`.
+/// Marks a tensor that extends the stored matrix `member`: its parts are appended to those of `member`.
 struct AppendedParts {
   layers::StoredMatrix& member;
 };
@@ -188,8 +188,8 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member) for every tensor that a layer can have, present or not. Calls at(row, appended_to(member)) for
-/// a tensor whose rows follow those of another tensor in the same member.
+/// Calls at(row, member) for every tensor that a layer can have, present or not. If a member holds the rows of several
+/// tensors, calls at(row, appended_to(member)) for all of them but the first.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -278,7 +278,7 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer. Takes each matrix from an array that says where it lies in a file, in order.
+/// Points vectors into a buffer. Takes the matrices, in order, from an array of views of the model's files.
 class PlaceStored : public PlaceTensors<const float> {
  public:
   PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -299,8 +299,8 @@ class PlaceStored : public PlaceTensors<const float> {
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights or gradients in a flat buffer. Can also read vectors from one buffer and matrices from a
-/// second one, which holds the same values in another type.
+/// Locates a model's weights or gradients in a flat buffer. Vectors and matrices can also come from two buffers: the
+/// second holds the same values as the first in another type.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);
@@ -333,7 +333,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last entry: of the tensors after all layers
+  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last entry: end of all layers
 };
 
 }  // namespace headgate::models

@@ -72,15 +72,15 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Throws if the file of a public family sets a key that only model_type headgate has. Accepts keys of kConfigKeys that
-/// the family itself uses with the same meaning.
+/// Throws if the file of a public family sets a key of kConfigKeys that only model_type headgate has. Accepts keys that
+/// all families have, and Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // refuse_rope_share() checks a partial_rotary_factor at the top level. With RopeObject::by_layer_type the key is
-    // valid only inside rope_parameters.
+    // With RopeObject::flat, refuse_rope_share() checks partial_rotary_factor later. With by_layer_type, this key is
+    // valid only inside rope_parameters, so it is refused here at the top level.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || !in.has(row.key) || in.find(row.key)->is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
@@ -133,8 +133,8 @@ FileConfig read_as(ConfigReader& in, const Family& family) {
 /// Returns whether the Python code that is written beside a model supports `config`. The code does not support experts.
 bool modeling_code_computes(const DecoderConfig& config) { return config.experts == DecoderConfig{}.experts; }
 
-/// Returns whether config.json of `family` contains a key with this `presence`. `at_default`: the key's field in
-/// `config` has its default value.
+/// Returns whether config.json of `family` contains a key with this `presence`. `at_default` says whether the key's
+/// field in `config` has its default value.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
     case Presence::required:

@@ -43,7 +43,7 @@ const std::array<FixedKey, 8>& fixed_keys() {
 
 // Keys that do not change what a family computes, so that any value is accepted.
 constexpr std::array kIgnored{
-    // keys about the file, the programs that wrote it, and how they load it
+    // keys about the file and about the programs that write and load it
     "architectures", "model_type", "_name_or_path", "name_or_path", "torch_dtype", "dtype", "transformers_version",
     "auto_map", "attn_implementation", "_attn_implementation", "_attn_implementation_autoset", "experts_implementation",
     "_experts_implementation", "unsloth_fixed", "unsloth_version", "is_llama_config", "transformers.js_config",
@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // With RoPE parameters by layer type, rope_scaling applies only to layers with full attention, and transformers
-      // does not read the key "type", an older name of rope_type.
+      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention. There
+      // it does not read the key "type", an older name of rope_type.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }

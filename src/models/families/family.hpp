@@ -22,8 +22,8 @@ namespace headgate::models {
 /// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Tells whether a family has only the features of Qwen3 (of_qwen3) or further ones, such as experts (own). GGUF files
-/// of of_qwen3 families must have no experts.
+/// Selects the features that a family's GGUF files may have. of_qwen3: only those of Qwen3, so no experts. own: further
+/// ones, which Family::finish_gguf reads.
 enum class Features { of_qwen3, own };
 
 /// Selects the layout of rope_parameters in config.json: parameters for all layers (flat), or an object for each type
@@ -43,8 +43,8 @@ struct FileConfig {
   std::string prefix = "model.";        ///< prefix of tensor names; longer in models with images
   std::string head = "lm_head.weight";  ///< name of the output projection's tensor
   std::int64_t further_layers = 0;      ///< number of multi-token-prediction (MTP) layers
-  /// bos_token_id to write for a model that reads bytes. kNoBos writes null: no token precedes a text. If empty, the
-  /// key is not written.
+  /// Value of bos_token_id to write, for a model that reads bytes. kNoBos stands for null: no token precedes a text. If
+  /// `bos` is empty, the key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
 };
 
