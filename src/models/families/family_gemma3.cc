@@ -29,7 +29,7 @@ void complete_gemma3(ConfigReader& in) {
   for (const char* key : {"final_logit_softcapping", "attn_logit_softcapping"}) in.require_value(key, nullptr);
   in.require_value("use_bidirectional_attention", false);
   complete_layer_types(in, "sliding_window_pattern", kInterval, LayerType::sliding_attention);
-  in.ignore("_sliding_window_pattern");  // transformers writes but never reads it
+  in.ignore("_sliding_window_pattern");  // transformers writes this key but never reads it
   complete_window(in);
   double local_base = 1e4;
   const io::Json* base = in.find("rope_local_base_freq");

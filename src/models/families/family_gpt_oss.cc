@@ -7,8 +7,11 @@
 #include "models/families/gguf_values.hpp"
 #include "models/families/hybrid_layers.hpp"
 
-// Describes gpt-oss: a learned sink per query head, no gate, alternating layers with and without a window, YaRN, biases
-// in all projections, and experts in MXFP4 with a bounded activation.
+// Describes gpt-oss:
+// - attention without a gate, with a learned sink per query head and with YaRN
+// - layers alternately with and without a window
+// - biases in all projections
+// - experts in MXFP4 with a bounded activation
 
 namespace headgate::models {
 namespace {
@@ -99,8 +102,10 @@ void set_features(DecoderConfig& config) {
   config.experts.activation = ExpertActivation::shifted_swiglu;
 }
 
-/// Sets what a GGUF file does not contain: which layers have a window, the limit of activations, and YaRN without
-/// rounding of its range (truncate = false).
+/// Reads the window and the experts, and sets what a GGUF file does not contain:
+/// - which layers have a window
+/// - the limit of activations
+/// - YaRN without rounding of its range (truncate = false)
 void finish_gpt_oss_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kSoftmaxOfChosen = 3;
   set_features(config);

@@ -4,8 +4,10 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes OLMo-Hybrid. Gated DeltaNet layers have β up to 2 and norms before mixer and MLP. Attention layers have no
-// gate, norms after mixer and MLP, one norm over all heads of q and one over all of k, and mostly no RoPE.
+// Describes OLMo-Hybrid:
+// - Gated DeltaNet layers have β up to 2, and norms before mixer and MLP.
+// - Attention layers have no gate, norms after mixer and MLP, and mostly no RoPE.
+// - In attention, one norm spans all heads of q, and another one all heads of k.
 
 namespace headgate::models {
 namespace {
@@ -18,9 +20,9 @@ constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weigh
                                   TensorRename{"linear_attn.norm.weight", "linear_attn.o_norm.weight"},
                                   TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
 
-/// Locates the convolution's weights in three tensors, whose concatenated rows are the rows of the parameter. The
-/// tensors hold the channels of q, k and v, or equal thirds of all channels if transformers saved them. Returns false
-/// if a tensor is missing or the rows do not add up.
+/// Locates the convolution's weights in three tensors, whose concatenated rows are the rows of the parameter. Each
+/// tensor holds the channels of q, k or v. In files that transformers has saved, each holds a third of all channels.
+/// Returns false if a tensor is missing or the rows do not add up.
 bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
   std::int64_t rows = 0;
   for (const char* part : {"q", "k", "v"}) {
@@ -50,8 +52,8 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   }
   if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
   if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
-  // Looks for these norms under their names in released checkpoints, which transformers also uses when it saves a
-  // model. If the file has no such tensor, the caller looks for the names of transformers' modules.
+  // Locates norms by their names in released checkpoints, which are also the names that transformers writes. If the
+  // file has no tensor of that name, the caller tries the names of transformers' modules.
   const bool attention = layer.type != LayerType::linear_attention;
   struct Norm {
     std::string_view ours, theirs;

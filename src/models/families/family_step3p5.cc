@@ -50,7 +50,8 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
   return true;
 }
 
-/// Merges several names of one key. Moves the value of the first of `keys` that the file sets to the last of `keys`.
+/// Merges several names of one key, `keys`. Takes the value of the first name that the file sets, and stores it under
+/// the last name.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {

@@ -29,12 +29,14 @@ struct FusedRows {
 };
 FusedRows fused_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Returns the number of rows of q_proj.weight in the file. They include the gate's rows, except in
+/// Returns the number of rows of q_proj.weight in the file. Counts the gate's rows too, except for
 /// GateLayout::separate.
 std::int64_t q_projection_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Throws Error unless `layout` can store the gate of `config`. Layouts other than separate require a gate at g1 or g4
-/// whose logits depend on the layer's input. q, k and v must then have no biases.
+/// Throws Error unless `layout` can store the gate of `config`. Layouts other than separate require:
+/// - a gate at g1 or g4
+/// - gate logits that are projected from the layer's input
+/// - no biases of q, k and v
 void require_fusable(GateLayout layout, const DecoderConfig& config);
 
 /// Guesses the layout from the number of rows of q_proj.weight, ignoring the config's gate. Returns text such as

@@ -141,16 +141,16 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores, instead of these parameters, the
-/// divisors of RoPE's frequencies that result from them.
+/// Parameters of Llama 3's RoPE scaling, as released models have them. A GGUF file does not store these parameters. It
+/// stores the divisors of RoPE's frequencies that result from them.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Compares `factors` with plain[i] / scaled[i], the divisors that a scaling implies. Returns the index of the first
-/// difference, or factors.size() if there is none. Divisors beyond `plain` must be 1.
+/// Compares a file's divisors `factors` with those that a scaling implies: plain[i] / scaled[i], and 1 for
+/// i ≥ plain.size(). Returns the index of the first difference, or factors.size() if there is none.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32
@@ -225,8 +225,8 @@ void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, D
   }
 }
 
-/// Throws if RoPE is scaled and sliding-window layers have another RoPE base. llama.cpp scales RoPE in sliding-window
-/// layers too, except in Gemma 3; this library does not.
+/// Throws if RoPE is scaled and sliding-window layers have another RoPE base. llama.cpp would scale RoPE in these
+/// layers too, except in Gemma 3. This library would not.
 void check_scaled_windows(const io::GgufFile& file, const Family& family, const DecoderConfig& config) {
   const bool own_base = has_layer(config, LayerType::sliding_attention) && config.sliding.rope_base > 0.0;
   if (config.rope_scaling == layers::RopeScalingKind::none || !own_base || &family == &kGemma3) return;
@@ -234,8 +234,8 @@ void check_scaled_windows(const io::GgufFile& file, const Family& family, const 
        family.architecture, config.rope_factor);
 }
 
-/// Throws unless the lists give each layer the number of heads in the config. The lists may also have elements for
-/// multi-token-prediction (MTP) layers.
+/// Throws unless the file's lists `heads` and `kv_heads` agree with `config` in every layer. Lists with fewer than two
+/// elements are not checked. Further elements, of multi-token-prediction (MTP) layers, are ignored.
 void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
                  const std::vector<std::int64_t>& kv_heads) {
   const auto check = [&](const char* key, const std::vector<std::int64_t>& list, std::int64_t layer,

@@ -14,8 +14,8 @@
 
 namespace headgate::models {
 
-/// Reads the keys "NAME.…" of the architecture NAME. Looking up a key marks it as known. finish() throws for any other
-/// key, unless it is known to be harmless.
+/// Reads the keys "NAME.…" of the architecture NAME. A key that has been looked up counts as known. finish() throws for
+/// an unknown key, unless is_harmless_gguf_key() is true for it.
 class GgufValues {
  public:
   GgufValues(const io::GgufFile& file, std::string_view architecture)

@@ -32,8 +32,10 @@ void complete_qwen_hybrid(ConfigReader& in);
 /// Does the same as complete_qwen_hybrid, for models with experts.
 void complete_qwen_experts(ConfigReader& in);
 
-/// Sets the features that all of Qwen's models with linear attention have: zero-centred norms, and an elementwise gate
-/// on the attention output. q_proj.weight stores, for each head, the rows of q and then the rows of its gate.
+/// Sets the features that all of Qwen's models with linear attention have:
+/// - zero-centred norms
+/// - an elementwise gate on the attention output
+/// - GateLayout::per_query_head: q_proj.weight stores, for each head, the rows of q and then the rows of its gate
 void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 
 /// Locates the weights of the short convolution, which files store as (channels,1,K). Returns false for other
