@@ -66,11 +66,12 @@ enum class ValueHeads { grouped, tiled };
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 
-/// Returns the indices of the rows of Qwen3-Next's tensor in_proj_qkvz for the parameter in_proj_z (if `z`) or
-/// in_proj_qkv.
+/// Returns the rows of Qwen3-Next's tensor in_proj_qkvz that form the parameter in_proj_z if `z` is true, otherwise
+/// in_proj_qkv. They are indices in the order of the parameter's rows.
 std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
 
-/// Returns the indices of the rows of Qwen3-Next's tensor in_proj_ba for the parameter in_proj_a (if `a`) or in_proj_b.
+/// Returns the rows of Qwen3-Next's tensor in_proj_ba that form the parameter in_proj_a if `a` is true, otherwise
+/// in_proj_b. They are indices in the order of the parameter's rows.
 std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 
 }  // namespace headgate::models

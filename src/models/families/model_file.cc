@@ -99,7 +99,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Includes shards and indices that the model does not use, and weights in other formats.
+    // These files also are shards and indices that the model does not use, and weights in other formats.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -143,7 +143,7 @@ void ModelFile::find_prefix() {
   }
 }
 
-/// Uses the file's logits matrix if it differs from the embeddings, even though the config ties them. transformers does
+/// Unties the embeddings if the config ties them but the file has a logits matrix with other numbers. transformers does
 /// so from version 5 on.
 void ModelFile::untie_different_head() {
   const std::string embeddings = file_.prefix + "embed_tokens.weight";
@@ -360,7 +360,8 @@ void narrow(WrittenTensor& tensor, DType dtype) {
 }  // namespace
 
 std::vector<TextFile> read_text_files(const std::string& directory) {
-  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // a tokenizer.json of 256 Ki tokens has about 32 MB
+  constexpr std::size_t kMost_bytes = std::size_t{1}
+                                      << 28;  // 256 MiB; a tokenizer.json with 262144 tokens has about 32 MB
   std::vector<TextFile> out;
   for (const char* name : kTextFiles) {
     const std::string path = fmt::format("{}/{}", directory, name);

@@ -36,7 +36,7 @@ class WeightFiles {
  public:
   virtual ~WeightFiles() = default;
 
-  /// Returns the path that messages about missing tensors name.
+  /// Returns the path for messages about missing tensors: the file, or the index that lists the shards.
   virtual const std::string& path() const = 0;
   virtual std::vector<std::string> names() const = 0;
   /// Returns a tensor's row-major shape; null if there is no such tensor.
@@ -49,7 +49,7 @@ class WeightFiles {
   /// Verifies the checksums of all files. Throws io::FileError if one does not match.
   virtual void verify() const {}
 
-  /// Returns whether any matrix has fewer than 16 bits per number, or fewer than 32 in a GGUF file.
+  /// Returns whether a matrix is stored in a narrow format: any format except F32 in a GGUF file, MXFP4 in a directory.
   virtual bool stores_narrow_matrices() const = 0;
   /// Maps a tensor, after checking that its numbers are finite. Throws as read() does.
   virtual StoredTensor stored(const std::string& name) const = 0;
@@ -64,7 +64,7 @@ std::shared_ptr<const WeightFiles> open_gguf(std::shared_ptr<const io::GgufFile>
 /// Opens a model and reads its config.
 class ModelFile {
  public:
-  /// Opens a directory or a GGUF file. Throws io::FileError, naming what is wrong; so does read().
+  /// Opens a directory or a GGUF file. This function and read() throw io::FileError that names the problem.
   explicit ModelFile(const std::string& path);
 
   const DecoderConfig& config() const { return file_.config; }

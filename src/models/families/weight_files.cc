@@ -25,8 +25,8 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kMaxIndex = std::size_t{1} << 25;
 constexpr std::size_t kMaxShards = 1024;
-// A tensor NAME in MXFP4 is stored as two tensors of bytes: NAME_blocks (…,G,16), with G blocks per row, and
-// NAME_scales (…,G).
+// Suffixes of the two tensors of bytes that store a tensor NAME in MXFP4: NAME_blocks (…,G,16) and NAME_scales (…,G).
+// G is the number of blocks per row.
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 
 bool exists(const std::string& path) {
@@ -103,7 +103,7 @@ class SafetensorsWeights : public WeightFiles {
   struct Place {
     const io::SafetensorsReader* file;
     const io::TensorEntry* entry;
-    // set for MXFP4 tensors only: the location of the scales, and the shape of the decoded tensor
+    // The location of the scales and the shape of the decoded tensor. Only set for MXFP4 tensors.
     const io::SafetensorsReader* scales_file = nullptr;
     const io::TensorEntry* scales = nullptr;
     std::vector<std::int64_t> shape = {};

@@ -30,8 +30,8 @@ namespace {
 /// Largest number of rows (new tokens of all sequences) that pass through the layers at once. At 512 rows, packing and
 /// widening the weights cost little time beside the matrix products; more rows would only need more memory.
 constexpr std::int64_t kMostRows = 512;
-/// Smallest number of rows for products in bf16. With fewer rows (at most kSkinnyRows), products read the matrices in
-/// place.
+/// Smallest number of rows that ModelPrecision::bf16 computes in bf16. Products of fewer rows, at most kSkinnyRows,
+/// read the matrices in place and compute in f32.
 constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
 /// Owns a model's weights: vectors in f32 and matrices of type M. If M is f32, vectors and matrices share one buffer.
@@ -279,7 +279,7 @@ struct CachedDecoder::State {
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
-  std::vector<LayerCache> caches;  // one for each layer
+  std::vector<LayerCache> caches;  // the cache of each layer
   Pass<float> one;
   std::optional<Pass<float>> many;
   std::optional<Pass<BFloat16>> many_rounded;
@@ -337,7 +337,7 @@ void CachedDecoder::State::append_through(Pass<A>& pass, View<float, 3> logits, 
 
 std::int64_t CachedDecoder::State::reachable(std::int64_t length) const {
   std::int64_t before = -1;
-  while (length != before) {  // a length that one layer reaches may be out of another's reach
+  while (length != before) {  // repeats: a shorter length for one layer may be unreachable in another
     before = length;
     for (const LayerCache& cache : caches) length = cache.reachable(length);
   }

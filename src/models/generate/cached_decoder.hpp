@@ -25,18 +25,17 @@ struct CachedDecoderOptions {
   /// with other formats than f32 and directories with MXFP4 blocks are read in place, without conversion. Matrices of
   /// all other models are then bf16.
   std::optional<DType> weights = std::nullopt;
-  /// Precision of passes over at least 33 new tokens, counted over all sequences; shorter passes are computed in f32.
-  /// bf16: activations and matrices are rounded to bf16, as in Decoder<BFloat16>. Logits are always computed in f32.
+  /// Precision of passes over at least 33 new tokens, counted over all sequences. bf16 rounds activations and matrices
+  /// to bf16, as Decoder<BFloat16> does. Shorter passes and logits are always computed in f32.
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with a scale for each token and head
-  /// Number of first tokens whose keys and values are f32 while those of the others are i8 (CacheShape::whole_first).
-  /// A layer with a window reads i8 for all tokens once its window has left token 0.
+  /// Number of tokens at the start whose keys and values stay f32 if `cache` is i8 (CacheShape::whole_first); must be 0
+  /// otherwise. A layer with a window reads all tokens as i8 once the page of token 0 has been freed.
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
-  /// truncate() can drop up to this many of the last tokens in any model, recurrent ones included: guessed tokens that
-  /// were wrong. Each recurrent layer then stores keep + 3 states instead of 2, and computes the last `keep` tokens of
-  /// a pass one by one.
+  /// Number of last tokens that truncate() can drop in any model, for example wrongly guessed tokens. If it is not 0,
+  /// recurrent layers store keep + 3 states instead of 2, and compute the last `keep` tokens of a pass one by one.
   std::int64_t keep = 0;
   /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;
