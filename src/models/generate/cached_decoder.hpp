@@ -43,16 +43,18 @@ struct CachedDecoderOptions {
 };
 
 /// Holds a model and B sequences of equal length. Computes in f32 for any type in memory, unless
-/// CachedDecoderOptions::precision is bf16. The kernel depends on the number of rows, so results can differ in rounding
-/// if tokens are appended in other portions.
+/// CachedDecoderOptions::precision is bf16. If the same tokens are appended in other portions, results can differ in
+/// rounding, because the number of rows selects the kernel.
 class CachedDecoder {
  public:
   /// Maps the weights, or reads them one tensor at a time, so that only one tensor needs an extra copy in f32. A mapped
-  /// file must not change: append() throws io::FileError if it has become shorter. Throws io::FileError if the model
-  /// does not fit its config, Error if the options do not fit the config, and std::bad_alloc.
+  /// file must not change: append() throws io::FileError if it has become shorter. The constructor throws:
+  /// - io::FileError if the tensors do not fit the model's config
+  /// - Error if the options do not fit the config
+  /// - std::bad_alloc if memory runs out
   CachedDecoder(const ModelFile& file, const CachedDecoderOptions& options);
-  /// Copies parameters(total), laid out as in ParameterTable(config). Throws Error if config is not valid or the
-  /// options do not fit it, and std::bad_alloc.
+  /// Copies parameters(total), laid out as in ParameterTable(config). Throws Error if `config` is not valid or the
+  /// options do not fit it. Throws std::bad_alloc if memory runs out.
   CachedDecoder(const DecoderConfig& config, const float* parameters, const CachedDecoderOptions& options);
   ~CachedDecoder();
   CachedDecoder(const CachedDecoder&) = delete;
@@ -68,12 +70,13 @@ class CachedDecoder {
   /// Returns the current number of tokens per sequence.
   std::int64_t length() const;
   /// Keeps the first `length` tokens of each sequence, bitwise as if no others had been appended. Throws Error if
-  /// `length` exceeds length(), or unless reachable(length) is `length`.
+  /// `length` is not in [0, length()], or if reachable(length) is smaller.
   void truncate(std::int64_t length);
-  /// Returns the largest length ≤ `length` to which truncate() can go. Any length can be reached if all layers are full
-  /// attention, and any of the last CachedDecoderOptions::keep lengths. Layers with a sliding window need the keys that
-  /// the next token sees. Recurrent layers go back to the length before the last pass, and to marked lengths. A length
-  /// of 0 can always be reached.
+  /// Returns the largest length ≤ `length` to which truncate() can go. All layers can go back to 0 and to the last
+  /// CachedDecoderOptions::keep lengths. Each type of layer can also go back to these lengths:
+  /// - full attention: any
+  /// - sliding window: lengths after which the next token sees only keys that the cache still has
+  /// - recurrent: the length before the last pass, and marked lengths
   std::int64_t reachable(std::int64_t length) const;
   /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep a state for each of the last
   /// `most` ≥ 1 marks. Layers with a sliding window keep only the last mark, and the keys and values appended since.

@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Private-use code points that enclose the spelling of a special token in a message, so that it is not taken for a
-// special token of the template. transformers' sanitize_control_tokens uses the same.
+// Private-use code points that enclose the spelling of a special token in a message. They tell this text from the
+// template's own special tokens. transformers' sanitize_control_tokens uses the same code points.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 
@@ -175,8 +175,8 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   std::size_t left = 0;  // number of tokens of a newline that was encoded before the part
   tokenize::Encoding tokens;
   if (begin > 0) {
-    // Some tokenizers insert a space at the start of a text but not after a newline. Encodes a newline before the part
-    // and drops its tokens.
+    // Encodes the part after a newline and drops the newline's tokens. Some tokenizers insert a space at the start of a
+    // text, but none after a newline.
     tokens = tokenizer_.encode("\n" + std::string(part), options);
     const bool apart =
         tokens.ids.size() >= newline_.size() && std::equal(newline_.begin(), newline_.end(), tokens.ids.begin());

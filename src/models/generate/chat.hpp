@@ -32,7 +32,7 @@ struct ChatOptions {
   /// Encodes special tokens that are spelled out in system and user messages as plain text. If false, they become
   /// special tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
-  std::optional<std::time_t> now{};  ///< time that templates write; empty: time of the call
+  std::optional<std::time_t> now{};  ///< time that templates output as the current one; empty: time of the call
 };
 
 class Chat {

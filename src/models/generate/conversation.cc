@@ -17,8 +17,8 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. If the text begins with now_.text and a token begins where now_.text
-/// ends, keeps now_.ids for that beginning. Otherwise returns the tokens of the whole text.
+/// Returns the tokens of a rendered conversation. If its text begins with now_.text and a token begins right after
+/// that, the result begins with now_.ids. Otherwise the result has the tokens of the rendered text only.
 std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto behind = std::find_if(spans.begin(), spans.end(),
@@ -30,7 +30,7 @@ std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& w
   return out;
 }
 
-/// Truncates the decoder to the largest number of tokens that it can go back to, but to at most `tokens`.
+/// Truncates the decoder to the largest length ≤ `tokens` that it can go back to.
 void Conversation::keep_in_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));
@@ -78,7 +78,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 bool Conversation::undo() {
   if (earlier_.empty()) return false;
   Turns& before = earlier_.back();
-  // The decoder holds tokens of the later conversation, in which the template may have rewritten earlier turns.
+  // Keeps only tokens that both conversations share: in the later one, the template may have rewritten earlier turns.
   const auto same = std::mismatch(before.ids.begin(), before.ids.end(), now_.ids.begin(), now_.ids.end()).first;
   keep_in_decoder(std::min(before.read, static_cast<std::size_t>(same - before.ids.begin())));
   now_ = std::move(before);

@@ -22,18 +22,19 @@ class Conversation {
                const std::string& system, GenerateOptions options);
 
   /// Adds a question and generates the answer. The answer stays in the conversation even if max_tokens or a hook ended
-  /// it. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error as generate() and Chat::write()
-  /// do; the question is then not in the conversation.
+  /// it. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error in the same cases as generate()
+  /// and Chat::write(). The question is then not in the conversation.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
-  /// Removes the last turn: the question, its answer and their random numbers. Returns false if there is none. The
-  /// decoder goes back to the beginning of that turn if it can, so that the next question costs only its new tokens.
-  /// Full attention always can, recurrent layers for the last kMarks turns, and layers with a window for the last turn.
+  /// Removes the last turn: the question and its answer. Returns false if there is none. The next question uses the
+  /// removed turn's seed. If possible, the decoder goes back to the beginning of the turn, so that the next question
+  /// costs only its new tokens. Full attention can always go back. Recurrent layers can go back kMarks turns, and
+  /// layers with a window one turn.
   bool undo();
   /// Removes all turns.
   void clear();
 
-  /// Returns the tokens of all turns. An answer keeps the tokens that the model chose if the template writes its text
-  /// unchanged and a token begins right after that text. Otherwise the template's text is tokenized anew.
+  /// Returns the tokens of all turns. Answers have the tokens that the model chose, as long as the template writes
+  /// their text unchanged and a token begins right after it. Otherwise the rendered text is tokenized anew.
   const std::vector<std::int32_t>& ids() const { return now_.ids; }
   /// Returns the prompt of the last turn from its first token that differs from the earlier conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
@@ -43,7 +44,7 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  static constexpr std::int64_t kMarks = 4;  ///< each costs one state of each recurrent layer
+  static constexpr std::int64_t kMarks = 4;  ///< marks to keep; each takes one state per recurrent layer
 
   std::vector<std::int32_t> with_kept_answers(const Chat::Written& written) const;
   void keep_in_decoder(std::size_t tokens);
@@ -58,7 +59,7 @@ class Conversation {
     std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
     std::string text;               ///< text of ids; empty after a turn that failed
     std::uint64_t count = 0;        ///< questions asked, including those that failed
-    std::size_t read = 0;           ///< number of these tokens that the decoder held before the next question
+    std::size_t read = 0;           ///< number of tokens in the decoder before the next question
   };
 
   std::vector<Message> beginning_;  ///< the system message, if any

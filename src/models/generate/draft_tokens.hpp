@@ -7,8 +7,9 @@
 
 namespace headgate::generate {
 
-/// Guesses the next tokens of a text from the text itself: those that followed the last earlier occurrence of its last
-/// tokens. Source: prompt lookup decoding, https://github.com/apoorvumang/prompt-lookup-decoding.
+/// Guesses the next tokens of a text from the text itself. Finds the latest earlier occurrence of the text's last
+/// tokens and guesses the tokens that followed there. Source: prompt lookup decoding,
+/// https://github.com/apoorvumang/prompt-lookup-decoding.
 class DraftTokens {
  public:
   explicit DraftTokens(std::span<const std::int32_t> text) : text_(text.begin(), text.end()) {}
@@ -19,7 +20,7 @@ class DraftTokens {
   std::vector<std::int32_t> next(std::int64_t most) const;
 
  private:
-  static constexpr std::ptrdiff_t kMost = 3, kFewest = 2;  ///< numbers of tokens to look for, the most first
+  static constexpr std::ptrdiff_t kMost = 3, kFewest = 2;  ///< numbers of last tokens to search for, kMost first
 
   std::vector<std::int32_t> text_;
 };

@@ -53,7 +53,7 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // An unsigned number above the largest i64 becomes a negative id, for which add() throws.
+    // get() turns an unsigned number above the largest i64 into a negative id, and add() throws for that.
     add(path, kEndId, value.get<std::int64_t>());
   }
   /// Returns the ids in ascending order without duplicates.

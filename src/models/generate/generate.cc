@@ -63,8 +63,8 @@ class Steps {
   /// Returns logits (1,V) of the next choice. Before the first choice, the caller writes those of the prompt here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Accepts the chosen token `id` if it equals the next guess, which the last pass has read already. Otherwise returns
-  /// false: a new pass must read `id`.
+  /// Accepts the next guess if it equals the chosen token `id`, and returns whether it does. The last pass has then
+  /// read `id` already; otherwise a new pass must read it.
   bool guessed(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
@@ -81,7 +81,7 @@ class Steps {
     const auto tokens = std::ssize(pass_);
     decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
   }
-  /// Removes the guesses that were not accepted from the decoder.
+  /// Truncates the decoder to remove the guesses that were not accepted.
   void refuse_rest() {
     decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
     pass_.clear();

@@ -30,19 +30,19 @@ struct GenerateOptions {
   Sampling sampling{};
   std::int64_t max_tokens = 256;        ///< largest number of tokens to generate, at least 1
   std::vector<std::int32_t> end_ids{};  ///< ids that end the text when chosen
-  /// Texts, not empty, that end the generated text. GenerateHooks::text receives the bytes before a stop text only.
-  /// Bytes that may begin a stop text are withheld until more are known.
+  /// Texts that end the generated text; none may be empty. GenerateHooks::text receives only the bytes before a stop
+  /// text. Bytes that may begin a stop text are withheld until more bytes are known.
   std::vector<std::string> stop_texts{};
-  /// Largest number of tokens to guess (DraftTokens) and to check with each chosen token, in one pass over the weights.
-  /// The choices stay those of passes of one token, up to the rounding of logits. Must be at most
+  /// Largest number of tokens to guess (DraftTokens) after each chosen token. One pass over the weights checks them
+  /// all. Guesses do not change which tokens are chosen, apart from the rounding of logits. Must be at most
   /// CachedDecoderOptions::keep if the decoder has recurrent layers or windows.
   std::int64_t drafts = 0;
 };
 
 /// Holds the callbacks of generate(); either may be empty.
 struct GenerateHooks {
-  /// Receives new bytes that form whole characters, without special tokens. Returns false to end the text. Also called
-  /// with no bytes between the parts of a long prompt.
+  /// Receives new bytes that form whole characters, without special tokens. Returns false to end the text. Is also
+  /// called between the parts of a long prompt, with empty `bytes`.
   std::function<bool(std::string_view bytes)> text;
   /// Receives logits(V) before each choice of a token.
   std::function<void(std::span<const float> logits)> logits;

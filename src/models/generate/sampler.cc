@@ -86,7 +86,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // the last such id is chosen if rounding keeps `left` at 0 or above
+    if (weight > 0.0) chosen = id;  // if rounding keeps `left` ≥ 0, the last such id stays chosen
     left -= weight;
     if (left < 0.0) break;
   }
