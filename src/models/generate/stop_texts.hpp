@@ -16,7 +16,8 @@ class StopTexts {
   /// `texts` must not contain an empty text.
   explicit StopTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
 
-  /// Adds the next bytes. Returns the bytes that precede any stop text. Must not be called after found() is true.
+  /// Adds the next bytes. Returns those bytes, including withheld ones, that are certain to lie before any stop text.
+  /// Must not be called after found() is true.
   std::string pass(std::string_view bytes);
   /// Returns whether the stream contains a stop text.
   bool found() const { return found_; }

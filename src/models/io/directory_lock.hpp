@@ -10,8 +10,8 @@ namespace headgate::io {
 /// Holds an exclusive lock (flock) on a directory. The kernel releases the lock when the process ends for any reason.
 class DirectoryLock {
  public:
-  /// Throws FileError if the directory cannot be opened or is locked already; the message names the process that holds
-  /// the lock, if the kernel reports it.
+  /// Throws FileError if the directory cannot be opened or is locked already. If the kernel reports which process holds
+  /// the lock, the message names it.
   explicit DirectoryLock(const std::string& path);
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;

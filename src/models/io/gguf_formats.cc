@@ -93,8 +93,8 @@ struct GroupScales {
   }
 };
 
-/// Computes d · scale · q − dmin · least in groups of 32 elements, each with its own scale and minimum. If q has five
-/// bits, bit g of byte i of `fifth`(32) is the fifth bit of element i of group g. If q has four bits, `fifth` is null.
+/// Computes d · scale · q − dmin · least. Each group of 32 elements has its own `scale` and `least`. `fifth` is null if
+/// q has four bits. If q has five bits, bit g of byte fifth[i] is the fifth bit of element i of group g.
 void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* low) {
   const float d = half(block), dmin = half(block + 2);
   const GroupScales groups(block + 4);
@@ -113,8 +113,8 @@ void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fif
 void widen_q4_k(float* out, const std::uint8_t* block) { widen_groups(out, block, nullptr, block + 16); }
 void widen_q5_k(float* out, const std::uint8_t* block) { widen_groups(out, block, block + 16, block + 48); }
 
-/// Computes d · scale · (q − 32) in groups of 16 elements, each with its own 8-bit scale. q has its low four bits in ql
-/// and its high two in qh.
+/// Computes d · scale · (q − 32). Each group of 16 elements has its own 8-bit `scale`. The low four bits of q are in
+/// ql, the high two in qh.
 void widen_q6_k(float* out, const std::uint8_t* block) {
   const std::uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
   const float d = half(block + 208);

@@ -7,9 +7,9 @@
 #include <string_view>
 
 // Lists the keys of GGUF files that a reader may ignore, because their values do not change what is computed. Other
-// keys that nothing reads are errors: GgufValues reports those of an architecture, read_gguf_vocabulary() those of
-// tokenizer.*. Keys with other prefixes, such as quantize.imatrix.file, belong to other programs and are ignored, as in
-// llama.cpp.
+// keys that nothing reads are errors. GgufValues reports the keys of an architecture, and read_gguf_vocabulary() the
+// keys tokenizer.*. Keys with other prefixes, such as quantize.imatrix.file, belong to other programs. They are
+// ignored, as in llama.cpp.
 
 namespace headgate::io {
 

@@ -21,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Parses `path` as the name OWNER/NAME of a model on the Hub. Returns nullopt if `path` has another form, or if the
-/// file or directory OWNER exists: `path` is then meant to be a path in it.
+/// Parses `path` as the name OWNER/NAME of a model on the Hub. Returns nullopt if `path` has another form. Also returns
+/// nullopt if a file or directory OWNER exists, because the user then means a path in it.
 std::optional<HubName> hub_name_of(const std::string& path) {
   const std::size_t slash = path.find('/');
   std::error_code ignored;
@@ -71,8 +71,9 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Returns where the Hub's cache holds the model named `path`, or nullopt if it does not. stat() of `path` has failed
-/// with errno `reason`. Returns nullopt for a dangling symbolic link, which is a path and not a name.
+/// Returns the location in the Hub's cache of the model named `path`, or nullopt if the cache does not have it.
+/// `reason` is the errno of a failed stat() of `path`. Returns nullopt if it is not ENOENT, and for a dangling symbolic
+/// link, which is a path and not a name.
 std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
   if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;

@@ -31,8 +31,8 @@ bool is_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), is_name_character);
 }
 
-/// Returns whether `text` consists of words between slashes. No word begins with a dot, so that the path of the
-/// revision cannot leave its directory.
+/// Returns whether `text` consists of words that are separated by slashes. A word must not begin with a dot, so that a
+/// path made from a revision stays in its directory.
 bool is_revision(std::string_view text) {
   for (std::size_t end = text.find('/'); end != std::string_view::npos; end = text.find('/')) {
     if (!is_word(text.substr(0, end))) return false;

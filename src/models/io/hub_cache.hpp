@@ -6,8 +6,8 @@
 #include <string_view>
 
 // Finds models that programs of the Hugging Face Hub have downloaded. Does not use the network. In the cache of
-// huggingface_hub, the file models--OWNER--NAME/refs/REVISION contains the name of a directory in models--OWNER--
-// NAME/snapshots/.
+// huggingface_hub, a model has the directory models--OWNER--NAME. The file refs/REVISION in this directory contains the
+// name of a directory in snapshots/.
 
 namespace headgate::io {
 
@@ -21,8 +21,8 @@ struct HubName {
 /// Parses the name of a model. Returns nullopt for a text that the Hub refuses as a name.
 std::optional<HubName> parse_hub_name(std::string_view text);
 
-/// Returns the directory of the Hub's cache. HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME and HOME determine it, as in
-/// huggingface_hub; an empty variable counts as unset.
+/// Returns the directory of the Hub's cache. As in huggingface_hub, these environment variables determine it, the first
+/// one first: HF_HUB_CACHE, HUGGINGFACE_HUB_CACHE, HF_HOME, XDG_CACHE_HOME, HOME. An empty variable counts as unset.
 std::string hub_cache();
 
 /// Returns the directory of a snapshot in the cached model `model`, the path of a directory models--OWNER--NAME.
@@ -35,8 +35,8 @@ std::string hub_cache();
 std::string snapshot_of(const std::string& model, const std::string& revision);
 
 /// Returns the snapshot of a model in the cache, or nullopt if the cache does not have the model. If the snapshot has
-/// neither config.json nor tokenizer.json but one GGUF file, returns that file. Throws FileError as snapshot_of() does,
-/// for a dangling link in the snapshot, and for several GGUF files.
+/// neither config.json nor tokenizer.json but a GGUF model, returns the model's file or its first part. Throws
+/// FileError in the cases of snapshot_of(), if a link in the snapshot dangles, and if it has several GGUF models.
 std::optional<std::string> cached_model(const HubName& name);
 
 }  // namespace headgate::io

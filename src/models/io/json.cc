@@ -12,8 +12,8 @@ namespace headgate::io {
 namespace {
 
 /// Throws FileError for duplicate keys and for brackets nested too deeply. Stops at syntax errors, which Json::parse()
-/// reports later. A callback of Json::parse() would be slower: after each inner object, it visits all members of the
-/// outer object again.
+/// reports later. A callback for Json::parse() could check the same but would be slower. With a callback, Json::parse()
+/// visits all members of an object again after each object inside it.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
