@@ -6,9 +6,12 @@
 
 #include "models/io/gguf_formats.hpp"
 
-// MXFP4: blocks of 32 numbers of 4 bits (E2M1) that share a scale of 8 bits (E8M0), a power of two.
-//   tensor type 39 of GGUF | scale, 16 bytes: number i is the low nibble of byte i, number 16 + i its high one
-//   Hugging Face           | tensors of scales and of codes: numbers 2i and 2i + 1 are the nibbles of byte i, low first
+// MXFP4: blocks of 32 numbers of 4 bits (E2M1) that share a scale of 8 bits (E8M0), a power of two. 16 bytes hold the
+// numbers of a block:
+//
+//   format               | place of the scale | low nibble of byte i | high nibble of byte i
+//   GGUF, tensor type 39 | before the bytes   | number i             | number 16 + i
+//   Hugging Face         | another tensor     | number 2i            | number 2i + 1
 
 namespace headgate::io {
 

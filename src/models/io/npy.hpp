@@ -18,7 +18,7 @@ namespace headgate::io {
 
 inline constexpr std::size_t kMaxRank = 32;
 
-/// Return the number of elements and of bytes of an array. fits_in_memory() tells whether they overflow.
+/// Return the number of elements and of bytes of an array. The numbers can overflow unless fits_in_memory() is true.
 std::int64_t element_count(const std::vector<std::int64_t>& shape);
 std::size_t bytes_of(DType dtype, const std::vector<std::int64_t>& shape);
 

@@ -12,9 +12,9 @@ struct NamedPath {
 };
 
 /// Throws Error if an output is the same file as an input or as another output. The message names both options and what
-/// to do. Compares existing files by device and inode, which detects hard and symbolic links, and other paths in
-/// canonical form. Also throws if an output would create an input that does not exist, such as the tokenizer.json of a
-/// model without one.
+/// to do. Existing files are compared by device and inode, which detects hard and symbolic links. Other paths are
+/// compared in canonical form. Also throws if an output would create an input that does not exist yet, for example the
+/// tokenizer.json of a model that has none.
 void check_overwrites(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 }  // namespace headgate::io

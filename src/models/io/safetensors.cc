@@ -259,7 +259,7 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
   state_ =
-      std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` and in `word`: another word gives another state
+      std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` and in `word`: a change of one changes the result
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {

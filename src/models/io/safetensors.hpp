@@ -25,7 +25,7 @@ namespace headgate::io {
 /// A tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< empty for U8: bytes in a format that only the model or other tensors define
+  DType dtype = DType::none;  ///< `none` for U8: bytes in a format that only the model or other tensors define
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;

@@ -123,7 +123,7 @@ void StagedDirectory::open_staging() {
       for (const std::string& name : names_) unfinished_.emplace_back(fmt::format("{}/{}", path, name), PathKind::file);
       lock_ = open_directory(path_);
       if (lock_ < 0) fail_with_reason();
-      ::flock(lock_, LOCK_EX | LOCK_NB);  // fails on file systems without locks; remove_abandoned() then fails too
+      ::flock(lock_, LOCK_EX | LOCK_NB);  // errors are harmless: remove_abandoned() then gets no lock either
       return;
     }
     if (errno != EEXIST) fail_with_reason();
@@ -148,7 +148,7 @@ void StagedDirectory::commit(Replacing replacing) {
   if (::fsync(lock_) != 0) fail_with_reason();
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // the old directory if the two were exchanged; otherwise missing
+  remove_known(path_);  // holds the old directory after an exchange, otherwise does not exist
   remove_known(old_);
   unfinished_.clear();
   path_.clear();

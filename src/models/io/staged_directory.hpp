@@ -31,8 +31,8 @@ class StagedDirectory {
   ~StagedDirectory();
 
   const std::string& path() const { return path_; }
-  /// Moves the directory to its target. Its files must already be on the disk. Throws WriteError; the target is then
-  /// unchanged.
+  /// Moves the directory to its target. Its files must already be on the disk. Throws WriteError. The old directory is
+  /// then unchanged, but at ".NAME.old" if only the first of two renames succeeded.
   void commit(Replacing replacing = Replacing::automatic);
 
  private:

@@ -86,7 +86,7 @@ StagedFile::~StagedFile() {
 
 void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
-  // give_name() needs /proc to give a name to the nameless file.
+  // Without /proc, give_name() could not give the nameless file a name.
   if (::access("/proc/self/fd", X_OK) != 0) return;
   descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif

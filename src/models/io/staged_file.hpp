@@ -27,9 +27,9 @@ enum class Staging { automatic, named };
 /// Follows a symbolic link at the path. If anything but a regular file is there, the constructor throws.
 class StagedFile {
  public:
-  /// `stage_in` is the directory of the temporary file if the target's directory does not exist yet. It must be on the
-  /// same file system. Throws WriteError if no file can be created there. write(), flush() and commit() throw it if
-  /// they fail.
+  /// `stage_in` is the directory of the temporary file; by default, that of the target. Give another one, on the same
+  /// file system, if the target's directory does not exist yet. The constructor throws WriteError if it cannot create
+  /// the file. write(), flush() and commit() throw WriteError if they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;
