@@ -56,7 +56,7 @@ struct Row {
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
   std::size_t needed = 0;      ///< the first `needed` parameters must be given
-  bool any_arguments = false;  ///< true: arguments are not matched to `parameters`, and `run` reads Call::all
+  bool any_arguments = false;  ///< if true, run() reads Call::all, and `parameters` is not used
 };
 
 /// Runs the built-in called `name` after checking its arguments. `what` is "filter", "test", … for messages.

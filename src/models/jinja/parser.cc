@@ -127,7 +127,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // whole() reports the error
+          if (ends.size() == 0) return out;  // the caller, whole(), reports this tag as an error
           refuse("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -379,8 +379,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first` is
-  /// an element that has already been parsed, up to the comma after it.
+  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first`, if
+  /// given, is the first element, which the caller has parsed already.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();

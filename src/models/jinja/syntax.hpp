@@ -18,7 +18,7 @@ enum class NodeKind {
   if_else,    ///< children: test, then, else
   for_in,     ///< names: targets; children: items, filter or `nothing`, body, else
   set,        ///< names: targets; child: expression; name: attribute of namespace names[0], or empty
-  set_block,  ///< names and name as for `set`; children: filters applied to `captured`, then the block
+  set_block,  ///< name, names: as for `set`; children: expression that filters `captured`, then the block
   macro,      ///< name: of the macro; names: parameters; children: body, then defaults of the last parameters
   scope,      ///< child: a block with its own variables
   break_loop,
@@ -32,7 +32,7 @@ enum class NodeKind {
   attribute,  ///< name: the attribute; child: object
   item,       ///< children: object, index
   slice,      ///< children: object, begin, end, step
-  call,       ///< children: callee, then arguments; names: of keyword arguments, the last ones
+  call,       ///< children: callee, then arguments; names: keywords of the last arguments
   filter,     ///< name: of the filter; children: value, then arguments
   test,       ///< name: of the test; children: value, then arguments
   unary,      ///< name: operator; child: operand

@@ -169,8 +169,8 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // The filter `safe` marks text as HTML, which affects only operators. Here the text is output, so the filter is
-    // skipped.
+    // The filter `safe` marks a text as HTML, which changes only the results of operators on it. No operator follows
+    // here, because the text is output, so the filter is skipped.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
@@ -221,8 +221,7 @@ class Renderer {
              {"first", Value(first)},           {"last", Value(last)},
              {"length", Value(count)},          {"depth", Value(std::int64_t{1})},
              {"depth0", Value(std::int64_t{0})}};
-    // previtem and nextitem nest as deep in this dictionary as in the list of items, so the dictionary cannot exceed
-    // the limit.
+    // The dictionary cannot nest too deep: previtem and nextitem have the same depth in it as in the list `items`.
     if (!first) out.emplace_back("previtem", items[i - 1]);
     if (!last) out.emplace_back("nextitem", items[i + 1]);
     return Value(std::move(out));
