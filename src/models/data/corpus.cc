@@ -56,7 +56,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
     : name_(fmt::format("{}", fmt::join(paths, ", "))) {
   for (const std::string& path : paths) {
-    std::error_code ignored;  // not needed: MappedFile reports the error
+    std::error_code ignored;  // MappedFile reports errors
     if (fs::is_directory(path, ignored)) {
       add_directory(path, choice);
     } else {

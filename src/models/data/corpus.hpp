@@ -16,8 +16,10 @@ namespace headgate::train {
 class Corpus {
  public:
   /// Maps the files in `paths`. For a directory in `paths`, maps the files that `choice` selects (see files_below) and
-  /// that begin with UTF-8 text. Throws io::FileError if a path cannot be read, if a file in `paths` does not begin
-  /// with UTF-8 text, or if a directory has no UTF-8 file.
+  /// that begin with UTF-8 text. Throws io::FileError in these cases:
+  /// - A path cannot be read.
+  /// - A file in `paths` does not begin with UTF-8 text.
+  /// - A directory has no such file.
   explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes

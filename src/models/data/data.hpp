@@ -71,7 +71,7 @@ class SequenceSource {
   virtual std::string description() const = 0;
   /// Returns the paths of the data, for messages.
   virtual std::string name() const { return "the data"; }
-  /// Returns the files that the user gave but the data leaves out, and the number of bytes without a token.
+  /// Returns the files that the user gave but the data skips, and the number of text bytes without a token.
   virtual LeftOut left_out() const { return {}; }
 };
 

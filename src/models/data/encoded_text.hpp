@@ -18,7 +18,7 @@ namespace headgate::train {
 std::string prepare_token_file(const DataOptions& options);
 
 /// Reads sequences of a text from a file of its token ids. Windows and epochs are those of TextSource, with tokens in
-/// place of bytes. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens, and at
+/// place of bytes. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens. It has at
 /// least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:

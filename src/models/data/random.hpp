@@ -22,8 +22,9 @@ class RandomStream {
   std::uint64_t state_;
 };
 
-/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Applies four Feistel rounds on an even
-/// number of bits, and repeats them until the result is below n (cycle walking; at most four times on average).
+/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Applies four Feistel rounds to a number
+/// with an even number of bits, which are enough for n. Repeats this until the result is below n (cycle walking), at
+/// most four times on average.
 inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;
   while (half < 31 && (std::int64_t{1} << (2 * half)) < n) ++half;

@@ -74,7 +74,7 @@ std::vector<std::string> files_below(const std::string& directory, const FileCho
   std::string read = directory;  // the directory being read, for the error message
   for (fs::recursive_directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error)) {
     const fs::path path = entry->path();
-    std::error_code unknown;  // not reported: set by a dangling link, for example
+    std::error_code unknown;  // set if the kind of the entry is unknown, for example for a dangling link
     const bool is_directory = entry->is_directory(unknown);
     read = (is_directory ? path : path.parent_path()).string();
     const std::string below = path.lexically_relative(directory).string();

@@ -20,13 +20,14 @@ struct FileChoice {
 /// Lists the given files and directories that training skips, and counts the text bytes that it cannot encode.
 struct LeftOut {
   std::vector<std::string> not_text;     ///< files that are not UTF-8
-  std::vector<std::string> runs;         ///< directories of runs, and the metrics file of a run in the given directory
+  std::vector<std::string> runs;         ///< directories of runs; metrics.jsonl if the given directory is itself a run
   std::vector<std::string> unmatched;    ///< files that no pattern matches
   std::vector<std::string> unreachable;  ///< dangling links, and paths beyond PATH_MAX
   std::size_t bytes = 0;                 ///< number of text bytes for which the tokenizer has no token
 
-  /// Returns one phrase for each kind, with the number of paths and the first three: "2 files that are not UTF-8 text
-  /// (a.png, b.zip)". Includes `unmatched` only if `all` is true, since the user asked to leave those files out.
+  /// Returns one phrase for each list that is not empty, with the number of its paths and the first three: "2 files
+  /// that are not UTF-8 text (a.png, b.zip)". `bytes` has a phrase too. Includes `unmatched` only if `all` is true,
+  /// since the user asked to leave those files out.
   std::vector<std::string> phrases(bool all = false) const;
 };
 

@@ -9,11 +9,12 @@
 #include "models/tokenize/tokenizer_file.hpp"
 
 // Defines the file that stores the token ids of a text, so that a run tokenizes only once. Numbers are little-endian:
-//   header   "headgate-tokens1", the tokenizer's hash (16 characters), the text's fingerprint (u64), the bytes of an
-//            id, 2 or 4 (u32), the vocabulary (u32)
-//   records  for each token the id and the number of text bytes that it represents, each a u16 if the vocabulary has at
-//            most 65536 ids, a u32 otherwise
-//   trailer  bytes of the text without a token (u64), io::Checksum of everything before it (16 characters)
+//   header   "headgate-tokens1", hash of the tokenizer (16 characters), fingerprint of the text (u64), size of an id in
+//            bytes (u32), size of the vocabulary (u32)
+//   records  for each token: its id, and the number of text bytes that it represents
+//   trailer  number of text bytes without a token (u64), io::Checksum of everything before it (16 characters)
+// The numbers of a record are u16 if the vocabulary has at most 65536 ids, otherwise u32. The size of an id, 2 or 4,
+// says which.
 
 namespace headgate::train {
 

@@ -24,10 +24,11 @@ struct TokenText {
   std::int64_t longest() const;
 };
 
-/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Stores the special tokens that the
-/// tokenizer puts before a text in `front`. Omits those that it puts after a text, because a sequence can end anywhere
-/// in it. If several tokens share a byte, only the first of them counts it. Throws Error and io::FileError in the same
-/// cases as Tokenizer::encode.
+/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Skips a character that begins
+/// before `begin`. Drops the last character unless the text ends there, because it may be incomplete. Stores the
+/// special tokens that the tokenizer puts before a text in `front`. Omits those that it puts after a text, because a
+/// sequence can end anywhere in it. If several tokens share a byte, only the first of them counts it. Throws Error and
+/// io::FileError in the same cases as Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
 /// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
