@@ -33,8 +33,8 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
 
 /// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
 /// after it. Every id is a target once, except ids after the last whole sequence and, if `front` is empty, the first
-/// id. Targets within `front` are ignored. All sequences are held out: this source serves to evaluate models that have
-/// their own vocabulary.
+/// id. Targets within `front` are ignored. All sequences are held out, because this source serves to evaluate models
+/// that have their own vocabulary.
 class TokenSource : public SequenceSource {
  public:
   /// Throws Error if an id is negative, there are too few ids, or T is too small for `front`.

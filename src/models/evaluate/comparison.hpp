@@ -13,7 +13,7 @@
 
 namespace headgate::train {
 
-/// Figures of a model beside a reference on the same tokens: means over the targets that count.
+/// Compares a model with a reference on the same tokens. Each figure is a mean over the targets that are not ignored.
 struct Divergence {
   double loss_nats = 0.0;
   double reference_loss_nats = 0.0;
@@ -34,7 +34,7 @@ struct DivergenceSums {
 
 /// Selects what differs between a model and the reference of a comparison.
 ///
-///   cache       | the model reads its keys and values in int8, the reference as they are
+///   cache       | the model reads keys and values that are rounded to int8, the reference unrounded ones
 ///   activations | the model rounds the inputs of its products, the reference does not
 ///   reference   | the reference is another model
 enum class Compared : std::int32_t { cache, activations, reference };
@@ -43,7 +43,7 @@ enum class Compared : std::int32_t { cache, activations, reference };
 struct ComparedRow {
   Compared value;
   std::string_view key;            ///< JSON key of the comparison
-  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name is the key of an object
+  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name itself is the key of the figures
   std::string_view reference_key;  ///< JSON key of the reference's loss
   std::string_view text;           ///< begins a line of text; Comparison::name follows
   std::string_view note;           ///< follows the name in a line of text
@@ -67,7 +67,7 @@ struct Comparison {
 /// Adds the comparisons to the JSON of an evaluation.
 void add_comparisons(nlohmann::ordered_json& out, const std::vector<Comparison>& comparisons);
 
-/// Returns a line of text without the line break. `name` is Comparison::name, safe to print on a terminal.
+/// Returns a line of text without the line break. `name` is Comparison::name in a form that is safe to print.
 std::string comparison_line(const Comparison& comparison, const std::string& name);
 
 /// A model as it runs in a comparison. `config` and `parameters` must outlive it.

@@ -42,13 +42,13 @@ std::int64_t compared_tokens(const EvaluationPlan& plan, std::int64_t seq_len) {
   return std::min({kComparedTokens, seq_len, plan.part > 0 ? plan.part : kComparedTokens});
 }
 
-/// A rounding of the plan, and the part options of a model that rounds so.
+/// Describes a comparison with one rounding of the plan, and holds the part options that make a decoder round so.
 struct RoundedRun {
   Comparison comparison;
   models::PartOptions parts;
 };
 
-/// Returns the roundings that compare_rounded() compares.
+/// Returns the comparisons that compare_rounded() makes, in its order.
 std::vector<RoundedRun> rounded_runs(const EvaluationPlan& plan, std::int64_t seq_len) {
   const std::int64_t part = compared_tokens(plan, seq_len);
   std::vector<RoundedRun> out;
@@ -132,8 +132,9 @@ std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   return held_out / used * i + held_out % used * i / used;  // computes i · held_out / used without overflow
 }
 
-/// Adds the sizes to a report and converts bits_per_byte: the metrics compute bits per token. Multiplies by tokens per
-/// byte of text, unless each token is a byte. Sets null if the number of bytes is unknown.
+/// Adds the numbers of tokens and of text bytes to a report. Converts bits_per_byte, which the metrics compute as bits
+/// per token, unless each token is a byte: multiplies it by the number of tokens per byte of text. Sets it to null if
+/// the number of bytes is unknown.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
@@ -201,7 +202,7 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   return out;
 }
 
-/// Runs all models on each sequence and compares the others with the reference, part by part.
+/// Runs `reference` and `others` on each sequence. Compares each of the others with the reference, part by part.
 std::vector<Divergence> HeldOutEvaluator::compare(const ComparedModel& reference,
                                                   const std::vector<ComparedModel>& others) {
   const ExecutionContext& context = decoder_->context();

@@ -39,8 +39,8 @@ struct Evaluation {
   std::vector<Comparison> comparisons{};
 };
 
-/// Selects held-out sequences for an evaluation and the way in which the model runs. The sequences are spread evenly
-/// over all held-out ones and form `batches` batches of `batch` sequences.
+/// Selects the held-out sequences of an evaluation, and how the model runs. Evaluates `batches` batches of `batch`
+/// sequences each, which are spread evenly over all held-out sequences.
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
@@ -48,9 +48,9 @@ struct EvaluationPlan {
   /// time.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;     ///< type of keys and values that compare_rounded() compares: i8; none: no comparison
-  std::int64_t cache_first = 0;  ///< first tokens whose keys and values stay unrounded in that comparison
-  std::vector<layers::ActivationRounding> activations{};  ///< roundings that compare_rounded() compares
+  DType cache = DType::none;     ///< i8: compare_rounded() compares keys and values rounded to int8; none: it does not
+  std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded in that comparison
+  std::vector<layers::ActivationRounding> activations{};  ///< roundings of activations that compare_rounded() compares
 };
 
 /// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves
@@ -58,9 +58,9 @@ struct EvaluationPlan {
 /// leaves out the fewest.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory of an evaluation in bytes, listed by purpose, without the model's parameters. Includes that of
-/// compare_with() a model of configuration `reference`, unless it is null. Allocates none of that memory. Throws Error
-/// if the sizes overflow.
+/// Returns the memory of an evaluation in bytes, listed by purpose. Includes that of compare_rounded() and, if
+/// `reference` is not null, that of compare_with() a model of this config. Parameters are not included. Allocates none
+/// of the memory. Throws Error if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
                                                   const models::DecoderConfig* reference = nullptr);
@@ -94,11 +94,12 @@ class HeldOutEvaluator {
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
-  /// Compares a model with itself after each rounding of the plan: EvaluationPlan::cache first, then
-  /// EvaluationPlan::activations. Evaluates one sequence at a time, and keeps the log-probabilities of at most
-  /// kComparedTokens tokens.
+  /// Compares a model with itself under each rounding of the plan: first EvaluationPlan::cache, then each of
+  /// EvaluationPlan::activations. Evaluates one sequence at a time, and holds the log-probabilities of at most
+  /// kComparedTokens tokens of a model.
   std::vector<Comparison> compare_rounded(const float* parameters);
-  /// Compares a model with another one in the same way. The vocabularies must have the same size.
+  /// Compares a model with the model `reference`, sequence by sequence as compare_rounded() does. Throws Error if the
+  /// sizes of their vocabularies differ.
   Divergence compare_with(const models::DecoderConfig& reference, const float* reference_parameters,
                           const float* parameters);
 
@@ -119,7 +120,7 @@ class HeldOutEvaluator {
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
 };
 
-/// Names the first part of a report with a number that is not finite, such as "in layer 1" or "in the loss". Returns an
+/// Returns where in a report the first number is that is not finite, such as "in layer 1" or "in the loss". Returns an
 /// empty string if all numbers are finite.
 std::string first_not_finite(const metrics::Report& report);
 

@@ -14,7 +14,7 @@ inline constexpr int kNoColumn = -1;
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< this figure's value in the layer where the metric's first figure is largest
+  of_the_maximum,  ///< value of this figure in the layer in which the metric's first figure is largest
 };
 
 /// Describes one number of a metric and how to display it.

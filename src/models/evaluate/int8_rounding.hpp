@@ -20,7 +20,7 @@
 
 namespace headgate::metrics {
 
-/// Sums of squares of numbers, and of their errors with a scale for each tensor and for each token.
+/// Holds sums of squares: of numbers, of their rounding errors with one scale per tensor, and with one per token.
 struct RoundingErrors {
   double squares = 0.0, per_tensor = 0.0, per_token = 0.0;
 
