@@ -56,7 +56,7 @@ double number_at(const View<const E, 1>& row, std::int64_t i) {
   return static_cast<double>(layers::widened(row(i)));
 }
 
-/// Returns Σ (x − x̂)² of a row, rounded with the scale largest / 127. Infinities give NaN.
+/// Returns Σ (x − x̂)² over a row, where x̂ is x rounded with the scale int8_scale(largest). Infinities give NaN.
 template <typename E>
 double squared_error(const View<const E, 1>& row, double largest) {
   const double scale = layers::int8_scale(largest);
@@ -102,8 +102,8 @@ Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context,
   });
 }
 
-/// Rounds each key/value head of each sequence as a tensor of elements E. `x` has shape (B,Hkv,T,D), or that of the
-/// cache's pages.
+/// Returns the rounding errors of keys or values `x` of type E, summed over heads and sequences. Each key/value head of
+/// each sequence is a tensor of its own. `x` has shape (B,Hkv,T,D), or is a tensor of the cache: (pages,Hkv,page,D).
 template <typename E, typename T>
 Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTensorView& x) {
   const CacheBatch* const cache = sample.view.cache;
@@ -122,8 +122,8 @@ Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTen
   return out;
 }
 
-/// Rounds the keys or values `own` (B,Hkv,T,D) of whole sequences. If sequences are cut into parts, rounds those of the
-/// view's cache, which has all tokens.
+/// Returns the rounding errors of the keys or values of whole sequences, as int8_rounding_of_heads() does. Reads `own`
+/// (B,Hkv,T,D) or, if the sequence is cut into parts, the tensor `cached` of the view's cache, which has all tokens.
 template <typename T>
 Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
                               TensorView CacheTensors::*cached) {
@@ -131,7 +131,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates Int8Rounding for each layer. `kRounding` computes it for the sequences that end with a sample.
+/// Accumulates Int8Rounding for each layer. `kRounding` computes it for whole sequences, from the sample that contains
+/// their last token.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

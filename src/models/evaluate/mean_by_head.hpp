@@ -94,8 +94,7 @@ class RuleQueryMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Adds value(x) for each x of `states` (B,Hv). Each value is weighted by the number of tokens per sequence in the
-/// sample.
+/// Adds value(x) for each x of `states` (B,Hv). Weights each value by the number of tokens per sequence in the sample.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
@@ -154,8 +153,8 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  PerLayer<std::int64_t>
-      queries_;  ///< by layer: query heads for each head that has gates; 0 if heads have no gates of their own
+  PerLayer<std::int64_t> queries_;  ///< for each layer: number of heads that share the gates of one head; 0 if heads
+                                    ///< have no gates of their own
   MeanByHead mean_;
 };
 

@@ -60,7 +60,7 @@ struct LayerSample {
   /// (N,gate_width) gates g(z) after the gate function, averaged over heads if they share a gate. Absent without a
   /// gate.
   View<const T, 2> gates;
-  RuleStatistics rule;                   ///< for layers of linear attention
+  RuleStatistics rule;                   ///< statistics of the delta rule, in layers of linear attention
   View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
   std::int64_t counted_targets = 0;      ///< number of targets other than layers::kIgnoredTarget
 

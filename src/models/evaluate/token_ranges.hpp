@@ -10,9 +10,10 @@
 
 namespace headgate::metrics {
 
-/// Computes a Figure, such as a sum, over `tokens` tokens. Splits the tokens into ranges and computes a Figure for each
-/// in parallel: calls add(figure, n) for each token n. Then joins the ranges' figures in order with Figure::join. The
-/// result is bitwise identical at any number of threads, because the ranges do not depend on it.
+/// Computes a Figure, such as a sum, over `tokens` tokens. Splits the tokens into ranges, which are computed in
+/// parallel with a Figure for each range. Calls add(figure, n) for each token n. Then joins the ranges' figures in
+/// order with Figure::join. The result is bitwise identical at any number of threads, because the ranges do not depend
+/// on it.
 template <class Figure, class Add>
 Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const Add& add) {
   constexpr std::int64_t kRanges = 64;
