@@ -88,7 +88,7 @@ struct LayerView {
   double scale = 1.0;  ///< factor of the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
   ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
-  /// Keys of all tokens so far, including earlier parts. Null if the sequence is not cut into parts.
+  /// Keys and values of all tokens so far, including earlier parts. Null if the sequence is not cut into parts.
   const CacheBatch* cache = nullptr;
   View<const W, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
   View<const W, 1> sinks;   ///< (Hq) sink logits; absent without sinks

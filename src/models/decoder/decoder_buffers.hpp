@@ -17,8 +17,8 @@
 
 namespace headgate::models {
 
-/// Returns `config` after validating it and the batch shape. Throws Error. Called before sizes are multiplied, so that
-/// their products do not overflow.
+/// Returns `config` after validating it and the batch shape. Throws Error if one of them is invalid. Called before
+/// sizes are multiplied, so that their products do not overflow.
 const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape);
 
 /// Sizes of a decoder's buffers.
@@ -51,9 +51,9 @@ struct SavedLayer {
   /// Allocates the activations that the mixer of a layer of this type saves.
   void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
-  /// Returns the mixer's input: h, or x if the layer does not norm its inputs and they are not rounded.
+  /// Returns the mixer's input: h, or x if the layer does not norm its inputs and T is not bf16.
   View<const T, 2> mixer_input(const LayerConfig& layer) const { return input(layer, h, x); }
-  /// Returns the MLP's input: h_middle, or x_middle if the layer does not norm its inputs and they are not rounded.
+  /// Returns the MLP's input: h_middle, or x_middle if the layer does not norm its inputs and T is not bf16.
   View<const T, 2> mlp_input(const LayerConfig& layer) const { return input(layer, h_middle, x_middle); }
 
   View<Wide<T>, 2> x;               ///< (N,C) the layer's input: the residual stream

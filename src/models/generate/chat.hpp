@@ -29,8 +29,8 @@ struct Message {
 Message answer_message(const std::string& text);
 
 struct ChatOptions {
-  /// Encodes special tokens that are spelled out in system and user messages as plain text. If false, they become
-  /// special tokens, as in transformers without sanitize_control_tokens.
+  /// Encodes as plain text the special tokens that system and user messages spell out. If false, they become special
+  /// tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
   std::optional<std::time_t> now{};  ///< time that templates output as the current one; empty: time of the call
 };

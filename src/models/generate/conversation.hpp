@@ -53,7 +53,7 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer_;
   const Chat& chat_;
   GenerateOptions options_;
-  /// A conversation so far.
+  /// The conversation after a number of turns.
   struct Turns {
     std::vector<Message> messages;
     std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them

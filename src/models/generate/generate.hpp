@@ -56,7 +56,7 @@ struct Generated {
   std::int64_t steps = 0;                       ///< number of generated tokens that were fed back to the decoder
   std::int64_t guessed = 0, guessed_right = 0;  ///< numbers of guessed tokens, and of those that were right
   double step_seconds = 0.0;
-  double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over all steps
+  double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over the passes after the prompt
 };
 
 /// Appends `prompt` to the decoder, then generates and appends tokens one by one. The decoder must hold one sequence.
