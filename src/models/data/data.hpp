@@ -15,8 +15,10 @@
 
 namespace headgate::train {
 
-/// The prediction task. text: sequences are windows of the data's bytes or token ids. bigram_backcopy: sequences are
-/// drawn from the bigram table of the data, see backcopy.hpp.
+/// The prediction task.
+///
+///   text            | sequences are windows of the data's bytes or token ids
+///   bigram_backcopy | sequences are drawn from the bigram table of the data (backcopy.hpp)
 enum class Task { text, bigram_backcopy };
 
 /// Selects whether every sequence of Task::text begins with the special token kBos. Sequences of Task::bigram_backcopy

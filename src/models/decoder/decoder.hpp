@@ -216,10 +216,12 @@ class Decoder : public SequenceDecoder<Wide<T>> {
   double loss(const Wide<T>* parameters, const std::int32_t* tokens, const std::int32_t* targets,
               LayerObserver<Wide<T>>* observer = nullptr, Wide<T>* token_losses = nullptr,
               layers::AttentionSkip* skip = nullptr) override;
-  /// Returns the loss with the outputs of some heads of one layer replaced. Throws Error if the layer or a head does
-  /// not exist, if a tensor in `replaced` has a wrong shape, or if sequences are cut into parts. HeadOverride::factors
-  /// require the buffer HeadOverride::ungated. In layers of attention, they also require a gate that multiplies the
-  /// attention output. Throws Error otherwise.
+  /// Returns the loss with the outputs of some heads of one layer replaced. Throws Error in these cases:
+  /// - The layer or a head does not exist.
+  /// - A tensor in `replaced` has a wrong shape.
+  /// - Sequences are cut into parts.
+  /// - HeadOverride::factors are present without the buffer HeadOverride::ungated.
+  /// - HeadOverride::factors are present in a layer of attention, but the gate does not multiply the attention output.
   double loss_with(const LayerOverride<T>& replaced, const Wide<T>* parameters, const std::int32_t* tokens,
                    const std::int32_t* targets);
 

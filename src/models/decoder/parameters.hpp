@@ -63,7 +63,7 @@ class ParameterTable {
 /// - decay rates: log U(0.01, 16); decay biases: 1
 ///
 /// Each tensor has its own random stream, chosen by seed and name. Models that share a tensor therefore start with the
-/// same values in it. Values can differ between standard libraries: the C++ standard fixes the output of the random
+/// same values in it. Values can differ between standard libraries. The C++ standard fixes the output of the random
 /// engine, but not how a library derives normal numbers from it.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);

@@ -13,7 +13,7 @@
 
 namespace headgate::train {
 
-/// Compares a model with a reference on the same tokens. Each figure is a mean over the targets that are not ignored.
+/// Figures that compare a model with a reference on the same tokens. Each is a mean over targets that are not ignored.
 struct Divergence {
   double loss_nats = 0.0;
   double reference_loss_nats = 0.0;

@@ -132,9 +132,9 @@ std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   return held_out / used * i + held_out % used * i / used;  // computes i · held_out / used without overflow
 }
 
-/// Adds the numbers of tokens and of text bytes to a report. Converts bits_per_byte, which the metrics compute as bits
-/// per token, unless each token is a byte: multiplies it by the number of tokens per byte of text. Sets it to null if
-/// the number of bytes is unknown.
+/// Adds the numbers of tokens and of text bytes to a report. Unless each token is a byte, also converts bits_per_byte,
+/// which the metrics compute as bits per token. Multiplies it by the number of tokens per byte of text, or sets it to
+/// null if the number of bytes is unknown.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};

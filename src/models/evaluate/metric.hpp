@@ -139,7 +139,7 @@ struct Metric {
   Inputs inputs{};
   bool of_heads = false;  ///< layer figures also exist per query head, or per value head of linear attention
   SumsMaker sums{};
-  bool by_default = true;  ///< computed unless the user names metrics; false if it costs too much time
+  bool by_default = true;  ///< whether it is computed if the user names no metrics; false for slow metrics
   /// Returns a line printed above the tables of `headgate eval`. A null pointer prints none.
   std::string (*headline)(const FigureRow& row) = nullptr;
   /// Returns the text that `headgate train` prints for an evaluation. The texts of all metrics are joined, so each

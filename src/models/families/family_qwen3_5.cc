@@ -30,8 +30,7 @@ void complete_experts(ConfigReader& in) {
   in.require_value("norm_topk_prob", true);
 }
 
-/// Locates parameters in GGUF files. llama.cpp's converter reorders value heads (ValueHeads::tiled): first the first
-/// value head of every key head, then the second of every key head, and so on.
+/// Locates parameters in GGUF files, in which llama.cpp's converter has reordered the value heads (ValueHeads::tiled).
 void locate_qwen3_5_gguf(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                          const std::string& block, const DecoderConfig& config) {
   locate_qwen_hybrid(out, parameter, rest, block, config, ValueHeads::tiled);

@@ -57,8 +57,10 @@ void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
 /// Does the same as read_qwen_hybrid, and reads the experts.
 void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
-/// Order of value heads in a GGUF file. grouped: all value heads of the first key head, then of the second, and so on.
-/// tiled: the first value head of every key head, then the second of every key head, and so on.
+/// Order of value heads in a GGUF file.
+///
+///   grouped | all value heads of the first key head, then all of the second, and so on
+///   tiled   | the first value head of every key head, then the second of every key head, and so on
 enum class ValueHeads { grouped, tiled };
 
 /// Changes the locations of parameters that GGUF files of Qwen's models with linear attention store in another order or

@@ -34,8 +34,8 @@ struct CachedDecoderOptions {
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len
-  /// Number of last tokens that truncate() can drop in any model, for example wrongly guessed tokens. If it is not 0,
-  /// recurrent layers store keep + 3 states instead of 2, and compute the last `keep` tokens of a pass one by one.
+  /// Number of last tokens that truncate() can drop in any model, for example wrongly guessed tokens. With keep ≥ 1,
+  /// recurrent layers store keep + 3 states instead of 2. They compute the last `keep` tokens of a pass one by one.
   std::int64_t keep = 0;
   /// Skips attention of new tokens in heads whose gate is below this threshold; see AttentionOptions::gate_threshold.
   double gate_threshold = 0.0;

@@ -12,12 +12,15 @@
 #include "models/io/gguf_formats.hpp"
 #include "models/io/mapped_file.hpp"
 
-// The GGUF format of llama.cpp, versions 2 and 3, little-endian: a header, key-value pairs, descriptions of tensors,
-// and the data of the tensors, which begins at the next multiple of the alignment.
-//   u32 "GGUF", u32 version, u64 tensors, u64 values
-//   each value:  string key, u32 type, value; string: u64 bytes, bytes; list: u32 type, u64 count, values
-//   each tensor: string name, u32 dimensions, u64 each, the innermost first, u32 format, u64 offset in the data
-// All sizes and offsets are checked against the size of the file before they are used.
+// Reads the GGUF format of llama.cpp, versions 2 and 3, little-endian:
+//
+//   header      | u32 "GGUF", u32 version, u64 number of tensors, u64 number of values
+//   each value  | string key, u32 type, value
+//   each tensor | string name, u32 number of dimensions, u64 per dimension (the innermost first), u32 format, u64
+//   offset data        | the tensors; begins at the next multiple of the alignment, from which offsets count
+//
+// A string is a u64 number of bytes and then the bytes. A list is a u32 type, a u64 count and then the elements. All
+// sizes and offsets are checked against the size of the file before they are used.
 //
 // A large model may come in parts, PREFIX-00001-of-0000N.gguf to PREFIX-0000N-of-0000N.gguf. Their values have
 // split.count = N and split.no = 0 to N − 1. The first part has all other values, and each part has some tensors.

@@ -15,10 +15,10 @@
 #include "models/io/input_file.hpp"
 #include "models/io/mapped_file.hpp"
 
-// The safetensors format, files of named tensors: u64 n (little-endian), n bytes of JSON, data.
+// Reads and writes safetensors files, which hold named tensors: u64 n (little-endian), n bytes of JSON, data. The JSON:
 //   {"NAME": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, …, "__metadata__": {"KEY": "TEXT", …}}
-// Offsets count from the first byte of data; tensors cover the data without overlap or gap. Sizes in a
-// header are checked against the size of the file before anything is allocated.
+// Offsets count from the first byte of data. Tensors cover the data without overlap or gap. Sizes in a header are
+// checked against the size of the file before anything is allocated.
 
 namespace headgate::io {
 
