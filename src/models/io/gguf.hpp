@@ -16,8 +16,8 @@
 //
 //   header      | u32 "GGUF", u32 version, u64 number of tensors, u64 number of values
 //   each value  | string key, u32 type, value
-//   each tensor | string name, u32 number of dimensions, u64 per dimension (the innermost first), u32 format, u64
-//   offset data        | the tensors; begins at the next multiple of the alignment, from which offsets count
+//   each tensor | string name, u32 number of dimensions, u64 per dimension (innermost first), u32 format, u64 offset
+//   data        | the tensors; begins at the next multiple of the alignment, from which offsets count
 //
 // A string is a u64 number of bytes and then the bytes. A list is a u32 type, a u64 count and then the elements. All
 // sizes and offsets are checked against the size of the file before they are used.
