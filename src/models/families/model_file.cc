@@ -360,8 +360,7 @@ void narrow(WrittenTensor& tensor, DType dtype) {
 }  // namespace
 
 std::vector<TextFile> read_text_files(const std::string& directory) {
-  constexpr std::size_t kMost_bytes = std::size_t{1}
-                                      << 28;  // 256 MiB; a tokenizer.json with 262144 tokens has about 32 MB
+  constexpr std::size_t kMost_bytes = std::size_t{1} << 28;  // a tokenizer.json with 262144 tokens has about 32 MB
   std::vector<TextFile> out;
   for (const char* name : kTextFiles) {
     const std::string path = fmt::format("{}/{}", directory, name);
