@@ -9,8 +9,9 @@
 #include "library/core/view.hpp"
 #include "library/core/words.hpp"
 
-// Rounds the inputs of matrix products to int8 and back: x̂ = s · round(x / s), to nearest even, with the scale s =
-// max|x| / 127. The products then multiply x̂ in their usual type, which simulates products of int8 activations.
+// Rounds the inputs of matrix products to int8 and back: x̂ = s · round(x / s). The scale is s = max|x| / 127, and
+// round() rounds to nearest even. The products then multiply x̂ in their usual type, which simulates products of int8
+// activations.
 
 namespace headgate::layers {
 
@@ -33,7 +34,8 @@ inline double rounded_to_int8(double x, double scale) { return scale == 0.0 ? x 
 constexpr double int8_scale(double largest) { return largest / 127.0; }
 
 /// Rounds x(N,C), the input of a product, in place. Its rows are the tokens of one sequence in ascending order.
-/// `begins_sequence` says whether row 0 is the first token. Infinities become NaN.
+/// `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers with its scale become
+/// NaN.
 template <typename T>
 void round_activations(View<T, 2> x, ActivationRounding rounding, const ExecutionContext& context,
                        bool begins_sequence = true);

@@ -93,7 +93,8 @@ void adamw_step(View<T, 1> w, View<T, 1> m, View<T, 1> v, ConstView<T, 1> g, con
 template <typename T>
 double squared_norm(const View<const T, 1>& x, const ExecutionContext& context) {
   // Sums fixed-size blocks, then adds the block sums in order, so the result does not depend on the number of threads.
-  // A block has 2·kMinimumWork numbers, because squaring and adding one number costs half an elementwise operation.
+  // Squaring and adding one number costs half an elementwise operation. A block has 2·kMinimumWork numbers, so that it
+  // costs kMinimumWork operations, the smallest work of a part.
   constexpr std::int64_t kBlock = 2 * kMinimumWork;
   assert(x.dense());
   const auto kernel = HEADGATE_FOR_TARGET(squares_of, T, context.target);

@@ -9,11 +9,13 @@
 #include "library/core/convert.hpp"
 #include "library/core/view.hpp"
 
-// Defines conventions for the functions of all layers. Each function is instantiated for float and double, and for
-// BFloat16 if it supports training in bf16. In bf16, activations are stored in bf16, while sums, weight vectors and
-// their gradients, and the residual stream are f32. Arguments are outputs, inputs, scalars and, last, a context
-// returned by resolved(). Results are bitwise identical at the same number of threads. Rows of a view may have gaps
-// between them, but the elements of a row, the last dimension, are contiguous. Debug builds assert that shapes match.
+// Defines conventions for the functions of all layers:
+// - Each function is instantiated for float and double, and for BFloat16 if it supports training in bf16.
+// - In bf16, activations are stored in bf16. Sums, weight vectors, their gradients and the residual stream are f32.
+// - The arguments come in this order: outputs, inputs, scalars, and a context returned by resolved().
+// - Results are bitwise identical at the same number of threads.
+// - The elements of a row, the last dimension of a view, are contiguous. There may be gaps between rows.
+// - Debug builds assert that shapes match.
 
 namespace headgate::layers {
 

@@ -7,8 +7,8 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns whether the backward pass needs a saved copy of the attention output before the gate. For an additive gate,
-/// or one that can be 0, this output cannot be recovered exactly from y.
+/// Returns whether the forward pass must save o, the attention output before the gate. The backward pass cannot recover
+/// o from y = o·g(z) if g(z) can be 0. From y = o + g(z), cancellation would make it inexact.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

@@ -27,9 +27,9 @@ enum class QkvBias : std::int32_t { none, learned };
 struct GatedAttentionShape {
   std::int64_t B = 0, T = 0, C = 0;     ///< number of sequences, tokens per sequence, channels
   std::int64_t Hq = 0, Hkv = 0, D = 0;  ///< number of query heads, key/value heads, features per head
-  std::int64_t rotary_dim = 0;          ///< features of a head that RoPE rotates, even; 0: no RoPE
+  std::int64_t rotary_dim = 0;          ///< number of features of a head that RoPE rotates, even; 0 means no RoPE
   double rope_base = 10000.0;
-  double scale = 0.0;  ///< factor of the scores q·k; 0: 1/√D
+  double scale = 0.0;  ///< factor of the scores q·k; 0 means 1/√D
   QkNorm qk_norm = QkNorm::none;
   NormOptions norm;  ///< options for the norms of q, k and the attention output
   GateVariant gate;
@@ -74,13 +74,13 @@ struct AttentionState {
   View<Wide<T>, 2> q_rstd;  ///< 1/rms of q: (N,Hq), or (N,1) if one norm spans all heads
   View<Wide<T>, 2> k_rstd;  ///< 1/rms of k: (N,Hkv), or (N,1) if one norm spans all heads
 
-  View<T, 2> shared_gate;  ///< (N,D) gate shared by all heads: mean over heads of g(z)
-  View<T, 3> attn;         ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
-  View<T, 3> y;            ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
-  View<Wide<T>, 3> lse;    ///< (B,Hq,T)
-  View<T, 3> controlled;   ///< (N,Hq,D) y after the output control (OutputControl); without one, the same memory as y
+  View<T, 2> shared_gate;      ///< (N,D) gate shared by all heads: mean over heads of g(z)
+  View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
+  View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
+  View<Wide<T>, 3> lse;        ///< (B,Hq,T)
+  View<T, 3> controlled;       ///< (N,Hq,D) y after OutputControl, the input of W_o; y itself if there is no control
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
-  View<T, 2> ungated_out;      ///< (N,C) output of W_o before the gate at g5
+  View<T, 2> ungated_out;      ///< (N,C) output of W_o before its gate; absent unless a gate acts on it (g5)
 };
 
 /// Views the buffers that all layers share.
@@ -91,16 +91,15 @@ struct AttentionShared {
 
   View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
   View<Wide<T>, 1> zero_sinks;  ///< (Hq)
-  View<T, 2>
-      gate_parameter;  ///< (heads,features) gate parameter of the current layer, rounded; absent unless T is bf16
+  View<T, 2> gate_parameter;  ///< (heads,features) the layer's gate parameter rounded to bf16; absent unless T is bf16
 
   // Buffers of the backward pass.
-  View<T, 2> dprojection;   ///< (N,width) gradient of the projection; dq, dk, dv and, if z is projected, dlogits view
-                            ///< its columns
+  View<T, 2> dprojection;   ///< (N,width) gradient of `projection`; dq, dk and dv view its columns, and so does dlogits
+                            ///< if z is projected
   View<T, 2> dlogits;       ///< (N,heads·features)
-  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v; then, in place, of the projections
+  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, later overwritten by those of the projections
   View<T, 3> dgated;        ///< gradient of `gated`: the same memory as dq, dk or dv
-  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`; then, in place, of y
+  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, later overwritten by that of y
   View<T, 2> dungated_out;  ///< (N,C)
   View<Wide<T>, 1> dsinks;  ///< (Hq)
 };

@@ -12,13 +12,13 @@
 namespace headgate::layers {
 
 /// KV cache of one layer for B sequences of equal length. Stores k and v as attention reads them, after gate, norm and
-/// RoPE. When memory runs out, it grows by at least half of its size, up to `capacity` tokens per sequence. A function
-/// that throws Error or std::bad_alloc leaves the cache unchanged.
+/// RoPE. A full cache grows by at least half of its size. Beyond `capacity` tokens per sequence, it grows only by what
+/// an append needs. A function that throws Error or std::bad_alloc leaves the keys and values unchanged.
 class AttentionCache {
  public:
-  /// `first` is CacheShape::whole_first: the first tokens that stay unrounded, in f32, if dtype is i8. In a layer with
-  /// a window they stay so until slide() drops the first of them. Such a layer also keeps what truncate() needs to go
-  /// back by `keep` tokens.
+  /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32. If
+  /// slide() drops any of them, attention reads all tokens rounded. `keep` is the number of tokens by which truncate()
+  /// can go back in spite of slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
                  std::int64_t keep = 0);
 
@@ -35,23 +35,24 @@ class AttentionCache {
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
   /// Returns the batch to pass to attention with the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// Keys and values of an f32 cache rounded to bf16, (B,Hkv,S,D). Key S−1 belongs to the last token. The memory
-  /// belongs to the calling thread and is valid until the thread's next call of rounded_keys().
+  /// Result of rounded_keys(): the keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. Key S−1 is that of the
+  /// last token. The memory belongs to the calling thread, and is valid until its next call of rounded_keys().
   struct RoundedKeys {
     ConstTensorView k, v;
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages whose keys are outside the sliding window of the next token, and outside those of the tokens to
-  /// which truncate() may go back: the last `keep` tokens, and the token after the length that mark() has saved.
+  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that tokens see after
+  /// truncate(), if it goes back by at most `keep` tokens or to the length saved by mark(). Without a window, does
+  /// nothing.
   void slide();
   /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
   void mark() { marked_ = length(); }
 
   /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns the largest length ≤ `length` to which truncate() can go: 0 if slide() has freed keys that the token after
-  /// `length` sees, otherwise `length`. `length` must be 0 to length().
+  /// Returns `length` if truncate() can go back to it, otherwise 0. It cannot if slide() has freed keys that the token
+  /// after `length` sees. `length` must be 0 to length().
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. reachable(length) must be `length`.
   void truncate(std::int64_t length);

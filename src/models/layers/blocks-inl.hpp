@@ -113,7 +113,7 @@ HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
 }
 #endif
 
-/// Returns the fifth bits of 5-bit codes in place: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
+/// Returns what the fifth bit adds to each 5-bit code: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
@@ -152,9 +152,10 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes one span of a row. A span consists of units with kParts chunks each. open(blocks, scales, units) decodes the
-/// scales of `units` units. `scales` is null unless the format stores scales in a separate tensor. chunk<kPart>(unit,
-/// out) decodes one chunk.
+/// Decodes one span of a row. A span consists of units, and each unit of kParts chunks.
+/// - open(blocks, scales, units) begins a span of `units` units and decodes its scales. `scales` is null unless the
+///   format stores scales in a separate tensor.
+/// - chunk<kPart>(unit, out) decodes chunk kPart of a unit to kChunkVectors vectors.
 template <class Format>
 class SpanDecoder;
 
@@ -221,9 +222,11 @@ class GroupedBlocks {
 
   HWY_INLINE void open(const std::uint8_t* block, const std::uint8_t* /*scales*/, std::int64_t /*units*/) {
     block_ = block;
-    // Bytes 4 … 15, three words, hold 8 scales and 8 minima of 6 bits each. Scales 0 … 3 are the low 6 bits of the
-    // bytes of word 0. Scales 4 … 7 take their low 4 bits from the low nibbles of word 2, and their high 2 bits from
-    // the top bits of the bytes of word 0. Minima are packed likewise in word 1 and the high nibbles of word 2.
+    // Unpacks 8 scales and 8 minima of 6 bits each from bytes 4 … 15, read as three words:
+    //   scales 0 … 3: low 6 bits of the bytes of word 0
+    //   scales 4 … 7: low 4 bits from the low nibbles of word 2, high 2 bits from the top of the bytes of word 0
+    //   minima 0 … 3: low 6 bits of the bytes of word 1
+    //   minima 4 … 7: low 4 bits from the high nibbles of word 2, high 2 bits from the top of the bytes of word 1
     std::uint32_t word[3];
     std::memcpy(word, block + 4, sizeof(word));
     constexpr std::uint32_t kSix = 0x3F3F3F3FU, kFour = 0x0F0F0F0FU, kTwo = 0x30303030U;
@@ -356,7 +359,8 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Expands each byte to two 32-bit lanes. The low 4 bits of the lanes are the byte's low and high nibble.
+        // Expands each byte to two 32-bit lanes. The low 4 bits of the first lane are the byte's low nibble, those of
+        // the second lane are its high nibble. look_up() ignores the other bits.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }
