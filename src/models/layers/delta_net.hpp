@@ -47,8 +47,8 @@ class DeltaNet {
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
   /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, the pass continues the
-  /// cached sequences and then updates the cache. For the value heads of an override, its factors replace the output
-  /// gate. The backward pass is not possible after a pass with a cache or an override.
+  /// cached sequences and then updates the cache. `replaced` overwrites the outputs of some value heads. After a pass
+  /// with a cache or with `replaced`, the backward pass is not possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
@@ -66,7 +66,7 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  /// Tokens [first, first + count) of each sequence, which one call of the operations computes.
+  /// A part of a pass: tokens [first, first + count) of each sequence, computed together.
   struct Part {
     std::int64_t first = 0, count = 0;
   };

@@ -20,7 +20,7 @@ struct DeltaNetShape {
   std::int64_t D = 0, Dv = 0;         ///< features of a key head and of a value head
   std::int64_t K = 4;                 ///< number of taps of the convolution
   double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
-  double beta_scale = 1.0;            ///< factor of β = beta_scale·σ(b); 2 allows negative eigenvalues
+  double beta_scale = 1.0;            ///< β = beta_scale·σ(b); 2 allows negative eigenvalues of the state transition
   GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o)·g(z)
   ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of the output projection
 

@@ -41,7 +41,7 @@ DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype, std::int64
   clear();
 }
 
-/// Adds a block to those that states can be written to. Throws std::bad_alloc without any effect.
+/// Adds an unused block. Throws std::bad_alloc without any effect.
 void DeltaNetCache::add_block() {
   blocks_.emplace_back(convolution_offset(state_shape_, dtype_) + bytes_of(convolution_shape_, dtype_));
 }
@@ -67,7 +67,7 @@ ConstTensorView DeltaNetCache::previous_state() const {
   return state(before->block);
 }
 
-/// Returns a block that holds no kept state. begin_part() and mark() leave one.
+/// Returns a block that holds no kept state. begin_part() and mark() ensure that there is one.
 std::size_t DeltaNetCache::unused_block() const {
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const auto holds = [block](const Kept& kept) { return kept.block == block; };
@@ -82,7 +82,8 @@ void DeltaNetCache::begin_pass() {
   forget();
 }
 
-/// Forgets the states that truncate() need not go back to.
+/// Drops the states that truncate() does not need. Keeps marked states, the state before the last pass, and those of
+/// the last `keep` tokens.
 void DeltaNetCache::forget() {
   const auto forgotten = [this](const Kept& kept) {
     return !kept.marked && kept.length != pass_begin_ && kept.length < length() - keep_;

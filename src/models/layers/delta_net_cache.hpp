@@ -11,13 +11,16 @@
 
 namespace headgate::layers {
 
-/// Cache of one Gated DeltaNet layer for B sequences of equal length: the last K−1 inputs of the convolution and the
-/// state of each value head. Its size does not depend on the number of tokens.
+/// Cache of one Gated DeltaNet layer for B sequences of equal length. Holds the last K−1 inputs of the convolution and
+/// the state of each value head. Its size does not depend on the number of tokens.
 ///
-/// A recurrent state cannot forget a token. The cache therefore keeps states of earlier lengths, to which truncate()
-/// goes back: the state before the last pass, the states that mark() kept, and those after each of the last `keep`
-/// tokens. A pass consists of parts (next_part()). A part reads the current state and writes another block, and
-/// commit() makes that one current.
+/// A recurrent state cannot forget a token. For truncate(), the cache therefore keeps states of earlier lengths:
+/// - the state before the last pass
+/// - the states that mark() kept
+/// - the states after each of the last `keep` tokens
+///
+/// A pass consists of parts (next_part()). A part reads the current state and writes a new state to another block.
+/// commit() then makes the new state the current one.
 class DeltaNetCache {
  public:
   /// Buffers of a part of a pass: the states that it reads and those that it writes. Shapes: convolution
@@ -27,11 +30,11 @@ class DeltaNetCache {
     TensorView next_convolution, next_state;
   };
 
-  /// Creates a cache of zeros. `dtype` is the type of the layer's states, f32 or f64. The cache allocates 2 states,
-  /// with keep ≥ 1 keep + 3 states, and mark() allocates one more for each mark.
+  /// Creates a cache of zeros. `dtype` is the type of the layer's states. Allocates 2 states, or keep + 3 states if
+  /// keep ≥ 1. mark() allocates up to one more for each mark. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
-  /// Returns the size in bytes of a cache with this shape and type.
+  /// Returns the size in bytes of a cache with this shape and type, without `keep` and marks.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
   /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.
@@ -41,8 +44,8 @@ class DeltaNetCache {
   std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
   /// Begins a part of a pass and returns its buffers.
   Pass begin_part();
-  /// Completes a part of T tokens and makes the state that it wrote current. Must not be called after a part that
-  /// failed; truncate() then goes back to the length before the pass.
+  /// Completes a part of T tokens and makes its new state the current one. Must not be called for a part that failed.
+  /// truncate() can then go back to the length before the pass.
   void commit(std::int64_t T);
 
   /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin_pass().
@@ -50,14 +53,14 @@ class DeltaNetCache {
 
   /// Returns the number of tokens of each sequence so far.
   std::int64_t length() const { return kept_.back().length; }
-  /// Keeps the current state, so that truncate() can go back to the current length, until `most` ≥ 1 later marks.
-  /// Allocates at most one more state than there are marks. A mark that throws std::bad_alloc has no effect.
+  /// Marks the current state, so that truncate() can go back to the current length. Keeps the newest `most` ≥ 1 marks
+  /// and forgets the others. Allocates at most one state. If it throws std::bad_alloc, the marks are unchanged.
   void mark(std::int64_t most);
-  /// Returns the largest length ≤ `length` to which truncate() can go: 0, the length before the last pass, a marked
-  /// length, the current length, or one of the `keep` lengths before it.
+  /// Returns the largest length ≤ `length` to which truncate() can go. It can go to 0, to the length before the last
+  /// pass, to marked lengths, to the current length and to the `keep` lengths before it.
   std::int64_t reachable(std::int64_t length) const;
-  /// Truncates each sequence to its first `length` tokens, bitwise as if it had never gone on. Throws Error unless
-  /// reachable(length) is `length`.
+  /// Truncates each sequence to its first `length` tokens and restores the state after them bitwise. Throws Error
+  /// unless reachable(length) is `length`.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.
@@ -73,8 +76,8 @@ class DeltaNetCache {
     bool marked = false;
   };
 
-  /// Returns the number of states beside marked ones: the current one and the one that a part writes; with `keep` also
-  /// the last `keep` ones and that before the pass.
+  /// Returns the number of blocks for unmarked states: the current one and the one that a part writes. With `keep`,
+  /// also the states of the last `keep` tokens and the one before the pass.
   static std::size_t least_blocks(std::int64_t keep) { return keep == 0 ? 2 : static_cast<std::size_t>(keep) + 3; }
   void forget();
   TensorView convolution(std::size_t block) const;

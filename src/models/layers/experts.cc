@@ -120,7 +120,7 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context) {
   assert(!bias.present() || (shape.router == ExpertRouter::sigmoid && bias.shape[0] == shape.E));
-  constexpr std::int64_t kOperations = 8;  // cost per logit: an exponential and a few comparisons
+  constexpr std::int64_t kOperations = 8;  // elementwise operations that an exponential and a few comparisons cost
   for_parts(parts_of(context, shape.N, kOperations * shape.E),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
               for (std::int64_t n = begin; n < end; ++n) {
@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // An expert with one token, the usual case in decoding, works in place and copies no rows. With a down bias, the
-    // general path runs: it adds the bias before it adds the sum to `out`. Results must not depend on how many tokens
-    // chose the expert.
+    // An expert with one token, the usual case in decoding, adds its output directly to `out`. With a down bias it
+    // takes the general path, which adds the bias before it adds the sum to `out`. The order of additions must not
+    // depend on the number of tokens.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

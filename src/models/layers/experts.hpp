@@ -12,8 +12,8 @@
 #include "models/layers/stored_matrix.hpp"
 
 // Computes a mixture of experts, the MLP of Qwen3-Next, Qwen3.5-MoE, AFMoE, Step-3.5 and gpt-oss. A router sends each
-// token to `active` of E experts, and a shared expert computes all tokens. Each expert is a SwiGLU. Only the forward
-// pass is implemented.
+// token to `active` of E experts. A shared expert, if the model has one, processes all tokens. Each expert is a SwiGLU.
+// Only the forward pass is implemented.
 
 namespace headgate::layers {
 
@@ -26,10 +26,12 @@ namespace headgate::layers {
 /// Among equal scores the expert with the lowest index is chosen. Weights are computed in the layer's type T.
 enum class ExpertRouter : std::int32_t { softmax, sigmoid };
 
-/// The activation of an expert, computed from its two projections gate and up. b bounds gate from above by the limit,
-/// and up to ±limit:
-///   swiglu         | b(silu(gate)) ∘ b(up)                          | swiglu_forward, swiglu_clamped_forward
-///   shifted_swiglu | b(gate) ∘ σ(1.702 · b(gate)) ∘ (b(up) + 1)     | swiglu_shifted_forward
+/// The activation of an expert, computed from its projections `gate` and `up`.
+///
+///   swiglu         | s ∘ u, s = min(silu(gate), limit)                | swiglu_forward, swiglu_clamped_forward
+///   shifted_swiglu | g ∘ σ(1.702 · g) ∘ (u + 1), g = min(gate, limit) | swiglu_shifted_forward
+///
+/// u = clamp(up, −limit, limit). If the limit is 0, s, g and u are not bounded.
 enum class ExpertActivation : std::int32_t { swiglu, shifted_swiglu };
 
 struct ExpertsShape {
