@@ -60,8 +60,8 @@ struct ExpertMatrices {
   MatrixOf<M> down;      ///< (C,I), or (C,S) for the shared expert
 };
 
-/// Weights of a layer of experts: vectors and router of type const T, experts' matrices of type const M, for example
-/// bf16 with T = float.
+/// Weights of a layer of experts. The router and the vectors have elements T. The experts' matrices may have another
+/// element type M, for example bf16 with T = const float.
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)

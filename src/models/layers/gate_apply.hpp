@@ -22,7 +22,8 @@ struct GateRule {
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// y(N,H,D) = or += u ∘ g(z) (mul) or u + g(z) (add). y may be u. y may be f32 if u and z are bf16.
+/// Applies a gate: y(N,H,D) = or += u ∘ g(z) for GateOp::mul, u + g(z) for GateOp::add. y may be u. Elements of y may
+/// be f32 if those of u and z are bf16.
 template <typename Y, typename T = Y>
 void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);

@@ -20,8 +20,10 @@ struct ProjectionColumns {
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// Selects for which units an elementwise gate has separate values. query: each feature of each query head. key_value:
-/// each feature of each key/value head. none: each channel of the layer.
+/// Selects the numbers of a token for which an elementwise gate has separate values:
+/// - query: the features of all query heads
+/// - key_value: the features of all key/value heads
+/// - none: the channels of the layer
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {

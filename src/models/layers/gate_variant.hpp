@@ -10,8 +10,8 @@
 #include "library/core/words.hpp"
 #include "models/layers/gate_site.hpp"
 
-// Describes the gate of a layer by a small struct, which can be written as a name. h is the layer's input after its
-// pre-norm, from which q, k and v are projected. The gate logits are z = h·Wz (+ bias).
+// Describes the gate of a layer by a GateVariant, and converts it to a name and back. Comments write h for the layer's
+// input after its pre-norm, from which q, k and v are projected. The gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
 
@@ -76,9 +76,13 @@ inline bool shares_gate(const GateVariant& variant) {
   return has_gate(variant) && variant.grain == GateGrain::head_shared;
 }
 
-/// Throws Error, with a message of one line, if parts contradict each other: a gate without a function, head_shared at
-/// g5, an output_control together with a gate, or a bias without a matrix Wz. Does not check numbers. Messages begin
-/// with the config.json key of the invalid part.
+/// Throws Error if parts contradict each other:
+/// - a gate without a function
+/// - head_shared at g5
+/// - an output_control together with a gate
+/// - a bias without a matrix Wz
+///
+/// The message is one line that begins with the config.json key of the invalid part. Does not check numbers.
 void validate(const GateVariant& variant);
 
 /// Returns the name of a gate variant: the parts that differ from a plain layer, joined by '-'. Examples: "none",
@@ -87,8 +91,8 @@ void validate(const GateVariant& variant);
 std::string gate_name(const GateVariant& variant);
 
 /// Parses a name in the format of gate_name(), with parts in any order. Missing parts default to g1, elementwise,
-/// sigmoid and mul: "headwise" is a headwise sigmoid gate at g1. Throws Error with the known words if a part is
-/// unknown.
+/// sigmoid and mul: "headwise" is a headwise sigmoid gate at g1. Throws Error with the known words if a part is unknown
+/// or of the same kind as an earlier part. Also throws as validate() does.
 GateVariant parse_gate(std::string_view name);
 
 }  // namespace headgate::layers

@@ -72,8 +72,8 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the logits of the gate function of rule(). If all heads share one gate, that function is the identity, and
-/// the result holds the values of the shared gate.
+/// Returns the gate logits, to which the gate function of rule() is applied. If all heads share one gate, returns the
+/// values of the shared gate instead, because the function of rule() is then the identity.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {

@@ -8,8 +8,10 @@
 #include "headgate/tensor.hpp"
 #include "models/layers/arguments.hpp"
 
-// Multiplies matrices of models. oneDNN or OpenBLAS computes f32 (HEADGATE_PRODUCTS in the build). oneDNN computes bf16
-// if the CPU has bf16 dot products. skinny_gemm() computes f64, which gradient checks and small matrices need.
+// Multiplies matrices of models:
+// - f32 with oneDNN or OpenBLAS, as HEADGATE_PRODUCTS selects in the build
+// - bf16 with oneDNN if the CPU has bf16 dot products, otherwise as f32
+// - f64 with skinny_gemm(), for gradient checks and small matrices
 
 namespace headgate::layers {
 

@@ -16,9 +16,9 @@
 namespace headgate::layers {
 namespace {
 
-/// While an object exists, oneDNN uses one thread for calls of this thread, and signals are blocked. oneDNN's f32
-/// kernels point the stack pointer into a workspace on the heap. A signal handler would then overwrite the workspace
-/// with its stack frames.
+/// While it exists, makes oneDNN compute the calling thread's products on one thread, and blocks signals. oneDNN's f32
+/// kernels point the stack pointer into a workspace on the heap. A signal handler would overwrite the workspace with
+/// its stack frames.
 class IsolatedCall {
  public:
   IsolatedCall() : threads_before_(omp_get_max_threads()) {
@@ -184,7 +184,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& loose) {
                                       {DNNL_ARG_SCRATCHPAD, memory(kernel.scratch, scratch.data())}});
     moved.store();
     return true;
-  } catch (const std::exception&) {  // out of memory
+  } catch (const std::exception&) {  // expected only if memory runs out
     return false;
   }
 }
@@ -214,8 +214,8 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for its kernels of a few rows. Each thread packs up to 9984 ×
-  // 384 numbers of one operand and 384 × 384 of the other.
+  // First product: oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few rows.
+  // Each thread: packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }
 
