@@ -9,8 +9,8 @@
 
 namespace headgate::layers {
 
-/// Replaces a layer's outputs of heads first … first+count−1, which W_o reads. For evaluation. The heads are query
-/// heads, or value heads in Gated DeltaNet.
+/// Replaces the outputs of a layer's heads first … first+count−1 before W_o reads them, in an evaluation. The heads are
+/// query heads, or value heads in Gated DeltaNet.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;

@@ -17,8 +17,8 @@
 namespace headgate::layers {
 namespace {
 
-/// y(N,O) = or += x(N,C) wᵀ, with rows of w decoded as needed. widen(rows, first) writes rows first, first + 1, … of w
-/// to `rows` in f32. If x is bf16, they are then rounded to bf16.
+/// Computes y(N,O) = or += x(N,C) wᵀ, and decodes the rows of w as it needs them. widen(rows, first) fills `rows` with
+/// the rows of w from row `first` on, in f32. If x is bf16, the decoded rows are rounded to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {

@@ -36,6 +36,7 @@ struct RopeScaling {
 /// - yarn: w = 1 − (i − first) / (last − first). The frequencies with indices first and last make high_freq_factor and
 ///   low_freq_factor rotations. A frequency that makes s rotations has the index
 ///   R · ln(original_seq_len / (2π·s)) / (2 · ln(base)). With `truncate`, first is rounded down and last is rounded up.
+///   Then first is raised to at least 0, and last is lowered to at most R − 1.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
 /// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.

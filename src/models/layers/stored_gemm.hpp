@@ -20,8 +20,8 @@ bool is_multiplied(const io::GgufFormat& format);
 /// `target`.
 void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, std::int64_t target);
 
-/// y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once per four rows of x. y is bitwise identical to
-/// the result of skinny_gemm() with the widened matrix, so a row of y depends only on its row of x.
+/// Computes y(N,O) = or += x(N,C) wᵀ for N ≤ kSkinnyRows. Decodes each weight once per four rows of x. y is bitwise
+/// identical to the result of skinny_gemm() with the widened matrix. A row of y thus depends only on its row of x.
 void stored_gemm(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                  const ExecutionContext& context);
 

@@ -18,7 +18,7 @@ struct StoredRows {
   const std::uint8_t* data = nullptr;      ///< first row of the tensor, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor; if null, row r · step
+  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor, or row r · step if null
   std::int64_t step = 1;
   const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if they are in the blocks
 
@@ -76,7 +76,7 @@ struct StoredMatrix {
   }
 };
 
-/// Element type that stands for matrices in the blocks of a file (StoredMatrix).
+/// Takes the place of an element type for matrices in the blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
 struct StoredBlocks {};
 
 template <typename M>
