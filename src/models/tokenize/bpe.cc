@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kFew = 48;  ///< up to so many tokens, finding the next merge by linear search beats a heap
+constexpr std::size_t kFew = 48;  ///< up to this many tokens, a linear search for the next merge is faster than a heap
 
 }  // namespace
 
@@ -131,8 +131,9 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // Text without a token can make a cut unsafe. If it is dropped, its neighbours may merge. With fuse_unknown, it may
-  // share one token with a neighbour that also has none.
+  // A character without a token can make a cut unsafe:
+  // - Without an unknown token it is dropped, and then its neighbours may merge.
+  // - With fuse_unknown, it shares one unknown token with a neighbour that has no token either.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 

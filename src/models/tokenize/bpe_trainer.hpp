@@ -31,7 +31,6 @@ struct TrainedBpe {
 /// pair of tokens. Ties go to the least left id, then to the least right id. Each distinct word is stored once with a
 /// count, so memory does not grow with repetitions.
 ///
-///
 /// Ids are assigned in this order: the 256 bytes, sorted by their characters in spelling_of(); the merges, as they are
 /// learned; kEndOfText; the other special tokens.
 class BpeTrainer {
@@ -55,8 +54,11 @@ class BpeTrainer {
   std::size_t distinct_words() const { return counts_.size(); }
   std::size_t left_out() const { return left_out_; }  ///< number of bytes skipped because they are not UTF-8
 
-  /// Returns the trained tokenizer. Throws TokenizerError if no text was added, if the number of ids is out of range,
-  /// or if a special token is empty, not UTF-8, given twice or part of a word of the text.
+  /// Returns the trained tokenizer. Throws TokenizerError:
+  /// - if no text was added
+  /// - if the number of ids is out of range
+  /// - if a special token is empty, not UTF-8 or given twice
+  /// - if a learned merge spells a special token
   TrainedBpe train(const BpeTraining& options) const;
 
  private:

@@ -18,7 +18,8 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// Key of config.json: kByteBos if the model was trained with BOS, otherwise null.
+/// Key of config.json for the id of BOS. Its value is kByteBos if a model of bytes was trained with BOS, otherwise
+/// null.
 constexpr const char* kBosKey = "bos_token_id";
 
 bool is_there(const std::string& path) {

@@ -15,11 +15,14 @@ enum class ByteText {
 /// Returns the input format of the model in `directory`, which holds config.json. Returns none if `directory` also
 /// holds tokenizer.json. Throws io::FileError.
 ///
+/// The tokens are bytes if any of these holds:
+/// - model_type is "headgate"
+/// - vocab_size is at most 256 or equals kVocabWithByteBos
+/// - bos_token_id is kByteBos
+/// - trainer_state.json exists
 ///
-/// The tokens are bytes if any of these holds: model_type is "headgate", vocab_size is at most 256 or equals
-/// kVocabWithByteBos, bos_token_id is kByteBos, or trainer_state.json exists. The key bos_token_id determines whether
-/// BOS precedes a text. Without that key, trainer_state.json does; without both, BOS is used if vocab_size is
-/// kVocabWithByteBos.
+/// The first of these that exists determines whether BOS precedes a text: the key bos_token_id, trainer_state.json,
+/// vocab_size. It does if vocab_size is kVocabWithByteBos.
 ByteText byte_text_of(const std::string& directory);
 
 }  // namespace headgate::tokenize
