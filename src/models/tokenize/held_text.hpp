@@ -10,8 +10,8 @@ namespace headgate::tokenize {
 /// Tells whether more text may follow the current part (open), or the text ends with it (ended).
 enum class Tail { open, ended };
 
-/// Throws TokenizerError for a word of more than 64 MiB, because a word is held in memory as a whole with up to one
-/// token per byte.
+/// Throws TokenizerError for a word of more than 64 MiB. The limit exists because a word is held in memory as a whole,
+/// with up to one token per byte.
 void check_word_size(std::size_t bytes);
 
 /// Buffers the end of a text that comes in parts, for as long as further text may change its tokens. If nothing is

@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< code points below are in NFC and never compose with a preceding one
+constexpr char32_t kFirstThatChanges = 0x300;  ///< smaller code points are in NFC and never compose with a preceding one
 
 /// Returns whether the character may compose with a preceding one: a mark, or a vowel or final consonant of Hangul.
 bool may_join(char32_t c) {
@@ -172,8 +172,8 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position by the last change that begins at or before it. Inside that change it maps to the start or end of
-  // the change's source; after the change the distance is kept.
+  // Maps a position in the normal form to the source. Finds the last change that begins before it. Inside that change,
+  // returns the start or end of the source bytes that it replaces. After the change, keeps the distance to its end.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });

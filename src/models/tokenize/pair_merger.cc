@@ -48,7 +48,8 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // Replaces one occurrence of `before` in the counts by `after`. The count of `pair` itself was removed by merge().
+    // Counts one occurrence of the pair `before` less, and one of `after` more. merge() has already removed the count
+    // of `pair` itself.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

@@ -39,8 +39,8 @@ constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
-// Limits of the CPU time of all searches by one PatternSearch, about a hundred times what tokenizers need. CPU time
-// does not depend on other processes. The time is checked every kSearchesBetweenLooks searches.
+// Limits of the CPU time that the thread takes from the construction of a PatternSearch on, about a hundred times what
+// tokenizers need. CPU time does not depend on other processes. It is checked every kSearchesBetweenLooks searches.
 constexpr double kMostTime_s = 10.0;
 constexpr double kMostTimePerByte_s = 20e-6;
 constexpr int kSearchesBetweenLooks = 256;
@@ -110,8 +110,8 @@ struct PatternSearch::Memory {
   /// Searches for a match that begins in [from, from + kWindow]. Returns PCRE2's result. PCRE2_ERROR_PARTIAL means that
   /// more text may change the match.
   int search(std::string_view text, std::size_t from, Tail tail);
-  /// Throws TokenizerError if all searches so far have taken too much CPU time. `bytes` is the progress of the last
-  /// search.
+  /// Throws TokenizerError if the thread has taken too much CPU time for the bytes searched so far. `bytes` is the
+  /// number of bytes that the last search passed.
   void check_time(std::size_t bytes);
 };
 

@@ -32,7 +32,7 @@ class Pattern {
   /// for a syntax error or unsupported syntax.
   explicit Pattern(std::string_view regex);
 
-  /// Returns an upper bound of the number of bytes before a position on which a match there depends (lookbehinds).
+  /// Returns an upper bound of the number of bytes before a match that the pattern's lookbehinds read.
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 
