@@ -16,7 +16,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< smaller code points are in NFC and never compose with a preceding one
+constexpr char32_t kFirstThatChanges = 0x300;  ///< smaller code points are in NFC and never join a preceding one
 
 /// Returns whether the character may compose with a preceding one: a mark, or a vowel or final consonant of Hangul.
 bool may_join(char32_t c) {

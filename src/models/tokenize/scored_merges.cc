@@ -13,8 +13,8 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Limit of the work of looking up both halves of every split of every token, in hashed bytes. A token of n characters
-/// takes O(n²). Vocabularies in use take less than 2^25.
+/// Limit of the bytes that are hashed to look up both halves of every split of every token. A token of n characters
+/// needs O(n²) bytes. The vocabularies in use need less than 2^25.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
 /// Returns the ids of the tokens that have a score other than NaN, sorted by descending score.

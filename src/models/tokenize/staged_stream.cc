@@ -84,8 +84,8 @@ class StagedStream final : public StreamEncoder {
     return {part_begin_ + span.begin, part_begin_ + span.end};
   }
 
-  /// Returns whether position `at` of the text directly follows bytes that are not UTF-8. Such text gets no prefix,
-  /// because decoding drops a prefix only at the beginning.
+  /// Returns whether the text from `at` on directly follows bytes that are not UTF-8. Such text gets no prefix:
+  /// decoding would keep it, because it drops a prefix only at the beginning of a whole text.
   bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
   bool wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const;
 

@@ -28,12 +28,12 @@ struct TokenizerParts {
   NormalForm form;
   std::vector<SplitStep> steps;
   ModelKind model = ModelKind::byte_bpe;
-  Vocabulary vocabulary;       ///< may include added tokens
+  Vocabulary vocabulary;       ///< tokens of the model, possibly with added tokens
   MergeList merges;            ///< for byte_bpe and character_bpe
   std::vector<double> scores;  ///< for scored_bpe and unigram: score of each id; NaN if encoding never produces the id
   double unknown_score = 0.0;  ///< for unigram: score of a character without a token
-  BpeOptions options;          ///< unigram uses only unknown and byte_fallback
-  bool spaces_in_steps = false;  ///< true if `form` replaces spaces that the file replaces in the pre-tokenizer
+  BpeOptions options;          ///< options of the model; unigram reads only `unknown` and `byte_fallback`
+  bool spaces_in_steps = false;  ///< true if the file replaces spaces in a pre-tokenizer step, here in `form`
   std::string space;             ///< how tokens spell a space; empty: as a space (not used by byte_bpe)
   bool drops_space = false;      ///< decoding drops one space at the front of a whole text
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
