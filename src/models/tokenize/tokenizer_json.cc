@@ -216,7 +216,8 @@ void check_added_ids(const TokenizerParts& parts) {
   }
 }
 
-/// Throws for added tokens that do not fit the other settings. Keeps Unigram from finding special tokens in words.
+/// Throws TokenizerError for added tokens with an id or with spaces that are not supported. Keeps Unigram from finding
+/// special tokens in words.
 void check_added_tokens(TokenizerParts& parts) {
   check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
@@ -226,8 +227,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // A special token in the text is found before words are split. When special_as_text turns this off, Unigram must
-    // not produce its id either.
+    // Special tokens are found before the text is split into words, unless special_as_text is set. Unigram must not
+    // find them in that case either.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

@@ -220,7 +220,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool insid
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
-  } else if (type == "ByteFallback" || type == "Fuse") {  // no effect: decoding always does what they do
+  } else if (type == "ByteFallback" || type == "Fuse") {  // decoding always does both
     value.only(type, {"type"});
   } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"

@@ -6,9 +6,9 @@
 
 namespace headgate::tokenize {
 
-/// Read the values of normalizer, pre_tokenizer and decoder into `parts`, in this order and after the model. A
-/// pre-tokenizer ByteLevel changes parts.model from character_bpe to byte_bpe. Throw TokenizerError for unsupported
-/// values.
+/// These functions read the values of normalizer, pre_tokenizer and decoder into `parts`. They must be called in this
+/// order, after the model has been read. A pre-tokenizer ByteLevel changes parts.model from character_bpe to byte_bpe.
+/// Unsupported values throw TokenizerError.
 void read_normalizer(TokenizerParts& parts, const JsonValue& value);
 void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value);
 void read_decoder(TokenizerParts& parts, const JsonValue& value);

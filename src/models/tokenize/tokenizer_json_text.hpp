@@ -11,8 +11,8 @@ namespace headgate::tokenize {
 /// must be in the vocabulary, and all texts must be UTF-8. The model must be byte_bpe, or scored_bpe without steps.
 /// Throws TokenizerError for steps that tokenizer.json cannot express.
 ///
-/// For scored_bpe, ids may differ where two merges that make the same token overlap: in tokenizer.json one of them has
-/// the lower rank, while by score they have equal rank.
+/// For scored_bpe, ids may differ where two merges that make the same token overlap. By score, the two merges have
+/// equal ranks. In tokenizer.json, one of them has a lower rank.
 std::string tokenizer_json_text(const TokenizerParts& parts);
 
 }  // namespace headgate::tokenize

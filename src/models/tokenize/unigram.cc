@@ -100,8 +100,8 @@ void Unigram::add_unknown(std::vector<WordToken>& tokens, std::string_view word,
                           std::uint32_t end) const {
   std::uint32_t node = 0;
   for (std::uint32_t at = begin; at == begin || (at < end && node != 0); ++at) node = next(node, word[at]);
-  // Prefers one token that spells all of the unknown characters. By score it could lose to single unknown characters
-  // only with unusual scores.
+  // Uses the token that spells the whole run, if there is one. The search passes over such a token only if its score is
+  // less than the sum of the unknown characters' scores.
   const std::int32_t whole = node == 0 ? kNoToken : ids_[node];
   if (whole != kNoToken) {
     tokens.push_back({whole, begin, end});

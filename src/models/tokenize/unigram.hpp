@@ -37,7 +37,7 @@ class Unigram final : public WordModel {
     std::uint64_t key;  ///< parent · 256 + byte; kFree if the entry is empty
     std::uint32_t node;
   };
-  /// The last token of the best split of the word's first n bytes, for one n.
+  /// The best split of the first n bytes of a word: its score and its last token.
   struct Best {
     double score = 0.0;
     std::uint32_t begin = 0;  ///< offset of the token in the word

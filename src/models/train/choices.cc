@@ -160,7 +160,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws Error if the user gave the option of `row` with another value than the model has.
+/// Throws Error if the user gave the option of the config key `row` and its value is not the model's.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;

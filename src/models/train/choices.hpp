@@ -39,9 +39,9 @@ using RunChoices = Given<kSettings>;
 /// then M of attention. A pattern such as "gated_delta,attention,sliding" names the type of each layer. Throws Error.
 std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
-/// Returns a valid config. If neither an option nor a file sets the vocabulary, its size is `ids`, the tokenizer's
-/// number of tokens, rounded up to a multiple of 8. If `ids` is 0, there is no tokenizer: the vocabulary consists of
-/// the bytes and, for Bos::on, kBos. Throws Error, and io::FileError for the config file.
+/// Returns a valid config. An option or a config file can set the size of the vocabulary. Otherwise the size is `ids`,
+/// the tokenizer's number of tokens, rounded up to a multiple of 8. If `ids` is 0, there is no tokenizer: the
+/// vocabulary consists of the bytes and, for Bos::on, kBos. Throws Error, and io::FileError for the config file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
 /// Returns the config of a run that starts from, or continues, a model with the config `model`. The result equals
@@ -50,8 +50,8 @@ models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bo
 models::DecoderConfig make_config_from(const ModelChoices& choices, const models::DecoderConfig& model,
                                        const std::string& path);
 
-/// Returns the sequence length of a run that starts from `model`: the chosen length, or the task's default, but at most
-/// the model's number of positions. Throws Error if the chosen length exceeds that number.
+/// Returns the sequence length of a run that starts from `model`. This is the chosen length, or the task's default
+/// limited to the model's number of positions. Throws Error if the chosen length exceeds that number.
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
                                   const std::string& path);
 
