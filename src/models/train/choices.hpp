@@ -66,8 +66,8 @@ void require_options_of(const ModelChoices& choices, const models::DecoderConfig
 /// Returns valid settings of a new run with sequences of `seq_len` tokens. The task defaults to text. Throws Error.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
-/// Returns the settings of a resumed run: `run`, with the choices that may change on --resume. Throws Error if any
-/// other choice differs from `run`.
+/// Returns the settings of a resumed run. These are the settings `run`, except for choices that --resume may change.
+/// Throws Error if any other choice differs from `run`.
 TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
 
 /// Formats a value as the user writes it in an option, and as --help shows it.
@@ -80,9 +80,9 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Returns the default value of a row's field for --help: default_text of the row if it has one, otherwise the value,
-/// such as "10000". If the tasks' defaults differ, returns all of them: "text 6, bigram-backcopy 1". of_task(task)
-/// returns the default config or settings of a task.
+/// Returns the default of an option for --help. `row` describes the option's field. The default is default_text of the
+/// row if it has one, otherwise the field's value, such as "10000". If it depends on the task, returns the values for
+/// all tasks: "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

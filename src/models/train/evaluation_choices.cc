@@ -58,7 +58,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// Throws Error if a window hides the first token from some queries and a metric is about that token.
+/// Throws Error if a metric is about the first token, but a model's window hides this token from some queries.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -272,7 +272,7 @@ std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& ch
   return out;
 }
 
-/// Throws Error if a scale of --activations spans a sequence that --part cuts.
+/// Throws Error if --part splits sequences, but a rounding of --activations has one scale for a whole sequence.
 void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   for (const layers::ActivationRounding rounding : plan.activations) {
     require(!spans_tokens(rounding) || plan.part == 0 || seq_len <= plan.part,
@@ -327,7 +327,7 @@ void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   }
 }
 
-/// Throws Error if a model reads the text as other tokens than the reference, the last model.
+/// Throws Error if a model's tokens of the text differ from those of the reference, the last model.
 void require_tokens_of_reference(const std::vector<LoadedModel>& models, const std::vector<Source>& sources) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     require(sources[i] == sources.back(), "--against {}: {} reads the text as other tokens", models.back().name,

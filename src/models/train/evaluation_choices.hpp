@@ -42,18 +42,18 @@ struct EvaluationChoices {
   std::optional<std::int64_t> seq_len;
   std::optional<std::int64_t> tokens;      ///< maximum number of tokens; empty: kDefaultTokens
   std::optional<std::int64_t> text_bytes;  ///< bytes at the beginning of the text that tokenizers read; empty: all
-  std::int64_t longest_of_others = 512;    ///< default of seq_len is at most this for models with a tokenizer
+  std::int64_t longest_of_others = 512;    ///< largest default of seq_len if a model has a tokenizer
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
-  /// Evaluates one sequence per model, all of the same text: the longest beginning of it that takes at most `tokens`
-  /// tokens with every model's tokenizer.
+  /// Evaluates the same beginning of the text with every model, as one sequence. It is the longest beginning that takes
+  /// at most `tokens` tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;             ///< EvaluationPlan::cache
   std::int64_t cache_first = 0;          ///< EvaluationPlan::cache_first
-  std::vector<std::string> activations;  ///< names for EvaluationPlan::activations, or lists with commas
+  std::vector<std::string> activations;  ///< names of EvaluationPlan::activations, or lists of names with commas
   bool against = false;                  ///< the last model is the reference that the others are compared with
 };
 
@@ -100,7 +100,8 @@ struct EvaluationInput {
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 
-/// Compares a model after each rounding of the evaluator's plan, and with `reference` unless that is null.
+/// Compares a model with itself under each rounding of the evaluator's plan. Then compares it with `reference`, unless
+/// that is null.
 std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
                                        const LoadedModel* reference);
 

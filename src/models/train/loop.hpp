@@ -21,8 +21,8 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called at the start of a resumed run if the run was interrupted before it evaluated `step`. The resumed run has
-  /// then computed this evaluation.
+  /// Called at the start of a resumed run if the run was interrupted between `step` and its evaluation. `evaluation` is
+  /// this evaluation, which the resumed run has computed.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
   /// Called after a checkpoint was saved. `directory` differs from the last call's if that directory could not be
   /// replaced (RunDirectory::save).

@@ -14,9 +14,9 @@ namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
 
-/// Returns the number of bytes that this process can still allocate: the machine's available memory and swap, or less
-/// if a control group limits the process. Returns nothing if the kernel does not report it. `root` is a prefix of /proc
-/// and /sys, for tests.
+/// Returns the number of bytes that this process can still allocate. This is the machine's available memory and swap,
+/// or less if a control group limits the process. Returns nothing if the kernel does not report it. `root` is a prefix
+/// of /proc and /sys, for tests.
 std::optional<std::uint64_t> available_memory(const std::string& root = "");
 
 /// Returns one line, "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …". If
@@ -28,7 +28,7 @@ std::string shortage_text(const MemoryPlan& plan, std::optional<std::uint64_t> a
 void require_memory(const MemoryPlan& plan, std::uint64_t taken = 0);
 
 /// Calls make(), which allocates the memory of `plan` except for the `taken` bytes that are already allocated. Throws
-/// Error with shortage_text() if there is too little memory, and if possible before the allocation.
+/// the error of require_memory() before the call, or Error with shortage_text() if make() throws std::bad_alloc.
 template <class Make>
 auto with_memory(const MemoryPlan& plan, std::uint64_t taken, const Make& make) {
   require_memory(plan, taken);
