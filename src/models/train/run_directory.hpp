@@ -31,8 +31,8 @@ std::vector<std::string> files_of_run(const std::string& run);
 /// run, includes the run's metrics.jsonl. Includes files that do not exist yet but that the model or run may have.
 std::vector<std::string> files_of_model_or_run(const std::string& path);
 
-/// Throws io::FileError if `run` holds something that a new run would overwrite: a checkpoint, the metrics of a run, or
-/// a checkpoint/ that cannot be replaced.
+/// Throws io::FileError if a new run in the directory `run` would overwrite a checkpoint or a metrics.jsonl that is not
+/// empty, or if its checkpoint/ cannot be replaced.
 void require_no_run(const std::string& run);
 
 enum class RunStart { fresh, resumed };

@@ -55,7 +55,7 @@ enum class OnResume { stays, may_change };
 /// Says whether a saved state must have the setting.
 enum class InState { required, optional };
 
-/// The heading in --help that lists a setting's option.
+/// The section of --help that lists a setting's option.
 enum class SettingGroup { data, run, model, optimizer };
 
 template <typename V>

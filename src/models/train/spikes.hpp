@@ -7,8 +7,9 @@
 
 namespace headgate::train {
 
-/// Counts loss spikes. A step is high if its loss exceeds the mean of up to kWindow losses before it by more than
-/// kDeviations standard deviations and by more than kLeast nats. Consecutive high steps are one spike.
+/// Counts loss spikes. Compares the loss of each step with the mean of up to kWindow losses before it. A step is high
+/// if its loss exceeds this mean by more than kDeviations standard deviations and by more than kLeast nats. Consecutive
+/// high steps are one spike.
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
