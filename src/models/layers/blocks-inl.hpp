@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decodes blocks of GGUF formats into vectors of f32; included once per Highway target. Results are bitwise identical
-// to io::widen_blocks. The product scale · code is exact in f32: scales have at most 18 bits and codes at most 6, or 11
-// and 8. Only the addition of the minimum rounds, once, whether or not it is fused with the product.
+// to io::widen_blocks. The product scale · code is exact in f32, because its factors together have at most 24 bits: 18
+// and 6, or 11 and 8. Only the addition of the minimum rounds, whether or not it is fused with the product.
 #if defined(HEADGATE_LAYERS_BLOCKS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LAYERS_BLOCKS_INL_
 #undef HEADGATE_LAYERS_BLOCKS_INL_

@@ -65,7 +65,7 @@ struct ExpertMatrices {
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
-  View<T, 1> router_bias;  ///< (E) bias of the sigmoid router's scores, for choosing only; absent: no bias
+  View<T, 1> router_bias;  ///< (E) bias of the sigmoid router's scores, used only to choose experts; absent: no bias
   View<T, 1> logit_bias;   ///< (E) bias of the router's logits; absent: no bias
   /// Returns the matrices of expert e. Called only for experts that a token chose: in a mapped file, the pages of other
   /// experts are then never read.

@@ -33,7 +33,7 @@ struct Whole {
   HWY_INLINE void store(Vec<T> v, S* p) const {
     store_as<T>(v, p);
   }
-  /// Returns v with 0 in lanes beyond the end of the row. A full vector has none.
+  /// Returns v with 0 in the lanes beyond the end of the row. A full vector has no such lanes.
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 
