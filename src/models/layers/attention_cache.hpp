@@ -18,7 +18,7 @@ class AttentionCache {
  public:
   /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32. If
   /// slide() drops any of them, attention reads all tokens rounded. `keep` is the number of tokens by which truncate()
-  /// can go back in spite of slide().
+  /// can go back even after slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
                  std::int64_t keep = 0);
 
@@ -42,9 +42,8 @@ class AttentionCache {
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that tokens see after
-  /// truncate(), if it goes back by at most `keep` tokens or to the length saved by mark(). Without a window, does
-  /// nothing.
+  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that are needed after
+  /// truncate() goes back by up to `keep` tokens, or to the length saved by mark(). Does nothing without a window.
   void slide();
   /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
   void mark() { marked_ = length(); }

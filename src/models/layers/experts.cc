@@ -120,7 +120,7 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context) {
   assert(!bias.present() || (shape.router == ExpertRouter::sigmoid && bias.shape[0] == shape.E));
-  constexpr std::int64_t kOperations = 8;  // elementwise operations that an exponential and a few comparisons cost
+  constexpr std::int64_t kOperations = 8;  // cost of an exponential and a few comparisons, in elementwise operations
   for_parts(parts_of(context, shape.N, kOperations * shape.E),
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) {
               for (std::int64_t n = begin; n < end; ++n) {

@@ -184,7 +184,7 @@ HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 /// Calls work(begin, end) for ranges of tokens [begin, end) of a tensor (N,H,D), on the threads of the context.
 template <class Work>
 void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
-  constexpr std::int64_t kOperations = 8;  // elementwise operations that an exponential and a division cost
+  constexpr std::int64_t kOperations = 8;  // cost of an exponential and a division, in elementwise operations
   for_parts(parts_of(context, shape[0], kOperations * shape[1] * shape[2]),
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
@@ -257,7 +257,7 @@ void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& con
 
 template <typename Sum, typename T>
 void add_column_sums(View<Sum, 1> db, ConstView<T, 2> dx, const ExecutionContext& context) {
-  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns that a thread sums together, whole cache lines
+  constexpr std::int64_t kColumns = kFalseSharingElements<T>;  // columns summed at a time, which fill whole cache lines
   const std::int64_t N = dx.shape[0], W = dx.shape[1];
   assert(db.shape[0] == W && has_whole_rows(dx) && has_whole_rows(db));
   const auto add_columns = [&](std::int64_t first, std::int64_t columns) {

@@ -20,10 +20,10 @@ struct ProjectionColumns {
 
 enum class GateSite : std::int32_t { none, g1, g2, g3, g4, g5 };
 
-/// Selects the numbers of a token for which an elementwise gate has separate values:
-/// - query: the features of all query heads
-/// - key_value: the features of all key/value heads
-/// - none: the channels of the layer
+/// Selects the values of an elementwise gate for a token:
+/// - query: one value per feature of each query head
+/// - key_value: one value per feature of each key/value head
+/// - none: one value per channel of the layer
 enum class GateHeads { query, key_value, none };
 
 struct GateSiteRow {

@@ -16,9 +16,9 @@
 namespace headgate::layers {
 namespace {
 
-/// While it exists, makes oneDNN compute the calling thread's products on one thread, and blocks signals. oneDNN's f32
-/// kernels point the stack pointer into a workspace on the heap. A signal handler would overwrite the workspace with
-/// its stack frames.
+/// Makes oneDNN compute the calling thread's products on one thread, and blocks signals, while the object exists.
+/// oneDNN's f32 kernels point the stack pointer into a workspace on the heap. A signal handler would overwrite the
+/// workspace with its stack frames.
 class IsolatedCall {
  public:
   IsolatedCall() : threads_before_(omp_get_max_threads()) {

@@ -22,7 +22,7 @@ enum class ByteText {
 /// - trainer_state.json exists
 ///
 /// The first of these that exists determines whether BOS precedes a text: the key bos_token_id, trainer_state.json,
-/// vocab_size. It does if vocab_size is kVocabWithByteBos.
+/// vocab_size. With vocab_size alone, BOS precedes a text if vocab_size is kVocabWithByteBos.
 ByteText byte_text_of(const std::string& directory);
 
 }  // namespace headgate::tokenize

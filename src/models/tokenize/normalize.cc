@@ -172,8 +172,9 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position in the normal form to the source. Finds the last change that begins before it. Inside that change,
-  // returns the start or end of the source bytes that it replaces. After the change, keeps the distance to its end.
+  // Maps a position in the normal form to the source. Finds the last change that begins at or before it. Inside the
+  // change, returns the start or end of the source bytes that it replaces. After the change, keeps the distance to its
+  // end.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });

@@ -48,8 +48,8 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // Counts one occurrence of the pair `before` less, and one of `after` more. merge() has already removed the count
-    // of `pair` itself.
+    // Removes one occurrence of the pair `before` from the counts and adds one of `after`. merge() has already removed
+    // the count of `pair` itself.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);
