@@ -58,7 +58,7 @@ class BpeTrainer {
   /// - if no text was added
   /// - if the number of ids is out of range
   /// - if a special token is empty, not UTF-8 or given twice
-  /// - if a learned merge spells a special token
+  /// - if a special token has the spelling of a byte or of a learned merge
   TrainedBpe train(const BpeTraining& options) const;
 
  private:
