@@ -11,7 +11,7 @@ namespace headgate::layers {
 // throws Cancelled, so that a model's pass can end between two products. Products throw std::bad_alloc under the
 // conditions of multiply() (gemm.hpp).
 
-/// Computes y(N,O) = x(N,C) wᵀ with w(O,C), or y += x wᵀ, as `update` says. Below, "y = or += x wᵀ" means the same.
+/// y(N,O) = or += x(N,C) wᵀ with w(O,C). `update` selects whether the product overwrites y (=) or is added to it (+=).
 /// Products of at most kSkinnyRows rows read w in place (skinny_gemm.hpp).
 template <typename T>
 void linear_forward(View<T, 2> y, ConstView<T, 2> x, ConstView<T, 2> w, Update update, const ExecutionContext& context);

@@ -29,8 +29,7 @@ class HeldText {
   /// Returns the byte offset of view() in the whole text.
   std::size_t begin() const { return begin_; }
 
-  /// Drops the bytes of view() before `from`. The caller cannot decide about the bytes from `undecided` on before more
-  /// text arrives.
+  /// Drops the bytes of view() before `from`. The tokens of the bytes from `undecided` on depend on further text.
   void keep(std::size_t from, std::size_t undecided);
   /// Drops all text. The next part begins another text.
   void reset();

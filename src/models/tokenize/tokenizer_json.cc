@@ -199,8 +199,8 @@ void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
 }
 
-/// Throws TokenizerError unless each added token has the id that the `tokenizers` package would give it: its id in the
-/// vocabulary, or else the next free id.
+/// Throws TokenizerError unless each added token has the id that the `tokenizers` package would give it. This is its id
+/// in the vocabulary, or else the next free id.
 void check_added_ids(const TokenizerParts& parts) {
   std::map<std::string_view, std::int32_t> ids;
   const std::int32_t words = parts.vocabulary.count();

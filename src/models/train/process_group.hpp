@@ -40,7 +40,7 @@ class ProcessGroup {
 /// Returns the group of a process that trains alone.
 ProcessGroup& alone();
 
-/// Thrown if other processes no longer respond, in place of waiting for them.
+/// Thrown instead of waiting for other processes that do not respond.
 class GroupLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -95,8 +95,8 @@ json parse_state(const std::string& text) {
   }
 }
 
-/// Throws Error if `value` is a string, or a list with a string, that is not UTF-8: JSON cannot store it. Does nothing
-/// for other types.
+/// Throws Error if `value` is or contains a string that is not UTF-8, because JSON cannot store it. Accepts all values
+/// that are neither strings nor lists of strings.
 template <class Row, typename Value>
 void require_utf8(const Row& row, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {

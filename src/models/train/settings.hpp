@@ -259,8 +259,8 @@ Bos bos_of(const TrainSettings& settings);
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The state of a run besides its parameters and moments. From these and the state, a run continues as if it had never
-/// been interrupted, because data is drawn by index.
+/// The state of a run besides its parameters and moments. With all three, a run continues as if it had never been
+/// interrupted. The data needs no state, because it is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done

@@ -92,8 +92,8 @@ void in_each_process(ProcessGroup& group, const Work& work) {
   throw OtherProcessFailed("another process of the run has failed");
 }
 
-/// Returns the names of inputs that differ between the processes of the group, although they must agree. Empty if none
-/// do.
+/// Returns the names of the inputs that differ between the processes of the group, although they must agree. Empty if
+/// none differ.
 std::string disagreement(const Run& run) {
   const Trainer& trainer = *run.trainer;
   const auto differs = [&trainer](std::uint64_t own) {
