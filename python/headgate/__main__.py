@@ -20,8 +20,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _given(words: list[str]) -> argparse.Namespace | None:
-    """Returns the arguments of `xray` for one model and one text. Returns None for other arguments, which the
-    command-line program reads or refuses."""
+    """Parses the words after `xray` if they name one model and one text. Returns None for other words: the command-line
+    program parses or refuses them."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("model", nargs=1)
     parser.add_argument("--text", action="append", required=True)

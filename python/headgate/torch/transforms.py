@@ -119,9 +119,9 @@ def over_batch(
     """Returns the outputs of `call` for each of `size` examples, and the dimension of the examples in each output.
     tensors[first] is q.
 
-    If only q, k, v and a gate are given, one call computes all examples, as additional sequences of the batch. Other
-    tensors may be shared by the sequences of an example, so calls with them run once for each example. Dropout also
-    needs one call for each example, since it depends on the index of a sequence in its call.
+    With q, k, v and a gate alone, one call computes all examples: each adds its sequences to the batch. With other
+    tensors, which the sequences of an example may share, there is one call for each example. So is there with dropout,
+    which depends on the index of a sequence in its call.
     """
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):

@@ -55,9 +55,9 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
-/// Requests a stack slightly larger than the default for the threads of a probe. The system keeps the stacks of ended
-/// threads and reuses them for threads that need at most this size. LLVM's OpenMP runtime requests slightly more than
-/// the default. If the address space is limited, its threads may find memory only by reusing the stacks of the probe.
+/// Gives threads of a probe stacks slightly larger than the default. Threads that start later can then reuse them: the
+/// system keeps the stacks of ended threads for threads that need at most as much. LLVM's OpenMP runtime needs slightly
+/// more than the default, and in a limited address space there may be no memory for further stacks.
 class ProbeAttributes {
  public:
   ProbeAttributes() {

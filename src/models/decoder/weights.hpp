@@ -299,8 +299,8 @@ class PlaceStored : public PlaceTensors<const float> {
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights or gradients in a flat buffer. Vectors and matrices can also come from two buffers: the
-/// second holds the same values as the first in another type.
+/// Locates a model's weights or gradients in a flat buffer. Matrices can also come from a second buffer, which holds
+/// the same values in another type.
 class WeightPlaces {
  public:
   explicit WeightPlaces(const DecoderConfig& config);

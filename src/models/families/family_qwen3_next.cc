@@ -6,8 +6,8 @@
 
 // Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but projections group their rows by key head.
 // Each key head has R value heads and these rows:
-// - in_proj_qkvz: q, k, v of the R value heads, z of the R value heads;
-// - in_proj_ba: b of the R value heads, a of the R value heads.
+// - in_proj_qkvz: q, then k, then v of all R value heads, then z of all R value heads;
+// - in_proj_ba: b of all R value heads, then a of all R value heads.
 
 namespace headgate::models {
 namespace {

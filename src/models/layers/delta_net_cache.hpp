@@ -34,7 +34,7 @@ class DeltaNetCache {
   /// keep ≥ 1. mark() allocates up to one more for each mark. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
-  /// Returns the size in bytes of a cache with this shape and type, without `keep` and marks.
+  /// Returns the size in bytes of a cache with this shape and type. The memory of `keep` and of mark() is not counted.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
   /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.

@@ -46,7 +46,7 @@ struct ExpertsShape {
   double scale = 1.0;            ///< multiplies the weights of the routed experts
   double limit = 0.0;            ///< limit of the routed experts' activations; 0: no limit
   double shared_limit = 0.0;     ///< limit of the shared expert's activations; 0: no limit
-  ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the inputs of `down`, expert by expert
+  ActivationRounding rounding = ActivationRounding::none;  ///< how each expert rounds the inputs of `down`
 };
 
 /// Throws Error unless 1 ≤ active ≤ E and all sizes and limits are valid.

@@ -40,8 +40,8 @@ struct AttentionVectors {
   View<T, 1> out_bias;        ///< (C) bias of W_o
 };
 
-/// All weights of the layer, or their gradients. Matrices may have another element type M: bf16 or StoredBlocks with T
-/// = float.
+/// All weights of the layer, or their gradients. If T is float, the element type M of matrices may also be bf16 or
+/// StoredBlocks.
 template <typename T, typename M = T>
 struct AttentionWeights : AttentionVectors<T> {
   MatrixOf<M> in;   ///< (width,C) rows of q_proj, gate_proj, k_proj, v_proj

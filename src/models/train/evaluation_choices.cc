@@ -206,8 +206,8 @@ struct Sources {
   std::string limit{};
 };
 
-/// Opens the text for each model. Models with different tokens read only the first kDefaultBytes of the text, unless
-/// --tokens is given.
+/// Opens the text once for each model. If the models split it into different tokens, each reads only its first
+/// kDefaultBytes, unless --tokens is given.
 Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                 std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});

@@ -22,9 +22,9 @@ namespace {
 
 constexpr std::array<std::string_view, 10> kFormats{"Q8_0", "Q4_0", "Q4_1", "Q5_0",  "Q5_1",
                                                     "Q4_K", "Q5_K", "Q6_K", "MXFP4", "BF16"};
-/// Guaranteed share of the memory read rate if x has one row. Counts only the bytes of w as memory traffic.
+/// Lowest accepted share of the memory read rate if x has one row. Counts only the bytes of w as memory traffic.
 constexpr double kOneRowFloor = 0.6;
-/// Guaranteed rate for many rows of x, relative to the rate with a bf16 matrix.
+/// Lowest accepted rate for many rows of x, as a share of the rate with the same matrix in bf16.
 constexpr double kManyRowsFloor = 0.97;
 
 /// Sizes of the product y(N,O) = x(N,C) wᵀ.

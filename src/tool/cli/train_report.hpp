@@ -23,7 +23,7 @@ void print_end(const train::Run& run, double seconds, const std::string& loss);
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
 /// Reports that other processes of the run have ended.
-/// Returns the exit status of the signal that this process received.
+/// Returns 128 plus the number of the signal that ended this process's training, as exit status.
 int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out);
 /// Reports that the last checkpoint or some lines of metrics.jsonl could not be written.
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);

@@ -360,8 +360,8 @@ def attention_backward_rows(
     """Computes the inputs of the other two backward kernels: delta = Σ do ∘ o − dlse for each row, and do = dy ∘ g for
     an elementwise gate. Also computes dgate.
 
-    With a multiplied gate, Σ do ∘ o = Σ dy ∘ y. If attn is present, it is o, and dgate = dy ∘ o ∘ g′. Otherwise dgate =
-    dy ∘ y ∘ g′/g. dgate and do are None if not wanted. do has the strides of y.
+    If the gate is multiplied onto o, Σ do ∘ o = Σ dy ∘ y. attn, if present, is o, and then dgate = dy ∘ o ∘ g′.
+    Without attn, dgate = dy ∘ y ∘ g′/g. dgate and do are None if not wanted. do has the strides of y.
     """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:

@@ -86,7 +86,7 @@ def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 
 def of_operation(given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns a call of Headgate's linear_attention as its arguments, layout "bthd"."""
+    """Returns the arguments of an observed call of Headgate's linear_attention, with tensors in layout "bthd"."""
     if arguments.get("rule", "gated_delta") != "gated_delta":
         raise ValueError(f"linear attention with rule '{arguments['rule']}' is not read")
     found = {name: None if x is None else x.detach() for name, x in given.items()}

@@ -21,7 +21,7 @@ class Rules(NamedTuple):
 def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Splits an additive mask into a bool mask, true where visible, and a finite bias.
 
-    A value at most half of the dtype's lowest hides a key. On CPUs, returns None for a mask that hides nothing, and for
+    A key is hidden if its value is at most finfo(dtype).min / 2. On CPUs, returns None for a mask that hides nothing, and for
     a bias of zeros.
     """
     visible = mask > torch.finfo(mask.dtype).min / 2

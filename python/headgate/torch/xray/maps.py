@@ -67,7 +67,7 @@ def as_roots(values: Tensor) -> str:
 
 
 def top_keys(received: Tensor) -> list[tuple[int, float]]:
-    """Returns (token, weight) of the largest values (T). Among equal ones the first comes first."""
+    """Returns (token, weight) of the TOP_KEYS largest elements of `received` (T), largest first, then by token."""
     values, places = received.cpu().sort(descending=True, stable=True)
     return [(int(token), float(value)) for token, value in zip(places[:TOP_KEYS], values[:TOP_KEYS])]
 

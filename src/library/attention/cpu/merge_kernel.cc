@@ -137,8 +137,8 @@ class MergeWorker {
     store_row(to, dz, i, 0, to.cols);
   }
 
-  /// Writes the gradients of one row of the n-th merged input.
-  /// Requires the row's merged attn and d_attn in the scratch.
+  /// Writes the gradients of one row of part n.
+  /// Requires the row's attn after merging, and the gradient of that, in the scratch.
   void write_part(std::size_t n, double lse, double dlse, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const MergePart& part = m_.parts[n];
     const MergePartGradients& to = m_.gradients[n];

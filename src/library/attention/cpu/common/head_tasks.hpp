@@ -88,8 +88,8 @@ template <class Visit>
 void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
                        const Visit& visit) {
   for (;;) {
-    // After cancellation, no further call starts.
-    // A call that has started may wait for all calls before it, so none of those is skipped.
+    // After cancellation, no further call starts. Calls that have started still finish: later ones may wait for earlier
+    // ones.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

@@ -247,7 +247,7 @@ class SplitRows {
   }
 
   /// Returns how many rows fit into `bytes`, rounded down to a multiple of kTileKeys, within [kTileKeys, kMostKeys].
-  /// Counts at least one byte per row, because v has no columns in a call that does not ask for y.
+  /// Counts at least one byte per row: v has rows of 0 bytes if the call does not ask for y.
   std::int64_t rows_in(std::int64_t bytes) const {
     const std::int64_t rows = bytes / std::max<std::int64_t>(rows_->cols * std::int64_t{sizeof(E)}, 1);
     return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);

@@ -464,7 +464,8 @@ void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
              scratch_.scaled.data);
 }
 
-/// Clears row n of dbias (or of its copy). Rows are numbered through batch, head and query.
+/// Clears row n of dbias (or of its copy). Row n belongs to query n % T of head n / T % Hq of batch element n / (T ·
+/// Hq).
 template <typename T>
 void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
   const Shape& shape = shared_.dbias.shape;

@@ -72,7 +72,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
 
 /// Returns the number of tiles into which for_row_tiles<3> cuts `rows` rows.
 constexpr std::int64_t row_tiles_of(std::int64_t rows) { return divide_up(rows, kMR); }
-/// Returns how many register tiles compute the scores of `keys` keys with all panels of `queries` queries.
+/// Returns the number of register tiles in the product of `keys` keys and `queries` queries.
 template <typename T>
 std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   const bool one_vector = queries <= kLanes<T>, four_units = divide_up(keys, kRowUnit) % 3 == 1 && keys > kMR;
