@@ -21,6 +21,7 @@ from headgate.torch import gated_attention, linear_attention, watch
 from headgate.torch.watch import statistics
 from headgate.torch.watch.call import Call, geometry_of
 from headgate.torch.watch.figures import FIGURES
+from headgate.torch.watch.linear import hidden_weights, sample_of
 
 
 def whole(B, T):
@@ -286,6 +287,25 @@ def test_gated_delta_net_hidden_weights_give_its_outputs():
     assert row["mean_decay"] == pytest.approx(g.exp().mean().item(), rel=1e-5)
     assert row["half_life"] == pytest.approx(math.log(2) / -g.mean().item(), rel=1e-5)
     assert row["mean_beta"] == pytest.approx(beta.mean().item(), rel=1e-5)
+
+
+def test_packed_linear_attention_rows_and_empty_last_sequence_equal_sequences_apart():
+    B, T, H, D = 2, 8, 2, 4
+    q, k, v = (torch.randn(B, T, H, D) for _ in range(3))
+    g, beta = -torch.rand(B, T, H, 1), torch.rand(B, T, H, 1)
+    given = {"q": q, "k": k, "v": v, "decay": g, "beta": beta, "scale": None, "l2_norm": 1e-6, "state": None}
+    begins = torch.tensor([0, 3, 8, 16, 16])
+    call = {**given, "cu_seqlens": begins}
+    found = hidden_weights(call, torch.arange(T))
+    packed = [x.flatten(0, 1)[None] for x in (q, k, v, g, beta)]
+    y = linear_attention(*packed, layout="bthd", l2_norm=1e-6, cu_seqlens=begins.int())
+    assert torch.allclose(found @ v.transpose(1, 2), y.view(B, T, H, D).transpose(1, 2), atol=1e-5)
+    for b, first, last in ((0, 0, 3), (0, 3, 8), (1, 0, 8)):
+        part = {name: x[b : b + 1, first:last] if isinstance(x, torch.Tensor) else x for name, x in given.items()}
+        apart = hidden_weights({**part, "cu_seqlens": None}, torch.arange(last - first))
+        assert close(found[b, :, first:last, first:last], apart[0])
+    counted = sample_of(call, None, []).but_first
+    assert [at.tolist() for at in (~counted).nonzero()] == [[0, 0], [0, 3], [1, 0]]
 
 
 def test_linear_attention_left_padding_equals_sequences_apart():

@@ -116,15 +116,21 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
     real = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding
     first = real & (real.cumsum(-1) == 1)
     if call["cu_seqlens"] is not None:
-        first = torch.zeros(B * T, dtype=torch.bool, device=device)
-        first[call["cu_seqlens"][:-1].long().clamp_max(B * T - 1)] = True
-        first = first.view(B, T)
+        first = _first_tokens(call["cu_seqlens"], B, T).to(device)
     but_first = real & ~first
     if continues(call):
         outputs, but_first = [], torch.zeros_like(real)
     statistics = _statistics(call, real if padding is not None else None, outputs) if outputs else {}
     decay, beta = (call[name].double().transpose(1, 2) for name in ("decay", "beta"))
     return LinearSample(decay, beta[..., 0], statistics, real, but_first)
+
+
+def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
+    """Returns where a sequence begins, (B,T) bool, from cu_seqlens over the B·T tokens. Empty sequences begin nowhere."""
+    begins = cu_seqlens.long()
+    first = torch.zeros(B * T, dtype=torch.bool, device=begins.device)
+    first[begins[:-1][begins.diff() > 0]] = True
+    return first.view(B, T)
 
 
 def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
@@ -174,12 +180,12 @@ def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
     q, k = (x.repeat_interleave(Hv // x.shape[1], 1) for x in (q, k))
     weights = torch.zeros(B, Hv, len(queries), T, device=q.device)
     r = torch.zeros(B, Hv, len(queries), q.shape[-1], device=q.device)
-    starts = set() if call["cu_seqlens"] is None else {int(at) % T for at in call["cu_seqlens"]}
+    first = None if call["cu_seqlens"] is None else _first_tokens(call["cu_seqlens"], B, T).to(q.device)
     for j in range(int(queries.max()), -1, -1):
         r = torch.where((queries == j)[:, None], q[:, :, j, None], r)
         read = (r @ k[:, :, j, :, None]) * beta[:, :, j, None]
         weights[..., j] = read[..., 0]
         r = (r - read * k[:, :, j, None]) * g[:, :, j, None].exp()
-        if j in starts:
-            r = torch.zeros_like(r)
+        if first is not None:
+            r = r.masked_fill(first[:, j, None, None, None], 0.0)
     return weights
