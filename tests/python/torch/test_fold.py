@@ -126,6 +126,12 @@ def test_evoformer_attention_has_the_arguments_of_deepspeed():
     assert fold.evoformer_attention(Q, K, V, [None, None]).shape == Q.shape
 
 
+def test_pair_bias_of_0_and_1_equals_its_expanded_form():
+    q, k, v = torch.randn(2, H, T, D), torch.randn(2, H, S, D), torch.randn(2, H, S, D)
+    bias = (torch.rand(T, S) < 0.5).float()
+    assert torch.equal(fold.attention(q, k, v, [bias]), fold.attention(q, k, v, [bias.expand(1, H, T, S)]))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -119,14 +119,16 @@ def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor
 
 
 def _check_bias(what: str, name: str, bias: Tensor | None, full: tuple[int, ...]) -> None:
-    """Raises an error if the bias is no floating-point tensor, does not broadcast to `full`, or has only 0 and 1."""
+    """Raises an error if the bias is no floating-point tensor or does not broadcast to `full`. Also raises it if the
+    bias is one of keys, without a gradient, and holds only 0 and 1."""
     require_tensor(what, name, bias)
     if not bias.is_floating_point():
         raise ValueError(f"{what}: {name} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")
     fits = bias.dim() <= len(full) and all(b in (1, n) for b, n in zip(bias.shape[::-1], full[::-1]))
     if not fits:
         raise ValueError(f"{what}: {name} has shape {shape_of(bias)} but must broadcast to {full}")
-    if bias.dim() >= 3 and bias.shape[-3:-1] != (1, 1) or bias.requires_grad or torch.compiler.is_compiling():
+    of_keys = all(n == 1 for n in bias.shape[-3:-1])
+    if not of_keys or bias.requires_grad or torch.compiler.is_compiling():
         return
     if bias.numel() > 1 and bool(((bias == 0) | (bias == 1)).all()) and bool((bias == 1).any()):
         raise ValueError(f"{what}: {name} holds only 0 and 1, as a mask does: write (mask - 1) * 1e9")
