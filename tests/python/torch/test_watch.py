@@ -535,6 +535,9 @@ def test_errors_name_argument_and_value():
     model = models.model("llama")
     with pytest.raises(ValueError, match="figure 'sink' is none of all, first_token_attention, "):
         watch(model, ["sink"])
+    for rows, value in (([0, 2.5], "2.5"), (-1, "-1"), (torch.tensor([math.nan]), "nan"), ([True, False], "True")):
+        with pytest.raises(ValueError, match=f"^watch: rows contains {value} but must hold positions"):
+            watch(model, rows=rows)
     with pytest.raises(ValueError, match=r"every\(0\): must be at least 1"):
         with watch(model).every(0):
             pass

@@ -61,7 +61,7 @@ class Watch:
         self.figures: tuple[Figure, ...] = chosen(figures)
         self._keys = {figure.of or figure.key for figure in self.figures} | {figure.key for figure in self.figures}
         self._needs = {need for figure in self.figures for need in figure.needs}
-        self._queries = None if rows is None else torch.as_tensor(rows, dtype=torch.int64).flatten()
+        self._queries = None if rows is None else _positions_of(rows)
         self._names: dict[nn.Module, str] = {}
         for name, module in model.named_modules():
             self._names.setdefault(module, name)
@@ -589,6 +589,16 @@ class Watch:
 
     def __repr__(self) -> str:
         return f"<watch of {type(self.model).__name__}: {len(self._sums)} modules seen, {len(self.not_seen)} not seen>"
+
+
+def _positions_of(rows: Any) -> Tensor:
+    """Converts the argument `rows` of watch() to int64. Raises ValueError for a value that is not a position."""
+    given = torch.as_tensor(rows).flatten()
+    positions = given.to(torch.int64)
+    wrong = given[(positions != given) | (positions < 0) | (given.dtype == torch.bool)].tolist()
+    if wrong:
+        raise ValueError(f"watch: rows contains {wrong[0]} but must hold positions: whole numbers from 0 on")
+    return positions
 
 
 def _is_within(name: str, other: str) -> bool:
