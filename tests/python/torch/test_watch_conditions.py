@@ -13,8 +13,9 @@ from torch.nn import functional as F
 
 import headgate.torch.transformers
 import models
-from headgate.torch import watch
+from headgate.torch import gated_attention, watch
 from headgate.torch.watch import gates
+from headgate.torch.watch.call import Call, geometry_of, sequence_numbers
 
 FIRST = "first_token_attention"
 
@@ -149,6 +150,46 @@ def test_window_that_has_dropped_the_first_token_from_the_cache_is_null(implemen
     assert model.config.layer_types == ["sliding_attention", "full_attention"] and model.config.sliding_window == 5
     assert short.layers[0][FIRST] is not None
     assert long.layers[0][FIRST] is None and long.layers[1][FIRST] is not None
+
+
+def test_listed_first_key_in_a_cache_that_dropped_nothing_is_seen():
+    listed = torch.zeros(1, 1, 2, 6, dtype=torch.bool)
+    listed[..., [0, 3]] = True
+    rules = {"causal": True, "window": 8, "listed": listed}
+    q, k = torch.randn(1, 2, 2, 8), torch.randn(1, 2, 6, 8)
+    kept, dropped = (geometry_of(Call(q, k, positions=torch.tensor([[p, p + 1]]), **rules)) for p in (4, 5))
+    assert kept.sees_first.tolist() == [[True, True]] and kept.keys.tolist() == [[2, 2]]
+    assert dropped.sees_first.tolist() == [[False, False]]
+
+
+def test_keys_of_packed_bidirectional_rows_are_those_of_the_sequence():
+    B, T = 3, 12
+    q, begins = torch.randn(B, 2, T, 8), torch.tensor([0, 3, 3, 12, 17, 30, 36])
+    visible = torch.rand(B, 1, 1, T) < 0.7
+    sequence = sequence_numbers(begins, B, T)
+    same = sequence[:, :, None] == sequence[:, None]
+    found = geometry_of(Call(q, q, cu_seqlens=begins, mask=visible))
+    assert torch.equal(found.keys, (same & visible[:, 0]).sum(-1))
+
+
+@pytest.mark.parametrize("causality", ["none", "causal"])
+def test_mask_of_pairs_in_a_packed_batch_keeps_sequences_apart(causality):
+    T, begins = 10, torch.tensor([0, 4, 10], dtype=torch.int32)
+    mask = (torch.rand(1, 1, T, T) < 0.7) | torch.eye(T, dtype=torch.bool)
+    q, k, v = (torch.randn(1, 2, T, 8) for _ in range(3))
+
+    class Packed(Weights):
+        def forward(self, q):
+            return gated_attention(q, k, v, mask=mask, causality=causality, cu_seqlens_q=begins, cu_seqlens_k=begins)
+
+    model = nn.ModuleDict({"a": Packed()})
+    with watch(model, rows=list(range(T))) as seen:
+        y = model["a"](q)
+    assert torch.allclose(seen.rows["a"] @ v, y, atol=1e-5)
+    model = nn.ModuleDict({"cross_attention": Packed()})
+    with pytest.warns(UserWarning, match="packed cross-attention is not read"), watch(model) as seen:
+        model["cross_attention"](q)
+    assert not seen.layers
 
 
 def test_rows_of_a_prompt_stay_while_tokens_are_generated():

@@ -86,13 +86,16 @@ def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
 
 
 def geometry_of(call: Call) -> Geometry:
-    """Derives the geometry of a call from its mask, its rules and the positions of its queries."""
+    """Derives the geometry of a call from its mask, its rules and the positions of its queries. Raises ValueError for
+    packed cross-attention."""
+    if call.cross and call.cu_seqlens is not None:
+        raise ValueError("packed cross-attention is not read")
     found = _geometry_of(call)
-    if call.listed is not None:
-        found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
-    if call.positions is not None:  # a query at position p sees the first key only if it sees p + 1 keys
+    if call.positions is not None:  # a query at position p sees the first key only if windows leave it p + 1 keys
         found.sees_first = found.sees_first & (call.positions < found.keys)
         found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
+    if call.listed is not None:
+        found.keys = _visible(call, found, slice(None)).any(1).sum(-1)
     return found
 
 
@@ -120,14 +123,16 @@ def _geometry_of(call: Call) -> Geometry:
         own, real, sees, keys = (x.expand(b, T) for x in (own, real, sees, seen.sum(-1)))
         return Geometry(own, first, real, real & (own != first), sees, keys)
     own = t + (S - T)
+    sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
     if dense:
+        if sequence is not None:
+            mask = mask & (sequence[:, :, None] == sequence[:, None])
         diagonal = mask.diagonal(dim1=1, dim2=2)
         starts = diagonal.clone()
         starts[:, 1:] &= ~mask[:, 1:].diagonal(dim1=1, dim2=2)
         first = torch.where(starts, s, 0).cummax(-1).values
         sees = mask.gather(-1, first[..., None])[..., 0]
-        return Geometry(own.expand_as(first), first, diagonal, diagonal & (own != first), sees, mask.sum(-1))
-    sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
+        return Geometry(own.expand_as(first), first, diagonal, diagonal & (own != first), sees, mask.sum(-1), sequence)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
     # At each key: the first visible key at or after it.
     following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)
@@ -136,7 +141,8 @@ def _geometry_of(call: Call) -> Geometry:
     else:
         starts = torch.ones_like(sequence, dtype=torch.bool)
         starts[:, 1:] = sequence[:, 1:] != sequence[:, :-1]
-        first = following.expand(B, S).gather(-1, torch.where(starts, s, 0).cummax(-1).values)
+        begin = torch.where(starts, s, 0).cummax(-1).values
+        first = following.expand(B, S).gather(-1, begin)
     b = first.shape[0]
     at = own.expand(b, T).clamp_min(0)
     real = visible.expand(b, S).gather(-1, at)
@@ -149,8 +155,8 @@ def _geometry_of(call: Call) -> Geometry:
     elif sequence is None:
         keys, sees = before[:, -1:].expand(b, T), torch.ones_like(counted)
     else:
-        same = sequence[:, :, None] == sequence[:, None]
-        keys, sees = (same & visible[:, None]).sum(-1), torch.ones_like(counted)
+        of_begin = torch.zeros_like(begin).scatter_add(-1, begin, visible.expand(B, S).long())
+        keys, sees = of_begin.gather(-1, begin), torch.ones_like(counted)
     return Geometry(at, first.clamp_max(S - 1), real, counted, sees, keys, sequence)
 
 
