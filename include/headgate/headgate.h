@@ -282,13 +282,17 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
  *   result. The weights exp(s - lse) and delta are then those of all keys. Every range gives the complete dgate and
  *   dsinks: request them once, together with the sinks.
  *
- * In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges. */
+ * In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
+ *
+ * The dropout mask depends on the index of a key in its range, so ranges drop other weights than one call does. With
+ * equal seeds, all ranges drop the same pattern: give each range its own dropout_seed, the same in both passes. */
 
 /** Sets `*range` to `*inputs` restricted to the keys [begin, end), 0 <= begin <= end <= S. `range` may equal `inputs`.
  * Packed batches and key_indices are refused.
  *
- * Narrows k, v and the columns of bias and mask. Makes query offsets relative to key `begin`, so that causality, window
- * and ALiBi do not change. Keeps `sinks` and `gate`; remove them where they must not be applied again.
+ * Narrows k, v, their scales, k_first, v_first, and the columns of bias, key_bias and mask. Makes key lengths and query
+ * offsets relative to key `begin`, so that causality, window and ALiBi do not change. Keeps `sinks` and `gate`; remove
+ * them where they must not be applied again.
  *
  * `query_offsets` and `key_lengths` receive B numbers each; `key_lengths` may be NULL if inputs->key_lengths is absent.
  * `*range` points into these two arrays and into the memory of `inputs`, so they must outlive it. The caller sets

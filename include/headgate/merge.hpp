@@ -32,6 +32,9 @@
 ///   dgate and dsinks: request them once, together with the sinks.
 ///
 /// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
+///
+/// The dropout mask depends on the index of a key in its range, so ranges drop other weights than one call does. With
+/// equal seeds, all ranges drop the same pattern: give each range its own dropout_seed, the same in both passes.
 
 namespace headgate {
 
@@ -52,10 +55,10 @@ struct KeyRangeVectors {
   std::vector<std::int64_t> key_lengths;    ///< (B): key_lengths of the range; empty if the inputs have none
 };
 
-/// Returns `inputs` restricted to the keys [begin, end). Narrows k, v and the columns of bias and mask. Makes query
-/// offsets relative to key `begin`, so that causality, window and ALiBi do not change. Overwrites `vectors`. The result
-/// points into `inputs` and `vectors`, so both must outlive it. Keeps `sinks` and `gate`; remove them where they must
-/// not be applied again.
+/// Returns `inputs` restricted to the keys [begin, end). Narrows k, v, their scales, k_first, v_first, and the columns
+/// of bias, key_bias and mask. Makes key lengths and query offsets relative to key `begin`, so that causality, window
+/// and ALiBi do not change. Overwrites `vectors`. The result points into `inputs` and `vectors`, so both must outlive
+/// it. Keeps `sinks` and `gate`; remove them where they must not be applied again.
 ///
 /// Throws Error in these cases:
 ///

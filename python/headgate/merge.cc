@@ -176,11 +176,11 @@ void bind_merge(nb::module_& module) {
   std::vector<ArgumentText> arguments{{"begin", "int", "", "the first key"},
                                       {"end", "int", "", "the key behind the last"}};
   define(module, "narrow_keys", narrowed, joined(arguments, input_texts(2)), 2, "dict[str, Any]",
-         "The inputs of attention over keys begin ... end alone, as keyword arguments for attention_forward: k, v and "
-         "the\n"
-         "columns of bias and mask are slices, query_offsets and key_lengths are counted from `begin`. gate and sinks "
-         "stay\n"
-         "as they are; leave them out where they must not count again. Not for packed batches.");
+         "The inputs of attention over keys begin ... end alone, as keyword arguments for attention_forward: k, v,\n"
+         "their scales, k_first, v_first and the columns of bias, key_bias and mask are slices, query_offsets and\n"
+         "key_lengths are counted from `begin`. gate and sinks stay as they are; leave them out where they must\n"
+         "not count again. With dropout, give each range its own dropout_seed: equal seeds drop the same pattern\n"
+         "in all ranges. Not for packed batches.");
 }
 
 }  // namespace headgate::python

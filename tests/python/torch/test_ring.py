@@ -307,6 +307,7 @@ def refused():
     for change, message in (
         ({"mask": torch.ones(1, 1, T // 2, T, dtype=torch.bool)}, "ring_attention: mask is not supported"),
         ({"cu_seqlens_q": torch.tensor([0, T])}, "ring_attention: cu_seqlens_q is not supported"),
+        ({"dropout": 0.5, "dropout_seed": 1}, "ring_attention: dropout is not supported"),
         ({"precision": "native16"}, "ring_attention: precision is not supported"),
         ({"return_max_logit": True}, "ring_attention: return_max_logit is not supported"),
         ({"sharding": "even"}, "ring_attention: sharding: 'even' is none of balanced, contiguous"),
