@@ -262,11 +262,12 @@ ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attri
 }
 
 /// Returns `message` with the operation's name in place of the function's name before the first colon, such as
-/// "attention_forward: …".
+/// "attention_forward: …". If the message begins with no such name, prepends the operation's name.
 template <class Operation>
 std::string renamed(std::string_view message) {
   const std::size_t colon = message.find(": ");
-  return formatted("{}{}", Operation::kName, colon == std::string_view::npos ? message : message.substr(colon));
+  const bool has_name = colon != std::string_view::npos && colon < message.find(' ');
+  return formatted("{}: {}", Operation::kName, has_name ? message.substr(colon + 2) : message);
 }
 
 /// Gives the calling thread the default floating-point environment during its lifetime. XLA's threads flush subnormal
