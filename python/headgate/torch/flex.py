@@ -49,9 +49,11 @@ def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: in
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
-def query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
-    """Yields the blocks of queries of a BlockMask."""
+def query_blocks(block_mask: BlockMask, sequences: int = 1, heads: int = 1) -> Iterator[_QueryBlock]:
+    """Yields the blocks of queries of a BlockMask, for queries of this many sequences and heads. Lists for one sequence
+    or head serve all of them, but mask_mod may still differ among them."""
     T, S = block_mask.seq_lengths
+    rows = max(sequences, block_mask.shape[0]), max(heads, block_mask.shape[1])
     block_t, block_s = block_mask.BLOCK_SIZE
     blocks = -(-S // block_s)
     for row, first in enumerate(range(0, T, block_t)):
@@ -62,7 +64,7 @@ def query_blocks(block_mask: BlockMask) -> Iterator[_QueryBlock]:
         columns = (numbers[:, None] * block_s + torch.arange(block_s)).flatten()
         columns = columns[columns < S]
         queries = slice(first, min(T, first + block_t))
-        yield _QueryBlock(queries, _as_range(columns), _mask_of(block_mask, queries, columns, partial, full))
+        yield _QueryBlock(queries, _as_range(columns), _mask_of(block_mask, rows, queries, columns, partial, full))
 
 
 def _as_range(columns: Tensor) -> slice | Tensor:
@@ -74,21 +76,28 @@ def _as_range(columns: Tensor) -> slice | Tensor:
 
 
 def _mask_of(
-    block_mask: BlockMask, queries: slice, columns: Tensor, partial: Tensor, full: Tensor | None
+    block_mask: BlockMask,
+    rows: tuple[int, int],
+    queries: slice,
+    columns: Tensor,
+    partial: Tensor,
+    full: Tensor | None,
 ) -> Tensor | None:
-    """Returns the mask (B,H,queries,columns), true where visible, or None if no key of `columns` is hidden."""
+    """Returns the mask (B|1,H|1,queries,columns), true where visible, or None if no key of `columns` is hidden. `rows`
+    is (B,H)."""
     if columns.numel() == 0:
         return None
     block = columns // block_mask.BLOCK_SIZE[1]
     always = None if full is None else full[..., block].unsqueeze(2)
     if always is not None and always.all():
         return None
-    B, H = partial.shape[:2]
 
     def visible(b: Tensor, h: Tensor, q: Tensor, kv: Tensor) -> Tensor:
         return block_mask.mask_mod(b, h, q + queries.start, columns[kv])
 
-    mask = create_mask(visible, B, H, queries.stop - queries.start, columns.numel(), device="cpu")
+    mask = create_mask(visible, *rows, queries.stop - queries.start, columns.numel(), device="cpu")
+    for dim in (0, 1):  # create_mask expands, with stride 0, the dimensions that mask_mod does not read
+        mask = mask.narrow(dim, 0, 1) if mask.stride(dim) == 0 else mask
     mask = mask & partial[..., block].unsqueeze(2)
     return mask if always is None else mask | always
 
@@ -112,7 +121,7 @@ class _FlexAttention(torch.autograd.Function):
         attn = torch.empty_like(y) if keep_attn else None
         max_scores = torch.empty_like(as_returned(lse, y)) if keep_max else None
         kept = {"keep_attn": keep_attn, "max_logit": "rows" if keep_max else "none"}
-        for block in query_blocks(block_mask):
+        for block in query_blocks(block_mask, *q.shape[:2]):
             found = torch.ops.headgate.gated_attention(*_arguments(block, tensors), **options, **kept)
             for output, part in zip((y, lse, attn, max_scores), found):
                 if output is not None:
@@ -136,7 +145,7 @@ class _FlexAttention(torch.autograd.Function):
             if needed[name]
         }
         wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
-        for block in query_blocks(ctx.block_mask):
+        for block in query_blocks(ctx.block_mask, *y.shape[:2]):
             of_queries = [None if x is None else x[:, :, block.queries] for x in (dy, dlse, y, lse, attn)]
             parts = torch.ops.headgate.gated_attention_backward(
                 *of_queries, *_arguments(block, tensors), wanted=wanted, **ctx.options

@@ -89,6 +89,22 @@ def test_blocks_that_are_listed_without_a_mask_mod_are_seen_whole():
     torch.testing.assert_close(y[:, :, 16:], torch.nn.functional.scaled_dot_product_attention(q[:, :, 16:], k, v))
 
 
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("name", ("of sequences", "of heads"))
+def test_lists_of_one_sequence_and_head_serve_all_but_mask_mod_is_that_of_each(name):
+    blocks_t, blocks_s = -(-T // 16), -(-S // 16)
+    numbers = torch.full((1, 1, blocks_t), blocks_s)
+    indices = torch.arange(blocks_s).expand(1, 1, blocks_t, blocks_s)
+    mask = BlockMask.from_kv_blocks(numbers, indices, BLOCK_SIZE=16, seq_lengths=(T, S), mask_mod=MASKS[name])
+    q, k, v, _ = leaves = tensors_of()
+    y = flex_attention(q, k, v, block_mask=mask, enable_gqa=True, scale=0.3)
+    expected, _ = expected_of(q, k, v, None, name)
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(y, eager(*(x.detach() for x in leaves[:3]), block_mask=mask, enable_gqa=True, scale=0.3))
+    for ours, other in zip(*(torch.autograd.grad(x.square().sum(), leaves[:3]) for x in (y, expected))):
+        torch.testing.assert_close(ours, other)
+
+
 def test_queries_for_which_no_block_is_listed_see_nothing():
     """In a mask without full blocks."""
     numbers, indices = torch.tensor([[[1, 0]]]), torch.tensor([[[[1, 0], [0, 1]]]])
