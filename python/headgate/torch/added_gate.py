@@ -2,6 +2,7 @@
 """Adds a gate to an attention module of transformers: parameters, hooks, and the hand-over to the module's kernel."""
 
 import sys
+import threading
 from typing import Any
 
 import torch
@@ -18,27 +19,29 @@ PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_p
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
-# Attribute of an attention module that holds the kernel's gate arguments during a call.
-_PENDING = "_headgate_gate"
+# What hooks hand over within a call of an attention module: its gate's logits (`logits`), or a pair of the module and
+# its gate's arguments for the kernel (`gate`). Each thread has its own, since several may call one model at once.
+_calls = threading.local()
 
 
 def pending_gate(module: nn.Module) -> dict[str, Any] | None:
-    """Returns the gate arguments stored in a retrofitted attention module, or None."""
-    return getattr(module, _PENDING, None)
+    """Returns the gate arguments stored for this thread's call of an attention module, or None."""
+    owner, arguments = getattr(_calls, "gate", (None, None))
+    return arguments if owner is module else None
 
 
 def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
-    """Stores the gate arguments for the kernel in a retrofitted attention module."""
-    setattr(module, _PENDING, arguments)
+    """Stores the gate arguments for the kernel, for this thread's call of an attention module."""
+    _calls.gate = (module, arguments)
 
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
-    """Returns the gate arguments stored in a retrofitted attention module, and clears them. Returns {} if nothing is
-    stored."""
+    """Returns the gate arguments stored for this thread's call of an attention module, and clears them. Returns {} if
+    nothing is stored."""
     found = pending_gate(module)
     if found is None:
         return {}
-    setattr(module, _PENDING, None)
+    _calls.gate = (None, None)
     return found
 
 
@@ -83,7 +86,6 @@ class AddedGate:
         self.heads, self.features = variant.logits(
             q.in_features, config.num_attention_heads, config.num_key_value_heads, self.head_dim
         )
-        self.logits: Tensor | None = None
         rows, like = self.heads * self.features, {"dtype": q.weight.dtype, "device": q.weight.device}
         if variant.gate_source == "parameter":
             attention.gate = nn.Parameter(torch.zeros(self.heads, self.features, **like))
@@ -109,14 +111,15 @@ class AddedGate:
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))
         else:
-            self.logits = z
+            _calls.logits = z
 
     def on_projection(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
-        heads = output.unflatten(-1, (self.logits.shape[-2], -1))
-        return self.variant.applied(heads, self.logits).flatten(-2)
+        logits = _calls.logits
+        heads = output.unflatten(-1, (logits.shape[-2], -1))
+        return self.variant.applied(heads, logits).flatten(-2)
 
     def after(self, module: nn.Module, _: Any, output: Any) -> None:
-        self.logits = None
+        _calls.logits = None
         if take_gate(module) and output is not None:
             raise RuntimeError(
                 f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "

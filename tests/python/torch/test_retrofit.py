@@ -2,6 +2,8 @@
 """Gates in models that have none: nothing changes until they are trained, and then they do what their formulas say."""
 
 import copy
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -287,6 +289,22 @@ def test_gradient_checkpointing_and_compile():
     model.gradient_checkpointing_disable()
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     assert_near(compiled(ids, use_cache=False).logits, plain_logits)
+
+
+@pytest.mark.parametrize("gate", ["g1-sigmoid2", "g2-sigmoid2", "g5-sigmoid2"])
+def test_forward_in_two_threads_uses_the_gates_of_each_call(gate):
+    """Both threads wait for each other between the computation of a gate's logits and their use."""
+    model = retrofit(models.model("llama"), gate)
+    open_gates(model)
+    both = models.tokens(2, 5), models.tokens(1, 9)
+    expected = [model(ids, use_cache=False).logits.detach() for ids in both]
+    barrier = threading.Barrier(2, timeout=30)
+    for layer in model.model.layers:
+        layer.self_attn.q_proj.register_forward_hook(lambda *_: (barrier.wait(), None)[1])
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda ids: model(ids, use_cache=False).logits.detach(), both))
+    for ours, alone in zip(found, expected):
+        assert torch.equal(ours, alone)
 
 
 def test_forward_with_another_attention_is_refused():
