@@ -119,14 +119,26 @@ Value items_of(const Value& value, Budget& budget) {
   return Value(std::move(out));
 }
 
-/// Follows a dotted path: for "a.b" it returns value.a.b. Each step prefers an item to an attribute.
+/// Returns a part of a dotted path as an index: digits are an integer, as in Jinja.
+Value part_of_path(std::string_view part) {
+  const bool digits =
+      !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+  if (!digits) return Value(std::string(part));
+  std::int64_t index = 0;
+  if (std::from_chars(part.data(), part.data() + part.size(), index).ec != std::errc()) {
+    refuse("an attribute of '{}' is not supported", io::printable(part));
+  }
+  return Value(index);
+}
+
+/// Follows a dotted path: for "a.0" it returns value.a[0]. Each step prefers an item to an attribute.
 Value path_of(const Value& value, const Value& path) {
   const std::string* names = path.string();
   if (names == nullptr) refuse("an attribute's name is {}", path.kind());
   Value out = value;
   for (std::string_view rest = *names;;) {
     const std::size_t dot = rest.find('.');
-    out = item_of(out, Value(std::string(rest.substr(0, dot))));
+    out = item_of(out, part_of_path(rest.substr(0, dot)));
     if (dot == std::string_view::npos) return out;
     rest.remove_prefix(dot + 1);
   }
@@ -290,7 +302,7 @@ constexpr std::array kFilters{
     Row{.name = "select", .run = [](const Call& c) { return kept(c, false, true); }, .any_arguments = true},
     Row{.name = "selectattr", .run = [](const Call& c) { return kept(c, true, true); }, .any_arguments = true},
     Row{"string", [](const Call& c) { return Value(c.filtered()); }},
-    Row{"title", [](const Call& c) { return cased(c, Case::title); }},
+    Row{"title", [](const Call& c) { return cased(c, Case::words); }},
     Row{"tojson", to_json, {"ensure_ascii", "indent"}},
     Row{"trim", [](const Call& c) { return strip(c, c.filtered(), {}); }, {"chars"}},
     Row{"upper", [](const Call& c) { return cased(c, Case::upper); }},

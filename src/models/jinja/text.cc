@@ -57,8 +57,9 @@ std::size_t space_at_front(std::string_view text) {
 }
 
 std::string with_case(std::string_view text, Case to) {
+  constexpr std::string_view kBeforeWords = "-([{<";
   std::string out;
-  bool in_word = false;
+  bool in_word = false, begins_word = true;
   while (!text.empty()) {
     const std::size_t bytes = first_bytes(text);
     const char c = text.front();
@@ -68,8 +69,8 @@ std::string with_case(std::string_view text, Case to) {
       out += text.substr(0, bytes);
       in_word = false;
     } else {
-      const bool raise =
-          to == Case::upper || (to == Case::title && !in_word) || (to == Case::capitalize && out.empty());
+      const bool raise = to == Case::upper || (to == Case::title && !in_word) || (to == Case::words && begins_word) ||
+                         (to == Case::capitalize && out.empty());
       if (raise) {
         out += is_lower(c) ? static_cast<char>(c - kCaseBit) : c;
       } else {
@@ -77,6 +78,7 @@ std::string with_case(std::string_view text, Case to) {
       }
       in_word = is_upper(c) || is_lower(c);
     }
+    begins_word = kBeforeWords.find(c) != std::string_view::npos || space_at_front(text.substr(0, bytes)) > 0;
     text.remove_prefix(bytes);
   }
   return out;

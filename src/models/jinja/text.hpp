@@ -24,7 +24,12 @@ std::string_view stripped(std::string_view text, const std::string_view* set, En
 /// Returns the number of bytes of white space at the front of `text`.
 std::size_t space_at_front(std::string_view text);
 
-enum class Case { upper, lower, title, capitalize };
+/// Selects the letters that with_case() raises; it lowers the others.
+///
+///   title      | letters that follow no letter, as Python's str.title()
+///   words      | letters at the start, and after white space or one of -([{<, as Jinja's filter `title`
+///   capitalize | the first character
+enum class Case { upper, lower, title, words, capitalize };
 /// Changes the case of ASCII letters. Throws Refusal for other letters that have a case.
 std::string with_case(std::string_view text, Case to);
 

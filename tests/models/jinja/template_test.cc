@@ -86,6 +86,20 @@ TEST(Template, Construct_NotSupported_IsNamedWithItsLine) {
   EXPECT_EQ(refusal("{% if false %}{{ name | xyz }}{% endif %}"), "") << "what is not reached is not refused";
 }
 
+TEST(Template, Title_OfFilterAndMethod_DiffersAsInJinja) {
+  const std::string text = "\"it's a_b 3d x-y (foo)\\tz\"";
+  EXPECT_EQ(render("{{ " + text + " | title }}"), "It's A_b 3d X-Y (Foo)\tZ");
+  EXPECT_EQ(render("{{ " + text + ".title() }}"), "It'S A_B 3D X-Y (Foo)\tZ");
+}
+
+TEST(Template, Digits_InPathOfAttribute_AreAnIndex) {
+  EXPECT_EQ(render("{{ [[1, 2], [3, 4]] | map(attribute='0') | join(',') }}"), "1,3");
+  EXPECT_EQ(render("{{ [[1, 2], [3, 4]] | join(',', attribute='1') }}"), "2,4");
+  EXPECT_EQ(render("{{ [{'a': [1, 0]}, {'a': [0, 1]}] | selectattr('a.0') | list | length }}"), "1");
+  EXPECT_EQ(refusal("{{ [[1]] | join(attribute='99999999999999999999') }}"),
+            "chat template, line 1: an attribute of '99999999999999999999' is not supported");
+}
+
 TEST(Template, Exception_Raised_IsTheMessage) {
   EXPECT_EQ(refusal("{{ raise_exception('System role\nnot supported') }}"),
             "chat template, line 2: System role\\x0anot supported");
