@@ -180,6 +180,11 @@ Value int_of(const Call& call) {
 }
 
 Value end_of(const Call& call, bool first) {
+  if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
+    Value out = generator->left.front();
+    generator->left.erase(generator->left.begin());
+    return out;
+  }
   const List all = elements_of(call.value, call.budget);
   if (all.empty()) return Value(Undefined{"an element of an empty sequence"});
   return first ? all.front() : all.back();
@@ -188,7 +193,8 @@ Value end_of(const Call& call, bool first) {
 Value reversed(const Call& call) {
   List all = elements_of(call.value, call.budget);
   std::reverse(all.begin(), all.end());
-  if (call.value.string() == nullptr) return Value(std::move(all));
+  if (call.value.generator() != nullptr) return Value(std::move(all));
+  if (call.value.string() == nullptr) return Value(Generator{std::move(all)});
   std::string out;
   for (const Value& each : all) out += *each.string();
   return Value(std::move(out));
@@ -218,7 +224,7 @@ Value map(const Call& call) {
   for (const Value& each : elements_of(call.value, call.budget)) {
     out.push_back(name != nullptr ? apply_filter(name_in(*name), each, rest, call.budget) : path_of(each, *path));
   }
-  return Value(std::move(out));
+  return Value(Generator{std::move(out)});
 }
 
 /// Returns the elements of a list for which the test returns `wanted`. If `of_attribute`, tests an attribute of each
@@ -234,7 +240,7 @@ Value kept(const Call& call, bool of_attribute, bool wanted) {
     const bool passed = test != nullptr ? apply_test(name_in(*test), value, rest, call.budget) : value.truth();
     if (passed == wanted) out.push_back(each);
   }
-  return Value(std::move(out));
+  return Value(Generator{std::move(out)});
 }
 
 Value replace(const Call& call) {
@@ -288,7 +294,7 @@ constexpr std::array kFilters{
     Row{"default", or_default, {"default_value", "boolean"}},
     Row{"first", [](const Call& c) { return end_of(c, true); }},
     Row{"int", int_of, {"default"}},
-    Row{"items", [](const Call& c) { return items_of(c.value, c.budget); }},
+    Row{"items", [](const Call& c) { return Value(Generator{elements_of(items_of(c.value, c.budget), c.budget)}); }},
     Row{"join", join, {"d", "attribute"}},
     Row{"last", [](const Call& c) { return end_of(c, false); }},
     Row{"length", length},
@@ -352,7 +358,7 @@ constexpr std::array kTests{
     Row{"gt", [](const Call& c) { return Value(order(c) > 0); }, {"other"}, 1},
     Row{"in", [](const Call& c) { return Value(contains(c.arguments[0], c.value, c.budget)); }, {"seq"}, 1},
     Row{"integer", [](const Call& c) { return Value(is_integer(c.value)); }},
-    Row{"iterable", [](const Call& c) { return Value(is_sequence(c.value)); }},
+    Row{"iterable", [](const Call& c) { return Value(is_sequence(c.value) || c.value.generator() != nullptr); }},
     Row{"le", [](const Call& c) { return Value(order(c) <= 0); }, {"other"}, 1},
     Row{"lessthan", [](const Call& c) { return Value(order(c) < 0); }, {"other"}, 1},
     Row{"lt", [](const Call& c) { return Value(order(c) < 0); }, {"other"}, 1},

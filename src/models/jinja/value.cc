@@ -126,6 +126,13 @@ Value::Value(Dict values) {
   data_ = std::make_shared<const Dict>(std::move(values));
 }
 
+Value::Value(Generator values) {
+  int deepest = 0;
+  for (const Value& each : values.left) deepest = std::max(deepest, each.depth_);
+  depth_ = deeper(deepest);
+  data_ = std::make_shared<Generator>(std::move(values));
+}
+
 Value Value::function(std::string_view name) {
   Value out;
   out.data_ = name;
@@ -162,9 +169,9 @@ bool Value::truth() const {
 }
 
 std::string_view Value::kind() const {
-  constexpr std::array<std::string_view, 11> kKinds{"an undefined value", "none",     "a boolean", "an integer",
-                                                    "a number",           "a string", "a list",    "a dictionary",
-                                                    "a namespace",        "a macro",  "a function"};
+  constexpr std::array<std::string_view, 12> kKinds{"an undefined value", "none",     "a boolean",  "an integer",
+                                                    "a number",           "a string", "a list",     "a dictionary",
+                                                    "a namespace",        "a macro",  "a function", "a generator"};
   return kKinds[data_.index()];
 }
 
@@ -198,6 +205,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   }
   if (const Dict* x = a.dict(), *y = b.dict(); x != nullptr && y != nullptr) return equal_dicts(*x, *y, budget);
   if (a.space() != nullptr || a.macro() != nullptr) return a.space() == b.space() && a.macro() == b.macro();
+  if (a.generator() != nullptr) return a.generator() == b.generator();
   if (a.function() != nullptr && b.function() != nullptr) return *a.function() == *b.function();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
@@ -256,6 +264,9 @@ List elements_of(const Value& value, Budget& budget) {
   if (const List* list = value.list()) {
     budget.take(Budget::kStep * list->size());
     out = *list;
+  } else if (Generator* generator = value.generator()) {
+    budget.take(Budget::kStep * generator->left.size());
+    out.swap(generator->left);
   } else if (const Dict* dict = value.dict()) {
     budget.take(Budget::kStep * dict->size());
     for (const auto& [key, each] : *dict) out.emplace_back(key);

@@ -37,13 +37,18 @@ struct Undefined {
   std::string name;
 };
 struct None {};
-/// The result of namespace(), the only value that can change.
+/// The result of namespace().
 struct Namespace {
   Dict attributes;
 };
+/// The result of filters such as `select` and `reverse`. As a generator in Python, it is always true, has no length and
+/// no index, and gives its elements once.
+struct Generator {
+  List left;
+};
 
-/// A value that a Jinja expression can have. Lists and dictionaries are immutable and shared. They nest at most
-/// kMostNested deep, which bounds recursion over them.
+/// A value that a Jinja expression can have. Values are shared; only namespaces and generators change. Lists,
+/// dictionaries and generators nest at most kMostNested deep, which bounds recursion over them.
 class Value {
  public:
   static constexpr int kMostNested = 64;
@@ -57,9 +62,10 @@ class Value {
   explicit Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   explicit Value(Namespace* value) : data_(value) {}
   explicit Value(const Node* macro) : data_(macro) {}
-  /// These two constructors throw Refusal if the values nest too deep.
+  /// These three constructors throw Refusal if the values nest too deep.
   explicit Value(List values);
   explicit Value(Dict values);
+  explicit Value(Generator values);
   /// Returns a value that represents the built-in function `name`. `name` must outlive the value.
   static Value function(std::string_view name);
 
@@ -70,6 +76,7 @@ class Value {
   const std::string* string() const { return shared<std::string>(); }
   const List* list() const { return shared<List>(); }
   const Dict* dict() const { return shared<Dict>(); }
+  Generator* generator() const { return pointer<std::shared_ptr<Generator>>().get(); }
   Namespace* space() const { return pointer<Namespace*>(); }
   const Node* macro() const { return pointer<const Node*>(); }
   const Undefined* undefined() const { return std::get_if<Undefined>(&data_); }
@@ -98,7 +105,8 @@ class Value {
   }
 
   std::variant<Undefined, None, bool, std::int64_t, double, std::shared_ptr<const std::string>,
-               std::shared_ptr<const List>, std::shared_ptr<const Dict>, Namespace*, const Node*, std::string_view>
+               std::shared_ptr<const List>, std::shared_ptr<const Dict>, Namespace*, const Node*, std::string_view,
+               std::shared_ptr<Generator>>
       data_;
   int depth_ = 0;
 };
@@ -135,7 +143,8 @@ std::string text_of(const Value& value);
 /// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). Writes one line if `indent` is
 /// negative.
 std::string json_of(const Value& value, int indent, Budget& budget);
-/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string.
+/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string. Takes
+/// them out of a generator.
 List elements_of(const Value& value, Budget& budget);
 
 }  // namespace headgate::jinja

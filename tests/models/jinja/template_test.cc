@@ -100,6 +100,23 @@ TEST(Template, Digits_InPathOfAttribute_AreAnIndex) {
             "chat template, line 1: an attribute of '99999999999999999999' is not supported");
 }
 
+TEST(Template, Generator_OfFilters_IsThatOfPython) {
+  EXPECT_EQ(render("{{ 'yes' if [1, 2] | select('gt', 5) else 'no' }}"), "yes");
+  EXPECT_EQ(render("{% set odd = [1, 2, 3] | select('odd') %}{{ odd | join(',') }}|{{ odd | join(',') }}"), "1,3|");
+  EXPECT_EQ(render("{% set odd = [1, 2, 3] | select('odd') %}{{ odd | first }}|{{ odd | join }}"), "1|3");
+  EXPECT_EQ(render("{% for x in [1, 2, 3] | select('odd') %}{{ x }}{{ loop.last }}{{ loop.length }}{% endfor %}"),
+            "1False23True2");
+  for (const char* filtered : {"[1] | map('string')", "[1] | reject('odd')", "[1] | reverse", "{'a': 1} | items"}) {
+    const std::string value = std::string("(") + filtered + ")";
+    EXPECT_EQ(render("{{ " + value + " is sequence }}{{ " + value + " is iterable }}"), "FalseTrue") << filtered;
+    EXPECT_EQ(render("{{ " + value + "[0] is defined }}"), "False") << filtered;
+    EXPECT_NE(refusal("{{ " + value + " | length }}").find("a generator has no length"), std::string::npos) << filtered;
+    EXPECT_NE(refusal("{{ " + value + " }}").find("a generator as text"), std::string::npos) << filtered;
+  }
+  EXPECT_EQ(render("{{ ([1, 2] | select('odd') | reverse)[0] }}{{ ('ab' | reverse)[0] }}"), "1b");
+  EXPECT_EQ(render("{% set a = [1] | select %}{{ a == a }}{{ a == [1] }}"), "TrueFalse");
+}
+
 TEST(Template, Exception_Raised_IsTheMessage) {
   EXPECT_EQ(refusal("{{ raise_exception('System role\nnot supported') }}"),
             "chat template, line 2: System role\\x0anot supported");
