@@ -68,12 +68,25 @@ class EndIds {
   std::vector<std::int32_t> ids_;
 };
 
-void add_end_ids(EndIds& ids, const std::string& path) {
-  const io::Json json = object_in(path);
+void add_end_ids(EndIds& ids, const std::string& path, const io::Json& json) {
   const auto found = json.find(kEndId);
   if (found == json.end() || found->is_null()) return;
   if (!found->is_array()) return ids.add(path, *found);
   for (const io::Json& id : *found) ids.add(path, id);
+}
+
+/// Reads the ids of the files in a directory: also those in text_config, the config of the text model if the model also
+/// reads images.
+std::vector<std::int32_t> end_ids_in(const std::string& directory, std::int64_t vocab) {
+  EndIds ids(vocab);
+  for (const char* file : {"/generation_config.json", "/config.json"}) {
+    const std::string path = directory + file;
+    const io::Json json = object_in(path);
+    add_end_ids(ids, path, json);
+    const auto text = json.find("text_config");
+    if (text != json.end() && text->is_object()) add_end_ids(ids, path, *text);
+  }
+  return ids.take();
 }
 
 std::string template_of(const std::string& path, const io::Json& value) {
@@ -142,21 +155,21 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
 
 GenerationFiles read_generation_files(const std::string& path, const models::ModelFile& model) {
   GenerationFiles out;
-  EndIds ids(model.config().vocab);
   if (const io::GgufFile* gguf = model.gguf()) {
+    EndIds ids(model.config().vocab);
     for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // same keys as in llama.cpp
       const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
       if (gguf->has(key)) ids.add(path, key, gguf->integer(key));
     }
+    out.end_ids = ids.take();
     constexpr const char* kKey = "tokenizer.chat_template";
     if (gguf->has(kKey)) out.chat_template = gguf->string(kKey);
     add_special_tokens(out, *gguf);
   } else {
-    for (const char* file : {"/generation_config.json", "/config.json"}) add_end_ids(ids, path + file);
+    out.end_ids = end_ids_in(path, model.config().vocab);
     out.chat_template = template_in(path);
     add_special_tokens(out, path);
   }
-  out.end_ids = ids.take();
   return out;
 }
 

@@ -22,7 +22,7 @@ struct GenerationFiles {
 /// the vocabulary.
 ///
 /// A directory has these settings:
-/// - end ids: eos_token_id, one id or a list, in generation_config.json and config.json
+/// - end ids: eos_token_id, one id or a list, in generation_config.json, config.json and the text_config inside it
 /// - chat template: chat_template.jinja, otherwise the key chat_template of tokenizer_config.json or
 ///   chat_template.json; of several templates, the one named "default"
 /// - special tokens: tokenizer_config.json, and special_tokens_map.json if the first has no added_tokens_decoder

@@ -59,6 +59,16 @@ TEST_F(GenerationFilesTest, EndIds_SeveralFiles_AreThoseOfAll) {
   EXPECT_EQ(read().end_ids, Ids{0});
 }
 
+TEST_F(GenerationFilesTest, EndIds_OfTextConfig_AreRead) {
+  const std::string config = testing::read_bytes(directory + "/config.json"), begin = "{\"text_config\": ";
+  write("config.json", begin + config + "}");
+  EXPECT_EQ(read().end_ids, Ids());
+  std::string text = config;
+  text.insert(text.find('{') + 1, R"("eos_token_id": [3, 5],)");
+  write("config.json", begin + text + R"(, "eos_token_id": 1})");
+  EXPECT_EQ(read().end_ids, (Ids{1, 3, 5}));
+}
+
 TEST_F(GenerationFilesTest, EndIds_Bad_AreRefused) {
   write("generation_config.json", R"({"eos_token_id": 13})");
   expect_refused("generation_config.json: eos_token_id 13 is outside the vocabulary of 13 tokens");
