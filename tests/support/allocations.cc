@@ -16,6 +16,7 @@
 namespace headgate::support {
 
 std::size_t allocations() { return 0; }
+std::size_t take_largest_allocation() { return 0; }
 bool allocations_are_counted() { return false; }
 
 }  // namespace headgate::support
@@ -24,10 +25,12 @@ bool allocations_are_counted() { return false; }
 
 namespace {
 
-std::atomic<std::size_t> count{0};
+std::atomic<std::size_t> count{0}, largest{0};
 
 void* counted_or_null(std::size_t bytes, std::size_t align) noexcept {
   ++count;
+  std::size_t before = largest;
+  while (before < bytes && !largest.compare_exchange_weak(before, bytes)) continue;
   return std::aligned_alloc(align, (bytes + align - 1) / align * align);
 }
 
@@ -57,6 +60,7 @@ void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::
 namespace headgate::support {
 
 std::size_t allocations() { return count; }
+std::size_t take_largest_allocation() { return largest.exchange(0); }
 bool allocations_are_counted() { return true; }
 
 }  // namespace headgate::support

@@ -81,7 +81,9 @@ Value run(std::span<const Row> rows, std::string_view what, std::string_view nam
     const auto parameter = std::find(row->parameters.begin(), end, key);
     if (parameter == end)
       refuse("the argument '{}' of the {} '{}' is not supported", io::printable(key), what, row->name);
-    call.arguments[static_cast<std::size_t>(parameter - row->parameters.begin())] = each;
+    const auto place = static_cast<std::size_t>(parameter - row->parameters.begin());
+    if (place < given.unnamed.size()) refuse("the {} '{}' has the argument '{}' twice", what, row->name, key);
+    call.arguments[place] = each;
   }
   for (std::size_t i = given.unnamed.size(); i < row->needed; ++i) {
     if (find(given.named, row->parameters[i]) == nullptr)
@@ -132,13 +134,14 @@ Value part_of_path(std::string_view part) {
 }
 
 /// Follows a dotted path: for "a.0" it returns value.a[0]. Each step prefers an item to an attribute.
-Value path_of(const Value& value, const Value& path) {
+Value path_of(const Value& value, const Value& path, Budget& budget) {
   const std::string* names = path.string();
   if (names == nullptr) refuse("an attribute's name is {}", path.kind());
   Value out = value;
   for (std::string_view rest = *names;;) {
     const std::size_t dot = rest.find('.');
-    out = item_of(out, part_of_path(rest.substr(0, dot)));
+    budget.take(Budget::kStep);
+    out = item_of(out, part_of_path(rest.substr(0, dot)), budget);
     if (dot == std::string_view::npos) return out;
     rest.remove_prefix(dot + 1);
   }
@@ -149,10 +152,10 @@ Value join(const Call& call) {
   const std::string between = call.given(0) ? text_of(call.arguments[0]) : "";
   bool first = true;
   for (const Value& each : elements_of(call.value, call.budget)) {
+    const std::string part = text_of(call.given(1) ? path_of(each, call.arguments[1], call.budget) : each);
+    call.budget.take(part.size() + between.size());
     if (!first) out += between;
     first = false;
-    const std::string part = text_of(call.given(1) ? path_of(each, call.arguments[1]) : each);
-    call.budget.take(part.size() + between.size());
     out += part;
   }
   return Value(std::move(out));
@@ -167,6 +170,7 @@ Value int_of(const Call& call) {
   Value otherwise = call.given(0) ? call.arguments[0] : Value(std::int64_t{0});
   const std::string* text = call.value.string();
   if (text == nullptr) return otherwise;
+  call.budget.take(text->size());
   std::string_view digits = stripped(*text, nullptr, {});
   if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
   std::int64_t value = 0;
@@ -222,7 +226,8 @@ Value map(const Call& call) {
     refuse("the filter 'map' needs the name of a filter or an attribute alone");
   }
   for (const Value& each : elements_of(call.value, call.budget)) {
-    out.push_back(name != nullptr ? apply_filter(name_in(*name), each, rest, call.budget) : path_of(each, *path));
+    out.push_back(name != nullptr ? apply_filter(name_in(*name), each, rest, call.budget)
+                                  : path_of(each, *path, call.budget));
   }
   return Value(Generator{std::move(out)});
 }
@@ -236,7 +241,7 @@ Value kept(const Call& call, bool of_attribute, bool wanted) {
   if (of_attribute && path == nullptr) refuse("the filter '{}' needs an attribute", call.name);
   const Value* test = take_first(tests, rest);
   for (const Value& each : elements_of(call.value, call.budget)) {
-    const Value value = path != nullptr ? path_of(each, *path) : each;
+    const Value value = path != nullptr ? path_of(each, *path, call.budget) : each;
     const bool passed = test != nullptr ? apply_test(name_in(*test), value, rest, call.budget) : value.truth();
     if (passed == wanted) out.push_back(each);
   }
@@ -246,18 +251,18 @@ Value kept(const Call& call, bool of_attribute, bool wanted) {
 Value replace(const Call& call) {
   const std::string text = call.value.string() != nullptr ? *call.value.string() : call.filtered();
   const std::string from = text_of(call.arguments[0]), to = text_of(call.arguments[1]);
-  call.budget.take(text.size());
-  const std::size_t most = text.size() / std::max<std::size_t>(from.size(), 1) + 1;
-  if (!to.empty() && most > (std::size_t{1} << 40) / to.size()) refuse("a text is too long");
-  std::string out = replaced(text, from, to, call.integer(2, -1));
-  call.budget.take(out.size());
-  return Value(std::move(out));
+  call.budget.take(text.size() + from.size());
+  const std::int64_t most = call.integer(2, -1), all = occurrences(text, from);
+  const std::int64_t count = most < 0 ? all : std::min(most, all);
+  call.budget.take_product(static_cast<std::size_t>(count), to.size());
+  return Value(replaced(text, from, to, count));
 }
 
 Value strip(const Call& call, std::string text, Ends ends) {
   call.budget.take(text.size());
   if (!call.given(0) || call.arguments[0].is_none()) return Value(std::string(stripped(text, nullptr, ends)));
   const std::string_view set = call.text(0);
+  call.budget.take_product(text.size(), set.size());  // compares each character with the set
   return Value(std::string(stripped(text, &set, ends)));
 }
 
@@ -281,9 +286,10 @@ Value absolute(const Call& call) {
 
 Value to_json(const Call& call) {
   if (call.arguments[0].truth()) refuse("the argument 'ensure_ascii' of the filter 'tojson' is not supported");
-  const std::int64_t indent = call.arguments[1].is_none() ? -1 : call.integer(1, -1);
+  const bool one_line = !call.given(1) || call.arguments[1].is_none();
+  const std::int64_t indent = one_line ? -1 : std::max<std::int64_t>(call.integer(1, 0), 0);
   if (indent > 16) refuse("the filter 'tojson' has an indent of {}, more than 16", indent);
-  return Value(json_of(call.value, static_cast<int>(std::max<std::int64_t>(indent, -1)), call.budget));
+  return Value(json_of(call.value, static_cast<int>(indent), call.budget));
 }
 
 constexpr std::array kFilters{
@@ -333,7 +339,7 @@ std::int64_t remainder(const Call& call, std::int64_t by) {
   if (integer == nullptr || by == 0) refuse("the test '{}' divides {} by {}", call.name, call.value.kind(), by);
   return by == -1 ? 0 : *integer % by;
 }
-int order(const Call& call) { return compare(call.value, call.arguments[0]); }
+int order(const Call& call) { return compare(call.value, call.arguments[0], call.budget); }
 
 Value equals(const Call& call) { return Value(equal(call.value, call.arguments[0], call.budget)); }
 Value differs(const Call& call) { return Value(!equal(call.value, call.arguments[0], call.budget)); }
@@ -390,9 +396,14 @@ Value edge(const Call& call, bool front) {
 }
 
 Value split(const Call& call, bool from_right) {
-  std::string_view rest = self(call);
   const bool white = !call.given(0) || call.arguments[0].is_none();
-  const std::string by = white ? "" : call.text(0);
+  // A split from the right is the mirror image of a split of the mirrored text from the left.
+  const auto oriented = [from_right](std::string text) {
+    if (from_right) std::reverse(text.begin(), text.end());
+    return text;
+  };
+  const std::string text = white ? self(call) : oriented(self(call)), by = white ? "" : oriented(call.text(0));
+  std::string_view rest = text;
   if (!white && by.empty()) refuse("'split' by an empty string");
   std::int64_t most = call.integer(1, -1);
   if (white && most >= 0) refuse("'split' by white space a number of times is not supported");
@@ -409,22 +420,22 @@ Value split(const Call& call, bool from_right) {
     return Value(std::move(out));
   }
   while (most != 0) {
-    const std::size_t at = from_right ? rest.rfind(by) : rest.find(by);
+    const std::size_t at = first_place(rest, by);
     if (at == std::string_view::npos) break;
     call.budget.take(Budget::kStep);
-    const std::string_view after = rest.substr(at + by.size());
-    out.emplace_back(std::string(from_right ? after : rest.substr(0, at)));
-    rest = from_right ? rest.substr(0, at) : after;
+    out.emplace_back(oriented(std::string(rest.substr(0, at))));
+    rest.remove_prefix(at + by.size());
     most -= most > 0 ? 1 : 0;
   }
-  out.emplace_back(std::string(rest));
+  out.emplace_back(oriented(std::string(rest)));
   if (from_right) std::reverse(out.begin(), out.end());
   return Value(std::move(out));
 }
 
 Value find_in(const Call& call, bool first) {
   const std::string& text = self(call);
-  const std::size_t at = first ? text.find(call.text(0)) : text.rfind(call.text(0));
+  const std::string& part = call.text(0);
+  const std::size_t at = first ? first_place(text, part) : last_place(text, part);
   return Value(at == std::string::npos ? std::int64_t{-1} : characters_in({text.data(), at}));
 }
 
@@ -437,11 +448,8 @@ Value without(const Call& call, bool front) {
 }
 
 Value count_in(const Call& call) {
-  const std::string &text = self(call), &part = call.text(0);
-  std::int64_t count = part.empty() ? characters_in(text) + 1 : 0;
-  if (part.empty()) return Value(count);
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++count;
-  return Value(count);
+  const std::string& text = self(call);
+  return Value(occurrences(text, call.text(0)));
 }
 
 Value join_by(const Call& call) {
@@ -480,8 +488,8 @@ Value keys(const Call& call) { return Value(elements_of(call.value, call.budget)
 
 Value values(const Call& call) {
   List out;
+  call.budget.take(Budget::kStep * call.value.dict()->size());
   for (const auto& [key, each] : *call.value.dict()) out.push_back(each);
-  call.budget.take(Budget::kStep * out.size());
   return Value(std::move(out));
 }
 
@@ -612,10 +620,11 @@ bool has_function(std::string_view name) {
          std::any_of(kFunctions.begin(), kFunctions.end(), [name](const Row& row) { return row.name == name; });
 }
 
-Value attribute_of(const Value& object, std::string_view name) {
+Value attribute_of(const Value& object, std::string_view name, Budget& budget) {
   if (const Undefined* missing = object.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
   if (has_method(object, name)) refuse("the method '{}' without a call is not supported", name);
   const Dict* dict = object.space() != nullptr ? &object.space()->attributes : object.dict();
+  if (dict != nullptr) budget.take(dict->size());
   const Value* found = dict == nullptr ? nullptr : find(*dict, name);
   if (found != nullptr) return *found;
   double number = 0.0;
@@ -625,11 +634,12 @@ Value attribute_of(const Value& object, std::string_view name) {
   return Value(Undefined{std::string(name)});
 }
 
-Value item_of(const Value& object, const Value& index) {
+Value item_of(const Value& object, const Value& index, Budget& budget) {
   if (const Undefined* missing = object.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
   if (const std::string* key = index.string()) {
+    budget.take(key->size() + (object.dict() == nullptr ? 0 : object.dict()->size()));
     const Value* found = object.dict() == nullptr ? nullptr : find(*object.dict(), *key);
-    return found != nullptr ? *found : attribute_of(object, *key);
+    return found != nullptr ? *found : attribute_of(object, *key, budget);
   }
   std::int64_t storage = 0;
   const std::int64_t* at = index.integer(storage);
@@ -638,6 +648,7 @@ Value item_of(const Value& object, const Value& index) {
     if (element >= 0) return (*object.list())[static_cast<std::size_t>(element)];
   } else if (at != nullptr && object.string() != nullptr) {
     std::string_view rest = *object.string();
+    budget.take(rest.size());
     std::int64_t element = position(*at, characters_in(rest));
     for (; element > 0; --element) rest.remove_prefix(first_bytes(rest));
     if (element == 0) return Value(std::string(rest.substr(0, first_bytes(rest))));

@@ -32,9 +32,9 @@ bool has_function(std::string_view name);
 
 /// Returns the attribute `name` of `object`, or Undefined if there is none. Throws Refusal if `object` is Undefined, if
 /// `name` is one of its methods, or if attributes of its type are not supported.
-Value attribute_of(const Value& object, std::string_view name);
+Value attribute_of(const Value& object, std::string_view name, Budget& budget);
 /// Returns object[index], or Undefined if there is no such item. Throws Refusal if `object` is Undefined.
-Value item_of(const Value& object, const Value& index);
+Value item_of(const Value& object, const Value& index, Budget& budget);
 /// Returns object[begin:end:step]. An omitted bound or step is None.
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget);
 

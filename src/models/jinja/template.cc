@@ -17,8 +17,9 @@ namespace headgate::jinja {
 namespace {
 
 constexpr std::size_t kMostMessageBytes = 400;
-constexpr int kMostNested = 512;  ///< limit of nested statements and expressions; bounds the call stack
-constexpr int kMostCalls = 64;    ///< limit of nested macro calls
+constexpr int kMostNested = 512;          ///< limit of nested statements and expressions; bounds the call stack
+constexpr int kMostCalls = 64;            ///< limit of nested macro calls
+constexpr std::size_t kNamesPerUnit = 8;  ///< number of a scope's names whose comparison costs a unit of the budget
 
 /// Runs work(line), which sets `line`. Converts a Refusal to an Error that names the line.
 template <class Work>
@@ -241,10 +242,10 @@ class Renderer {
       case NodeKind::name: return lookup(node.name);
       case NodeKind::list: return list(node);
       case NodeKind::dict: return dictionary(node);
-      case NodeKind::attribute: return attribute_of(value(parts[0]), node.name);
+      case NodeKind::attribute: return attribute_of(value(parts[0]), node.name, budget_);
       case NodeKind::item: {
         const Value object = value(parts[0]);
-        return item_of(object, value(parts[1]));
+        return item_of(object, value(parts[1]), budget_);
       }
       case NodeKind::slice: {
         const Value object = value(parts[0]), begin = value(parts[1]), end = value(parts[2]);
@@ -275,8 +276,9 @@ class Renderer {
     }
   }
 
-  Value lookup(std::string_view name) const {
+  Value lookup(std::string_view name) {
     for (const Scope* scope = scope_; scope != nullptr; scope = scope->outer) {
+      budget_.take(scope->variables.size() / kNamesPerUnit);
       if (const Value* found = find(scope->variables, name)) return *found;
     }
     if (const Value* found = find(variables_, name)) return *found;
@@ -417,7 +419,7 @@ class Renderer {
   bool compares(const Value& left, std::string_view op, const Value& right) {
     if (op == "==" || op == "!=") return equal(left, right, budget_) == (op == "==");
     if (op == "in" || op == "not in") return contains(right, left, budget_) == (op == "in");
-    const int order = compare(left, right);
+    const int order = compare(left, right, budget_);
     const bool with_equal = op.size() == 2;
     return op.front() == '<' ? order < (with_equal ? 1 : 0) : order > (with_equal ? -1 : 0);
   }

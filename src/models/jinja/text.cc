@@ -2,6 +2,7 @@
 #include "models/jinja/text.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include "models/jinja/value.hpp"
 #include "models/tokenize/characters.hpp"
@@ -84,6 +85,29 @@ std::string with_case(std::string_view text, Case to) {
   return out;
 }
 
+std::size_t first_place(std::string_view text, std::string_view part) {
+  // std::string_view::find compares from every position anew, which takes quadratic time on repetitive texts.
+  const void* found = memmem(text.data(), text.size(), part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
+}
+
+std::size_t last_place(std::string_view text, std::string_view part) {
+  const std::string mirrored(text.rbegin(), text.rend());
+  const std::size_t at = first_place(mirrored, std::string(part.rbegin(), part.rend()));
+  return at == std::string_view::npos ? at : text.size() - at - part.size();
+}
+
+std::int64_t occurrences(std::string_view text, std::string_view part) {
+  if (part.empty()) return characters_in(text) + 1;
+  std::int64_t count = 0;
+  for (std::size_t at = first_place(text, part); at != std::string_view::npos; at = first_place(text, part)) {
+    text.remove_prefix(at + part.size());
+    ++count;
+  }
+  return count;
+}
+
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most) {
   std::string out;
   while (most != 0) {
@@ -94,7 +118,7 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
       out += text.substr(0, bytes);
       text.remove_prefix(bytes);
     } else {
-      const std::size_t at = text.find(from);
+      const std::size_t at = first_place(text, from);
       if (at == std::string_view::npos) break;
       out += text.substr(0, at);
       out += to;

@@ -33,6 +33,13 @@ enum class Case { upper, lower, title, words, capitalize };
 /// Changes the case of ASCII letters. Throws Refusal for other letters that have a case.
 std::string with_case(std::string_view text, Case to);
 
+/// Returns the offset of the first or last occurrence of `part` in `text`, or npos if there is none. The time is
+/// proportional to the sum of the sizes.
+std::size_t first_place(std::string_view text, std::string_view part);
+std::size_t last_place(std::string_view text, std::string_view part);
+/// Returns the number of occurrences of `part` that do not overlap. An empty `part` occurs before every character and
+/// at the end.
+std::int64_t occurrences(std::string_view text, std::string_view part);
 /// Returns `text` with `from` replaced by `to`, at most `most` times, or everywhere if `most` is negative.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most);
 

@@ -24,77 +24,81 @@ std::string text_of_real(double x) {
   return out;
 }
 
-void append_json_string(std::string& out, std::string_view text) {
-  constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b", kLetters = "\"\\nrtfb";
-  out += '"';
-  for (const char c : text) {
-    if (const std::size_t at = kEscaped.find(c); at != std::string_view::npos) {
-      out += '\\';
-      out += kLetters[at];
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
-    } else {
-      out += c;
-    }
-  }
-  out += '"';
-}
-
 class JsonWriter {
  public:
   JsonWriter(int indent, Budget& budget) : indent_(indent), budget_(budget) {}
 
   void add(const Value& value) {
-    const std::size_t before = out_.size();
+    budget_.take(Budget::kStep);
     std::int64_t storage = 0;
     if (value.is_none()) {
-      out_ += "null";
+      write("null");
     } else if (const bool* boolean = value.boolean()) {
-      out_ += *boolean ? "true" : "false";
+      write(*boolean ? "true" : "false");
     } else if (const std::int64_t* integer = value.integer(storage)) {
-      out_ += std::to_string(*integer);
+      write(std::to_string(*integer));
     } else if (const double* real = value.real()) {
-      out_ += std::isfinite(*real) ? text_of_real(*real)
-              : std::isnan(*real)  ? "NaN"
-              : *real > 0          ? "Infinity"
-                                   : "-Infinity";
+      write(std::isfinite(*real) ? text_of_real(*real)
+            : std::isnan(*real)  ? "NaN"
+            : *real > 0          ? "Infinity"
+                                 : "-Infinity");
     } else if (const std::string* text = value.string()) {
-      append_json_string(out_, *text);
+      write_string(*text);
     } else if (const List* list = value.list()) {
       add_all(*list, '[', ']', [this](const Value& each) { add(each); });
     } else if (const Dict* dict = value.dict()) {
       add_all(*dict, '{', '}', [this](const auto& entry) {
-        append_json_string(out_, entry.first);
-        out_ += ": ";
+        write_string(entry.first);
+        write(": ");
         add(entry.second);
       });
     } else {
       refuse("tojson of {} is not possible", value.kind());
     }
-    budget_.take(Budget::kStep + out_.size() - std::min(before, out_.size()));
   }
   std::string take() { return std::move(out_); }
 
  private:
+  void write(std::string_view text) {
+    budget_.take(text.size());
+    out_ += text;
+  }
+  void write_string(std::string_view text) {
+    constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b", kLetters = "\"\\nrtfb";
+    write("\"");
+    for (const char c : text) {
+      if (const std::size_t at = kEscaped.find(c); at != std::string_view::npos) {
+        write("\\");
+        write(kLetters.substr(at, 1));
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        write(fmt::format("\\u{:04x}", static_cast<unsigned>(c)));
+      } else {
+        write({&c, 1});
+      }
+    }
+    write("\"");
+  }
   template <class Items, class Add>
   void add_all(const Items& items, char open, char close, const Add& add_item) {
-    out_ += open;
+    write({&open, 1});
     ++level_;
     bool first = true;
     for (const auto& item : items) {
-      if (!first) out_ += indent_ < 0 ? ", " : ",";
+      if (!first) write(indent_ < 0 ? ", " : ",");
       first = false;
       new_line();
       add_item(item);
     }
     --level_;
     if (!first) new_line();
-    out_ += close;
+    write({&close, 1});
   }
   void new_line() {
     if (indent_ < 0) return;
-    out_ += '\n';
-    out_.append(static_cast<std::size_t>(indent_) * static_cast<std::size_t>(level_), ' ');
+    write("\n");
+    const std::size_t spaces = static_cast<std::size_t>(indent_) * static_cast<std::size_t>(level_);
+    budget_.take(spaces);
+    out_.append(spaces, ' ');
   }
 
   int indent_, level_ = 0;
@@ -111,6 +115,12 @@ bool equal_dicts(const Dict& a, const Dict& b, Budget& budget) {
 }
 
 }  // namespace
+
+Value::Value(Undefined value) {
+  constexpr std::size_t kMostBytes = 100;
+  if (value.name.size() > kMostBytes) value.name = value.name.substr(0, kMostBytes);
+  data_ = std::move(value);
+}
 
 Value::Value(List values) {
   int deepest = 0;
@@ -210,7 +220,7 @@ bool equal(const Value& a, const Value& b, Budget& budget) {
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
 
-int compare(const Value& a, const Value& b) {
+int compare(const Value& a, const Value& b, Budget& budget) {
   if (double x = 0.0, y = 0.0; a.number(x) && b.number(y)) {
     std::int64_t whole_a = 0, whole_b = 0;
     const std::int64_t *integer_a = a.integer(whole_a), *integer_b = b.integer(whole_b);
@@ -220,6 +230,7 @@ int compare(const Value& a, const Value& b) {
   }
   const std::string *x = a.string(), *y = b.string();
   if (x == nullptr || y == nullptr) refuse("{} and {} have no order", a.kind(), b.kind());
+  budget.take(std::min(x->size(), y->size()));
   return x->compare(*y);
 }
 
@@ -227,8 +238,8 @@ bool contains(const Value& in, const Value& item, Budget& budget) {
   if (const std::string* text = in.string()) {
     const std::string* part = item.string();
     if (part == nullptr) refuse("'in' looks for {} in a string", item.kind());
-    budget.take(text->size());
-    return text->find(*part) != std::string::npos;
+    budget.take(text->size() + part->size());
+    return first_place(*text, *part) != std::string_view::npos;
   }
   if (const List* list = in.list()) {
     return std::any_of(list->begin(), list->end(), [&](const Value& each) { return equal(each, item, budget); });

@@ -54,7 +54,8 @@ class Value {
   static constexpr int kMostNested = 64;
 
   Value() : data_(Undefined{}) {}
-  explicit Value(Undefined value) : data_(std::move(value)) {}
+  /// Keeps only the beginning of a long name: copies of the value copy the name.
+  explicit Value(Undefined value);
   explicit Value(None value) : data_(value) {}
   explicit Value(bool value) : data_(value) {}
   explicit Value(std::int64_t value) : data_(value) {}
@@ -111,7 +112,8 @@ class Value {
   int depth_ = 0;
 };
 
-/// Limits the work of rendering a template.
+/// Limits the work and the memory of rendering a template. An operation takes its units before it allocates its
+/// result.
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
@@ -119,6 +121,11 @@ class Budget {
   void take(std::size_t units) {
     if (units > left_) refuse("computes too long, or too long a text");
     left_ -= units;
+  }
+  /// Uses up `a` · `b` units, a product that may exceed 64 bits.
+  void take_product(std::size_t a, std::size_t b) {
+    std::size_t units = 0;
+    take(__builtin_mul_overflow(a, b, &units) ? SIZE_MAX : units);
   }
   static constexpr std::size_t kStep = 16;
 
@@ -135,7 +142,7 @@ void assign(Dict& dict, std::string_view key, Value value);
 bool equal(const Value& a, const Value& b, Budget& budget);
 /// Returns a negative number if a < b, 0 if they are equal, else a positive number. Throws Refusal for values without
 /// an order.
-int compare(const Value& a, const Value& b);
+int compare(const Value& a, const Value& b, Budget& budget);
 /// Returns whether `in` contains the item: as a substring of a string, an element of a list or a key of a dictionary.
 bool contains(const Value& in, const Value& item, Budget& budget);
 /// Returns the text that a template outputs for a value. Throws Refusal for lists and dictionaries.

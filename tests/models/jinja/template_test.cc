@@ -11,6 +11,7 @@
 
 #include "headgate/error.hpp"
 #include "models/io/scratch.hpp"
+#include "support/allocations.hpp"
 
 namespace headgate::jinja {
 namespace {
@@ -62,6 +63,13 @@ TEST(Template, Text_OfEveryConstruct_IsThatOfJinja) {
     }
   }
   EXPECT_GT(rendered, 20U);
+}
+
+TEST(Template, Json_NegativeIndent_IsInLines) {
+  const std::string lines = "[\n1,\n{\n\"a\": [\n2\n]\n},\n[]\n]";  // as of json.dumps(indent=-1) and of indent=0
+  EXPECT_EQ(render("{{ [1, {'a': [2]}, []] | tojson(indent=-1) }}"), lines);
+  EXPECT_EQ(render("{{ [1, {'a': [2]}, []] | tojson(indent=0) }}"), lines);
+  EXPECT_EQ(render("{{ [1, {'a': [2]}, []] | tojson(indent=none) }}"), "[1, {\"a\": [2]}, []]");
 }
 
 TEST(Template, Construct_NotSupported_IsNamedWithItsLine) {
@@ -130,6 +138,8 @@ TEST(Template, Operation_ThatFailsInPython_IsRefused) {
   EXPECT_EQ(refusal("{{ name + none }}"), "chat template, line 1: '+' of a string and none is not supported");
   EXPECT_EQ(refusal("{{ 1 < name }}"), "chat template, line 1: an integer and a string have no order");
   EXPECT_EQ(refusal("{{ 1 // 0 }}"), "chat template, line 1: a division by zero");
+  EXPECT_EQ(refusal("{{ name | replace('x', 'y', old='z') }}"),
+            "chat template, line 1: the filter 'replace' has the argument 'old' twice");
   EXPECT_EQ(refusal("{% set name.x = 1 %}"), "chat template, line 1: 'name' is no namespace");
   EXPECT_EQ(refusal("{% for a, b in [[1, 2, 3]] %}{% endfor %}"), "chat template, line 1: 2 names stand for 3 values");
 }
@@ -180,6 +190,53 @@ TEST(Template, Computation_WithoutEnd_IsRefused) {
                 .find(spent),
             std::string::npos);
   EXPECT_NE(refusal("{{ range(200000) }}").find("more than 100000 elements"), std::string::npos);
+}
+
+TEST(Template, LargeResult_OfAnyOperation_IsRefusedBeforeItIsAllocated) {
+  if (!support::allocations_are_counted()) GTEST_SKIP() << "operator new belongs to the thread sanitizer";
+  const Value a(std::string(20000, 'a')), b(std::string(20000, 'b')), control(std::string(50000, '\x01'));
+  Value nested = Value(List(3000, Value(std::int64_t{1})));
+  for (int depth = 1; depth < Value::kMostNested; ++depth) nested = Value(List{std::move(nested)});
+  const Dict variables{{"a", a}, {"b", b}, {"control", control}, {"nested", nested}};
+  for (const char* expression :
+       {"a | replace('a', b)", "a.replace('a', b)", "a | replace('', b)", "a.replace('', b, 19000)", "'ab' * 99999999",
+        "a | join(b)", "b.join(a)", "a | list | join(b)", "control | tojson", "nested | tojson(indent=16)",
+        "nested | tojson(indent=16) | length", "a ~ a ~ a ~ a ~ a ~ a ~ a", "a + a + a + a + a + a + a",
+        "a | list + a | list", "a | map('trim') | list", "a | trim(b)", "a[::-1] | reverse"}) {
+    support::take_largest_allocation();
+    std::string message;
+    try {
+      Template("{{ " + std::string(expression) + " }}").render(variables, {.budget = 100000});
+    } catch (const Error& error) {
+      message = error.what();
+    }
+    EXPECT_NE(message.find("computes too long"), std::string::npos) << expression << ": " << message;
+    EXPECT_LT(support::take_largest_allocation(), 1U << 20) << expression;
+  }
+}
+
+TEST(Template, Search_InRepetitiveText_TakesTimeOfItsLength) {
+  // A search that compares from each position anew would take many minutes.
+  const std::string half(1 << 19, 'a');
+  for (const std::string& part : {half + "b", "b" + half}) {
+    const Dict variables{{"text", Value(half + half)}, {"p", Value(part)}};
+    EXPECT_EQ(render("{{ p in text }}{{ text.find(p) }}{{ text.rfind(p) }}{{ text.count(p) }}", variables),
+              "False-1-10");
+    EXPECT_EQ(render("{{ text.split(p) | length }}{{ text.rsplit(p) | length }}", variables), "11");
+    EXPECT_EQ(render("{{ text | replace(p, 'x') == text }}", variables), "True");
+  }
+}
+
+TEST(Template, LongText_ReadAgainAndAgain_SpendsTheBudget) {
+  const Dict variables{{"text", Value(std::string(1 << 20, 'a'))}, {"keys", Value(Dict{})}};
+  for (const char* expression : {"text[-1]", "text < text", "text is lt(text)", "keys[text]", "text | int"}) {
+    const std::string loop = "{% for i in range(99999) %}{% set x = " + std::string(expression) + " %}{% endfor %}";
+    EXPECT_THROW(render(loop, variables, {.budget = 1 << 24}), Error) << expression;
+  }
+  const std::string missing =
+      "{% set ns = namespace(l=[]) %}{% for i in range(9) %}{% set ns.l = ns.l + [keys[text]] %}"
+      "{% endfor %}{{ ns.l | join('.') }}";
+  EXPECT_EQ(render(missing, variables), "........") << "names of missing keys are cut";
 }
 
 TEST(Template, Nesting_TooDeep_IsRefused) {
