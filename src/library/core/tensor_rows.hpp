@@ -174,6 +174,13 @@ inline DType output_dtype(Elements elements, DType q) {
   return DType::f32;
 }
 
+/// Returns whether a call has something to write: an output of the table `rows` that is present and not empty. Calls
+/// without one return before the kernel runs. Kernels visit every sequence, and there may be any number of empty ones.
+template <class Rows, class Outputs>
+bool writes_elements(const Rows& rows, const Outputs& outputs) {
+  return std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return (outputs.*row.member).numel() > 0; });
+}
+
 /// Returns whether the operation has arrays of TensorKind::heads, whose order of dimensions depends on a layout option.
 template <class Rows>
 constexpr bool has_layout(const Rows& rows) {

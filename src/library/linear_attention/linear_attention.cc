@@ -3,6 +3,7 @@
 
 #include "library/call/verbose.hpp"
 #include "library/core/linear_attention_rows.hpp"
+#include "library/core/tensor_rows.hpp"
 #include "library/linear_attention/problem.hpp"
 
 namespace headgate {
@@ -10,15 +11,14 @@ namespace headgate {
 void linear_attention_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                               const LinearAttentionOptions& options) {
   const LinearForwardProblem problem = check_linear_forward(outputs, inputs, options);
-  // Return early if there is nothing to write. The kernel would visit every sequence, and there may be any number of
-  // empty ones.
-  if (outputs.y.numel() == 0 && outputs.state.numel() == 0 && outputs.snapshots.numel() == 0) return;
+  if (!writes_elements(kLinearOutputs, outputs)) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_forward", problem, options, cpu_linear_forward);
 }
 
 void linear_attention_backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& inputs,
                                const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
   const LinearBackwardProblem problem = check_linear_backward(gradients, inputs, incoming, options);
+  if (!writes_elements(kLinearGradients, gradients)) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, cpu_linear_backward);
 }
 

@@ -7,6 +7,7 @@
 #include "library/call/verbose.hpp"
 #include "library/core/linear_attention_rows.hpp"
 #include "library/core/linear_statistics_rows.hpp"
+#include "library/core/tensor_rows.hpp"
 
 namespace headgate {
 namespace {
@@ -94,12 +95,14 @@ bool LinearStatisticsProblem::scans() const {
 void linear_attention_weights(const LinearAttentionWeights& outputs, const LinearAttentionInputs& inputs,
                               const ConstTensorView& queries, const LinearAttentionOptions& options) {
   const LinearWeightsProblem problem = check_weights(outputs, inputs, queries, options);
+  if (!writes_elements(kLinearWeights, outputs)) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_weights", problem, options, cpu_linear_weights);
 }
 
 void linear_attention_statistics(const LinearAttentionStatistics& outputs, const LinearAttentionInputs& inputs,
                                  const LinearAttentionOptions& options) {
   const LinearStatisticsProblem problem = check_linear_statistics(outputs, inputs, options);
+  if (!writes_elements(kLinearStatistics, outputs)) return;
   run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_statistics", problem, options, cpu_linear_statistics);
 }
 

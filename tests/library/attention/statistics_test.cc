@@ -311,5 +311,16 @@ TEST(Statistics, DropoutAndGateThreshold_OutOfRange_AreRefused) {
   EXPECT_EQ(first[0], 7.0);
 }
 
+TEST(Statistics, ManyBatchesWithoutQueries_Statistics_ReturnsAtOnce) {
+  float x = 0.0F;
+  const TensorView rows(&x, DType::f32, {std::int64_t{1} << 40, 1, 0, 1}, {0, 0, 0, 0});
+  AttentionInputs in;
+  in.q = rows;
+  in.k = ConstTensorView(&x, DType::f32, {std::int64_t{1} << 40, 1, 5, 1}, {0, 0, 0, 0});
+  AttentionStatistics out;
+  out.entropy = rows;
+  attention_statistics(out, in, rows);
+}
+
 }  // namespace
 }  // namespace headgate

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "headgate/linear_attention_statistics.hpp"
 #include "library/core/element.hpp"
 #include "library/linear_attention/linear_property.hpp"
 #include "support/cancellable.hpp"
@@ -278,12 +279,18 @@ TEST(LinearAttention, Cancelled_AtAnyPoint_EndsAndAffectsNoLaterCall) {
   expect_cancellable(backward_of(problem), 2);
 }
 
-TEST(LinearAttention, ManyBatchesWithoutTokens_Forward_ReturnsAtOnce) {
+TEST(LinearAttention, ManyBatchesWithoutTokens_EveryCall_ReturnsAtOnce) {
   float x = 0.0F;
   const TensorView rows(&x, DType::f32, {std::int64_t{1} << 40, 1, 0, 1}, {0, 0, 0, 0});
   LinearAttentionInputs in;
   in.q = in.k = in.v = rows;
   linear_attention_forward({rows, {}}, in, {});
+  LinearAttentionGradients gradients;
+  gradients.dq = gradients.dk = gradients.dv = rows;
+  linear_attention_backward(gradients, in, {rows, {}}, {});
+  LinearAttentionStatistics figures;
+  figures.weight_sum = figures.reach = rows;
+  linear_attention_statistics(figures, in);
 }
 
 }  // namespace
