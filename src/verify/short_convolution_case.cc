@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <set>
 
 #include "library/core/element.hpp"
 #include "library/core/gate_functions.hpp"
@@ -43,8 +44,8 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
-    for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1, std::int64_t{130}}) {
-      if (T == 1 && K == 2) continue;  // skips T = 1 for K = 2 both times: K − 1 is 1 too
+    // A set, because K − 1 is 1 for K = 2.
+    for (const std::int64_t T : std::set<std::int64_t>{0, 1, K - 1, K + 1, 130}) {
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
       list.push_back(spec);

@@ -244,6 +244,16 @@ TEST(ConvolutionSpec, Descriptions_OfStandardCases_Differ) {
   }
 }
 
+TEST(ConvolutionSpec, StandardCases_EveryNumberOfTaps_HaveFewAndNoTokens) {
+  std::set<std::pair<std::int64_t, std::int64_t>> seen;
+  for (const ConvolutionCaseSpec& spec : standard_convolution_cases()) seen.emplace(spec.K, spec.T);
+  for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
+    for (const std::int64_t T : {std::int64_t{0}, std::int64_t{1}, K - 1, K + 1}) {
+      EXPECT_TRUE(seen.contains({K, T})) << "K " << K << ", T " << T;
+    }
+  }
+}
+
 TEST(ConvolutionSpec, RandomSpecs_Many_ReachEveryFeature) {
   std::set<DType> dtypes;
   std::set<std::int64_t> taps;
