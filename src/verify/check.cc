@@ -13,10 +13,11 @@ namespace headgate::verify {
 namespace {
 
 /// Checks that the backward pass throws for this problem, because it has a paged or int8 KV cache. Returns a mismatch
-/// otherwise.
+/// otherwise. The call has all required tensors, so that nothing but the cache can make it throw.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
+  const AttentionSaved saved = problem.saved();
   try {
-    kernels.backward({}, problem.inputs(), {}, {}, problem.options());
+    kernels.backward({}, problem.inputs(), saved, {.dy = saved.y}, problem.backward_options());
   } catch (const std::exception&) {
     return std::nullopt;
   }

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "library/core/check.hpp"
 #include "library/core/element.hpp"
 #include "verify/tolerance.hpp"
 #include "verify/write_all.hpp"
@@ -43,6 +44,7 @@ Kernels oracle_kernels() {
   };
   kernels.backward = [](const AttentionGradients& out, const AttentionInputs& in, const AttentionSaved&,
                         const AttentionIncoming& incoming, const AttentionOptions& options) {
+    require(!in.block_table.present() && !in.k_scale.present(), "a cache has no gradients");
     const reference::Backward g = reference::backward(in, incoming, options);
     write_all(out.dq, g.dq);
     write_all(out.dk, g.dk);
@@ -82,6 +84,22 @@ TEST(Check, Oracle_CheckedAgainstItself_Passes) {
     Case problem(spec);
     EXPECT_EQ(check_forward_case(problem, kernels), std::nullopt);
     EXPECT_EQ(check_backward_case(problem, kernels), std::nullopt);
+  }
+}
+
+TEST(Check, BackwardPass_TakingACache_IsNoticed) {
+  Kernels kernels = oracle_kernels();
+  kernels.backward = [](const AttentionGradients&, const AttentionInputs&, const AttentionSaved& saved,
+                        const AttentionIncoming& incoming, const AttentionOptions&) {
+    require(saved.y.present() && saved.lse.present() && incoming.dy.present(), "a required tensor is absent");
+  };
+  CaseSpec paged = full_spec(), quantized = full_spec();
+  paged.page = 3;
+  paged.key_lengths = DType::i64;
+  quantized.quantized = true;
+  for (const CaseSpec& spec : {paged, quantized}) {
+    Case problem(spec);
+    EXPECT_EQ(mismatch_of(check_backward_case(problem, kernels)).find("attention_backward took a cache"), 0U);
   }
 }
 
