@@ -6,6 +6,7 @@
 
 #include "library/core/element.hpp"
 #include "verify/oracle/snapshots.hpp"
+#include "verify/oracle/sums.hpp"
 
 // This file bounds the rounding errors of the state from token to token.
 //
@@ -34,10 +35,6 @@
 namespace headgate::reference {
 namespace {
 
-/// Smallest factor of the tolerance rule: a magnitude m allows an error of at least 8 m unit roundoffs. An error of x
-/// unit roundoffs is therefore x / 8 in magnitude.
-constexpr double kLeastConstant = 8.0;
-
 using Row = std::vector<double>;
 
 /// Sizes of one problem, and how heads of q, k and y map to states.
@@ -58,7 +55,7 @@ struct Sizes {
         D(in.q.shape[3]),
         Dv(in.v.shape[3]),
         scale(options.scale.value_or(1.0 / std::sqrt(static_cast<double>(D)))),
-        floor(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        floor(weight_floor(in.q.dtype)),
         delta(options.rule == LinearRule::delta || options.rule == LinearRule::gated_delta),
         gated(in.decay.present()) {}
 

@@ -68,7 +68,7 @@ class FiguresPass {
         D_(in.q.shape[3]),
         Dv_(in.v.shape[3]),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
-        floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        floor_(weight_floor(in.q.dtype)),
         underflow_((in.q.dtype == DType::f64 ? 0x1p-1021 : 0x1p-125) * (1.0 + static_cast<double>(D_) / 8.0)),
         rows_(rows),
         last_(linear_forward(in, options)) {}

@@ -24,10 +24,6 @@ double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p
 /// Returns the unit roundoff of the compute type.
 double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
-/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. Kernels may return 0 for an
-/// exponential below compute_tiny().
-double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
-
 /// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16. Such numbers are below 2⁻¹²⁶, the
 /// smallest normal number of bf16. A unit roundoff is 2⁻⁸.
 constexpr double kFlushed = 0x1p-118;
@@ -49,6 +45,7 @@ struct Sizes {
   double roundoff, tiny, floor, saved_tiny;
   bool gated, headwise;
   bool native16;
+  std::int64_t forward_block;            // largest number of keys over which a forward pass sums in one block
   std::int64_t first_sequence;           // index of batch 0 among the sequences of a packed batch
   ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
 
@@ -69,6 +66,7 @@ struct Sizes {
         gated(in.gate.present() && options.gate_fn != GateFn::none),
         headwise(in.gate.present() && in.gate.shape[3] == 1),
         native16(options.precision == Precision::native16),
+        forward_block(S <= kUncutKeys ? kUncutKeys : kForwardKeys),
         first_sequence(first),
         bias(in.bias.present() ? broadcast_to(in.bias, {B, Hq, T, S}) : in.bias),
         key_bias(in.key_bias.present() ? broadcast_to(in.key_bias, {B, Hq, T, S}) : in.key_bias),
@@ -209,13 +207,10 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// Smallest factor C of the tolerance rule, which allows an error of C · magnitude unit roundoffs. An error of x unit
-/// roundoffs is therefore x / 8 in magnitude.
-constexpr double kLeastConstant = 8.0;
-
 /// Returns the relative error, in unit roundoffs, of a row's sum of exponentials. Only nearly equal exponentials count,
 /// because their rounding errors add up (LikeTerms). Returns 0 if all exponentials are 1 and there is no sink, because
-/// such sums are exact. Kernels add at least two partial sums, each at most half of the total, so the bound is halved.
+/// such sums are exact. Most kernels add at least two partial sums, each at most half of the total, so the bound is
+/// halved. The kernel of small heads has one sum of S terms; the rule's factor of 8 + √S / 2 allows for that.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;
@@ -223,7 +218,7 @@ double sum_error(const std::vector<double>& scores, double sink, double top, dou
     if (scores[j] == -kInfinity) continue;
     const double term = std::exp(scores[j] - top);
     exact = exact && term > 1.0 - n.roundoff;
-    like.add(term, j / kForwardKeys, n.roundoff);
+    like.add(term, j / n.forward_block, n.roundoff);
   }
   return exact ? 0.0 : 0.5 * like.bound() / sum;
 }
@@ -272,7 +267,7 @@ Row softmax_row(const AttentionInputs& in, const AttentionOptions& options, cons
       sums[d].add(p * v);
       row.o_abs[d] += (p + floor) * (std::abs(v) + n.tiny) + kv.v_unscaled[j * n.Dv + d] * n.tiny;
       if (n.native16) row.o_rounded[d] += (p + kFlushed) * (std::abs(v) + kFlushed) + kFlushed;
-      like[d].add(p * v, j / kForwardKeys, n.roundoff);
+      like[d].add(p * v, j / n.forward_block, n.roundoff);
     }
   }
   for (std::int64_t d = 0; d < n.Dv; ++d) {

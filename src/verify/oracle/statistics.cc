@@ -71,7 +71,7 @@ class Pass {
         T_(in.q.shape[2]),
         S_(key_columns(in)),
         roundoff_(in.q.dtype == DType::f64 ? 0x1p-53 : 0x1p-24),
-        floor_(in.q.dtype == DType::f64 ? 0x1p-969 : 0x1p-102),
+        floor_(weight_floor(in.q.dtype)),
         gated_(in.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul) {}
 
   void run() {

@@ -6,7 +6,21 @@
 #include <cstdint>
 #include <limits>
 
+#include "headgate/tensor.hpp"
+
 namespace headgate::reference {
+
+/// Largest number of keys over which a forward pass may sum in a single block: kNarrowHeadRows of the kernel of small
+/// heads, which has no blocks.
+inline constexpr std::int64_t kUncutKeys = 512;
+
+/// Smallest factor C of the tolerance rule, which allows an error of C · magnitude unit roundoffs. An error of x unit
+/// roundoffs is therefore x / 8 in magnitude.
+inline constexpr double kLeastConstant = 8.0;
+
+/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. Kernels may return 0 for an
+/// exponential below the smallest normal number.
+inline double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
 /// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would have errors as large
 /// as those of the f64 kernels.

@@ -5,7 +5,12 @@
 
 #include <array>
 
+#include "library/attention/cpu/small/small_heads.hpp"
 #include "library/attention/property.hpp"
+#include "library/core/element.hpp"
+#include "verify/case.hpp"
+#include "verify/fill.hpp"
+#include "verify/oracle/sums.hpp"
 
 namespace headgate {
 namespace {
@@ -65,6 +70,39 @@ TEST_P(EqualTerms, Softmax_EqualTermsBesideASink_StaysWithinTheToleranceRule) {
     spec.seed = seed;
     expect_right(spec, verify::check_forward_case);
     expect_right(spec, verify::check_backward_case);
+  }
+}
+
+/// Stores 1 + d / 8 in feature d of every row.
+void fill_with_equal_rows(const ConstTensorView& rows) {
+  const TensorView to{const_cast<void*>(rows.data), rows.dtype, rows.shape, rows.strides};
+  verify::for_each_index(to.shape, [&to](std::int64_t b, std::int64_t h, std::int64_t j, std::int64_t d) {
+    store(to, b, h, j, d, 1.0 + 0.125 * static_cast<double>(d));
+  });
+}
+
+/// Narrow heads with a mask sum up to 512 keys without cutting them into blocks. With equal keys and values, the terms
+/// of y and, because of dlse, those of dq are equal.
+TEST_P(EqualTerms, NarrowHeads_EqualTerms_StayWithinTheToleranceRule) {
+  static_assert(kNarrowHeadRows == reference::kUncutKeys);
+  for (const std::int64_t S : {385, 500, 512}) {
+    for (const DType sinks : {DType::none, DType::f64}) {
+      CaseSpec spec;
+      spec.dtype = GetParam();
+      spec.scale = 0.0;
+      spec.B = 8;
+      spec.T = 10;
+      spec.S = S;
+      spec.D = spec.Dv = 5;
+      spec.mask = {true, false, false, true};
+      spec.sinks = sinks;
+      spec.lse = spec.dlse = DType::f64;
+      verify::Case problem(spec);
+      fill_with_equal_rows(problem.inputs().k);
+      fill_with_equal_rows(problem.inputs().v);
+      EXPECT_EQ(verify::check_forward_case(problem, {}, nullptr).value_or(""), "");
+      EXPECT_EQ(verify::check_backward_case(problem, {}, nullptr).value_or(""), "");
+    }
   }
 }
 

@@ -471,8 +471,7 @@ class SmallBackwardWorker {
   }
 
   /// Computes dq = dsᵀ k of queries i … i + n.
-  /// Sums keys below kBackwardKeys first and then the others. Up to 2 · kBackwardKeys keys, this is the order of the
-  /// tiles kernel, whose key blocks have kBackwardKeys keys.
+  /// Sums over each block of kBackwardKeys keys, and then over the blocks, as the tiles kernel does.
   void write_query_gradients(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n) const {
     if (!p_.gradients.dq.present()) return;
     const HeadRows<void> to = query_rows(p_.gradients.dq, sequence_, h);
@@ -481,14 +480,18 @@ class SmallBackwardWorker {
       T* const c = in_place ? to.at<T>(i + r, 0, p_.D) : scratch_.dq.data;
       const std::int64_t ldc = in_place ? to.row_stride : key_cols_;
       const KeyRange seen = visibility.rows(i + r, i + r + rows);
-      const std::int64_t middle = std::clamp(kBackwardKeys, seen.begin, std::max(seen.begin, seen.end));
       const auto keys = [&](std::int64_t j) { return scratch_.keys.data + j * kRowStride; };
       const auto left = [&](std::int64_t j) { return scratch_.ds.data + j * kScoreStride + r; };
-      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(
-          left(seen.begin), keys(seen.begin), kRowStride, middle - seen.begin, c, ldc, rows, key_cols_, ahead_);
-      if (middle < seen.end) {
-        multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(
-            left(middle), keys(middle), kRowStride, seen.end - middle, c, ldc, rows, key_cols_, ahead_);
+      const auto end_of_block = [&](std::int64_t j) {
+        return std::clamp(round_up(j + 1, kBackwardKeys), seen.begin, std::max(seen.begin, seen.end));
+      };
+      std::int64_t j = end_of_block(seen.begin);
+      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(left(seen.begin), keys(seen.begin), kRowStride,
+                                                                     j - seen.begin, c, ldc, rows, key_cols_, ahead_);
+      for (std::int64_t end = 0; j < seen.end; j = end) {
+        end = end_of_block(j);
+        multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(left(j), keys(j), kRowStride, end - j, c, ldc,
+                                                                        rows, key_cols_, ahead_);
       }
       if (in_place) return;
       for (std::int64_t m = 0; m < rows; ++m) store_row(to, scratch_.dq.at(m), i + r + m, 0, p_.D);
