@@ -321,9 +321,12 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
   require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
           B, needed, free_pages());
-  for (const std::int64_t s : sequences) {  // allocates before the first change, so that a failure changes nothing
+  // Allocates before the first change, so that a failure changes nothing. Doubles the capacity, so that the time to
+  // append tokens one by one grows in proportion to their number.
+  for (const std::int64_t s : sequences) {
     Tokens& t = sequences_[static_cast<std::size_t>(s)];
-    t.pages.reserve(t.pages.size() + static_cast<std::size_t>(needed));
+    const auto pages = static_cast<std::size_t>((t.length + T + shape_.page - 1) / shape_.page);
+    if (pages > t.pages.capacity()) t.pages.reserve(std::max(pages, 2 * t.pages.capacity()));
   }
   for (std::int64_t b = 0; b < B; ++b) {
     Tokens& t = sequences_[static_cast<std::size_t>(sequences[static_cast<std::size_t>(b)])];

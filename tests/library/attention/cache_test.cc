@@ -449,6 +449,21 @@ TEST(Cache, Append_SharerStaysOutOfTheBatch_CopiesForEach) {
   for (const std::int64_t s : {a, b, c}) expect_tokens(cache, s, {1, 2});
 }
 
+TEST(Cache, Append_TokensOneByOne_MovesTheListOfPagesRarely) {
+  constexpr std::int64_t kTokens = 1000;
+  KvCache cache(shape_with(DType::f32, 1, kTokens));
+  const std::int64_t sequence = cache.add_sequence();
+  const std::int32_t* pages = nullptr;
+  int moves = 0;
+  for (std::int64_t token = 0; token < kTokens; ++token) {
+    append(cache, {sequence}, {{token}});
+    if (cache.pages(sequence).data() == pages) continue;
+    pages = cache.pages(sequence).data();
+    ++moves;
+  }
+  EXPECT_LE(moves, 11);
+}
+
 TEST(Cache, MoveTo_CallersMemory_FreesItsOwnAndDoesNotGrow) {
   const CacheShape shape = shape_with(DType::f32, 4, 2);
   std::vector<double> memory(cache_bytes(shape) / sizeof(double) + 1);
