@@ -133,10 +133,10 @@ struct ListedBackwardBuffers {
   ListedBackwardBuffers(Workspace& ws, const ListedBackwardPlan<T>& plan) {
     const std::int64_t chunk = plan.chunk, group = plan.p.group, blocks = plan.most_blocks;
     keys = ws.take<std::int64_t>("listed keys", chunk, plan.key_room);
-    starts = ws.take<std::int64_t>("listed keys", chunk, plan.ranges + 1);
+    starts = ws.take<std::int64_t>("starts of ranges", chunk, plan.ranges + 1);
     weights = ws.take<T>("probabilities of a chunk", chunk, blocks, group, kListedStride);
     ds = ws.take<T>("ds of a chunk", chunk, blocks, group, kListedStride);
-    if (plan.keeps_unsloped) unsloped = ws.take<T>("ds of a chunk", chunk, blocks, group, kListedStride);
+    if (plan.keeps_unsloped) unsloped = ws.take<T>("unsloped ds of a chunk", chunk, blocks, group, kListedStride);
     q = ws.take<T>("q of a chunk", chunk, group, plan.D_padded);
     d_o = ws.take<T>("do of a chunk", chunk, group, plan.Dv_padded);
     sink_terms = ws.take<double>("dsinks", chunk, group);
@@ -220,6 +220,8 @@ class ListedBackwardWorker {
   void select(const Sequence& sequence, std::int64_t h_kv) {
     sequence_ = sequence;
     h_kv_ = h_kv;
+    scratch_.k.select(rows_of_keys(p_, sequence_, h_kv_), p_.group);
+    scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), p_.group);
   }
 
   /// Clears dk and dv of a range of keys.
@@ -343,8 +345,6 @@ class ListedBackwardWorker {
     };
     scratch_.queries.pack(p_.group, plan_.rules.query_factor(), rows_of(shared_.q.sub(c), p_.D));
     scratch_.gradients.pack(p_.group, T{1}, rows_of(shared_.d_o.sub(c), p_.Dv));
-    scratch_.k.select(rows_of_keys(p_, sequence_, h_kv_), p_.group);
-    scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), p_.group);
   }
 
   /// Computes to(g, j) = row g of `left` · row j of the block, for all heads g of the group.
