@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "library/attention/merge.hpp"
-#include "library/call/live_threads.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "library/attention/gate_checks.hpp"
+#include "library/call/live_threads.hpp"
 #include "library/core/check.hpp"
 #include "library/core/element.hpp"
 #include "library/core/format.hpp"

@@ -108,7 +108,8 @@ bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   constexpr std::int64_t kFewestQueries = 8, kFewestKeys = 16;
   const ConstTensorView& bias = problem.inputs.bias;
-  // A call with a window or a packed batch may read only little of the bias, so that a copy would not pay.
+  // A call with window_left or a packed batch may read only little of the bias, so that a copy would not pay. Causality
+  // and window_right alone leave half of the bias or more to read, if there are as many queries as keys.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
   double bytes = static_cast<double>(dtype_bytes(bias.dtype));
