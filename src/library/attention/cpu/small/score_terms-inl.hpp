@@ -18,6 +18,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
+/// Returns whether a bias or mask differs among the queries of a head.
+inline bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
+
 /// Plans the terms that are added to scores: bias · log2 e for bias and key_bias, and −∞ for keys that the mask hides.
 /// These three tensors are called maps here. A plane holds the terms of all queries and keys of one head, transposed.
 struct ScoreTermsPlan {
@@ -28,7 +31,7 @@ struct ScoreTermsPlan {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
       any = true;
-      if (p.T > 1 && map->strides[2] != 0) {
+      if (is_by_query(p, *map)) {
         by_query = true;
         by_batch = by_batch || (p.B > 1 && map->strides[0] != 0);
         by_head = by_head || (p.Hq > 1 && map->strides[1] != 0);
@@ -121,8 +124,6 @@ class ScoreTerms {
   }
 
  private:
-  static bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
-
   /// Adds biases and masks to the terms to[0 … S) of query i. If `by_query`, adds only tensors that differ among
   /// queries; else adds only tensors that are the same for all queries. Calls found() for each tensor used.
   template <class Found>
