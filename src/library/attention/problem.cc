@@ -148,7 +148,7 @@ bool is_small_work(const Problem& p) {
   constexpr std::int64_t kFewQueries = 8;
   double work = static_cast<double>(p.D + p.Dv);
   for (const std::int64_t n : {p.B, p.Hq, p.T, p.S}) work *= static_cast<double>(n);
-  return p.T * p.group < kFewQueries ? 2 * work < kSmall : work <= kSmall;
+  return work <= (p.T * p.group < kFewQueries ? kSmall / 2 : kSmall);
 }
 
 void check_dropout(const Call& call, const AttentionOptions& options) {
