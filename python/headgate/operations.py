@@ -57,6 +57,12 @@ class Operation:
         return {name: option.default for name, option in self.options.items()}
 
 
+OPTION_TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
+"""Maps the types of options in a schema to Python types."""
+OPTION_WORDS = {"str": "a word", "int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
+"""Describes the types of options in error messages."""
+
+
 def _literal(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 

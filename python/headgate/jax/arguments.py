@@ -14,10 +14,8 @@ from jax import Array, lax
 import headgate
 from headgate import _headgate
 
-from ..operations import Operation, Option
+from ..operations import OPTION_TYPES, OPTION_WORDS, Operation, Option
 from .call import SEED, Arrays, Call, describe, varying_like
-
-_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None", "str": "a word"}
 
 
 class Arguments(NamedTuple):
@@ -122,7 +120,7 @@ def _option(what: str, name: str, row: Option, value: Any) -> Any:
         if not -(2**63) <= number < 2**63:
             raise OverflowError
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+        raise ValueError(f"{what}: {name} is {value!r} but must be {OPTION_WORDS[kind]}") from None
     if name == "threads" and number == 0:
         raise ValueError(
             f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for headgate.default_threads()"
@@ -137,7 +135,6 @@ def checked(call: Call, arrays: Arrays) -> Arrays:
     return varying_like(arrays, arrays)
 
 
-TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -154,7 +151,7 @@ def takes(operation: Operation) -> Callable[[Function], Function]:
                 parameters.append(inspect.Parameter(name, kind, default=None, annotation=Array | None))
         for name, option in operation.options.items():
             default = None if name == "threads" else option.default
-            annotation = int | None if name == "threads" else TYPES[option.type]
+            annotation = int | None if name == "threads" else OPTION_TYPES[option.type]
             parameters.append(inspect.Parameter(name, kind, default=default, annotation=annotation))
         signature = inspect.signature(function).replace(parameters=parameters)
         function.__signature__ = signature  # type: ignore[attr-defined]

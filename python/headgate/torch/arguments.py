@@ -11,7 +11,7 @@ from torch import Tensor
 
 from headgate import _headgate
 
-from ..operations import ATTENTION, Operation
+from ..operations import ATTENTION, OPTION_TYPES, Operation
 
 REQUIRED, OPTIONAL, TENSORS = ATTENTION.required, ATTENTION.optional, ATTENTION.tensors
 FORWARD_ONLY, DIFFERENTIABLE, OPTIONS = ATTENTION.forward_only, ATTENTION.differentiable, ATTENTION.options
@@ -52,10 +52,6 @@ def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: A
     return given.pop(old)
 
 
-TYPES = {"str": str, "int": int, "float": float, "float?": float | None}
-"""Maps types in an operator schema to Python types."""
-
-
 def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     if name in operation.tensors:
@@ -63,7 +59,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     if name == "threads":  # callers pass None where the schema has 0
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
-    return inspect.Parameter(name, kind, default=option.default, annotation=TYPES[option.type])
+    return inspect.Parameter(name, kind, default=option.default, annotation=OPTION_TYPES[option.type])
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])

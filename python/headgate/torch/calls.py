@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 
 import headgate
 
-from ..operations import ATTENTION, Operation
+from ..operations import ATTENTION, OPTION_WORDS, Operation
 from .arguments import OPTIONAL, require_known
 from .checks import require_one_device, require_tensor
 from .transforms import FORWARD_MODE
@@ -70,9 +70,6 @@ def check_tensors(
     require_one_device(what, tensors)
 
 
-_WANTED = {"int": "a whole number of 64 bits", "float": "a number", "float?": "a number or None"}
-
-
 def _number(kind: str, value: Any) -> int | float:
     """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
     that fails."""
@@ -108,7 +105,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
             try:
                 checked[name] = _number(kind, value)
             except (TypeError, ValueError, OverflowError, RuntimeError):
-                raise ValueError(f"{what}: {name} is {value!r} but must be {_WANTED[kind]}") from None
+                raise ValueError(f"{what}: {name} is {value!r} but must be {OPTION_WORDS[kind]}") from None
             if name == "threads" and isinstance(checked[name], int) and checked[name] == 0:
                 raise ValueError(
                     f"{what}: threads is 0 but must be 1 to {headgate.max_threads()}, or None for "

@@ -21,14 +21,13 @@ from .calls import refuse_transforms
 from .checks import require_input, require_number, require_sequences, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm
-from .linear_attention import linear_attention
+from .linear_attention import L2_NORM_EPS, linear_attention
 from .short_convolution import short_convolution
 from .transforms import transforms_are_active
 
 if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
-L2_NORM_EPS = 1e-6
 _RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
 
 

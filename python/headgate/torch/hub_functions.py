@@ -22,7 +22,7 @@ from torch import Tensor
 from .calls import refuse_transforms
 from .errors import call_as
 from .foreign_arguments import CONVOLUTION, RULE, refuse_unknown
-from .linear_attention import linear_attention
+from .linear_attention import L2_NORM_EPS, linear_attention
 from .packed_rows import begins_of, one_row
 from .short_convolution import short_convolution
 
@@ -30,7 +30,6 @@ MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 """Model folders of transformers in which register() replaces functions."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Types that Headgate computes. float64 is left to transformers, whose delta rule computes it in float32."""
-L2_NORM_EPS = 1e-6  # transformers uses this eps if use_qk_l2norm_in_kernel is true
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
@@ -46,7 +45,7 @@ def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) 
     refuse_unknown(what, others, harmless, "headgate.torch.transformers.unregister() lets transformers compute it")
 
 
-def _sequences(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
+def sequences_of_rows(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
     """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Reads the arguments SEQUENCES of the
     model's call. Returns None if none is given."""
     *begins, numbers = (given.get(name) for name in SEQUENCES)
@@ -169,7 +168,7 @@ def recurrent_rule(
     what = "headgate: gated delta rule"
     _refuse_unknown(what, given, RULE)
     B, T = query.shape[:2]
-    begins = _sequences(what, B, T, given)
+    begins = sequences_of_rows(what, B, T, given)
     g = g if g.dim() == 4 else g.unsqueeze(-1)
     read = [query, key, value, _beside(g, query.dtype), _beside(beta, query.dtype).unsqueeze(-1)]
     options: dict[str, Any] = {"layout": "bthd", "return_state": output_final_state}
@@ -259,7 +258,7 @@ def convolution(
     what = "headgate: causal_conv1d"
     _refuse_unknown(what, given, CONVOLUTION)
     x = hidden_states.transpose(1, 2)
-    begins = _sequences(what, x.shape[0], x.shape[1], given)
+    begins = sequences_of_rows(what, x.shape[0], x.shape[1], given)
     if begins is None:
         return _convolve(x, weight, bias, activation).transpose(1, 2)
     return _convolve(one_row(x), weight, bias, activation, cu_seqlens=begins).view(x.shape).transpose(1, 2)

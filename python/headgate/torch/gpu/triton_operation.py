@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import triton_op, wrap_triton
 
-from ..arguments import TYPES
+from ...operations import OPTION_TYPES
 from ..autograd import register_operation
 from ..calls import autocast, checked_options, refuse_transforms, sort_arguments
 from ..errors import in_words_of
@@ -44,7 +44,9 @@ def with_signature(
         parameters.append(inspect.Parameter(name, by_name, default=default, annotation=kind))
     for name in options:
         option = operation.options[name]
-        parameters.append(inspect.Parameter(name, by_name, default=option.default, annotation=TYPES[option.type]))
+        parameters.append(
+            inspect.Parameter(name, by_name, default=option.default, annotation=OPTION_TYPES[option.type])
+        )
     signature = inspect.Signature(parameters, return_annotation=results)
     function.__signature__ = signature  # type: ignore[attr-defined]
     return function

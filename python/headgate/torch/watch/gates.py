@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from .handle import Watch
 
 
+BINS = 20
+"""Number of bins in a histogram of gates."""
+
+
+def bins_of(gate: Tensor) -> Tensor:
+    """Returns the bin of each gate, of BINS equal ones in [0,1]. Gates outside count at the ends, NaN in the first."""
+    return (gate.double() * BINS).floor().nan_to_num(0.0).clamp(0, BINS - 1).long()
+
+
 class Reader(NamedTuple):
     """Describes where attention modules of some classes compute their sigmoid gate. `read` returns the gate's logits
     (B,T,H,1|D) from the output of `submodule`. `write` returns a copy of that output with other logits."""

@@ -30,8 +30,6 @@ SEAMS = (transformers, sdpa, mha, headgate_ops, linear)
 LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
 LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
-BINS = 20
-"""Number of bins in a histogram of gates."""
 MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
 """Errors that reading an unexpected call may raise. The handle then records why it does not measure the call."""
 PLACE = ("sequence", "token", "channel")
@@ -389,8 +387,8 @@ class Watch:
         count = gate.new_tensor(gate[:, 0].numel(), dtype=torch.float64) if real is None else real.sum() * gate.shape[3]
         if source == "gate" and "gate_histogram" in self._keys:
             kept = torch.ones_like(gate) if real is None else real.expand_as(gate)
-            bins = (gate.float() * BINS).long().clamp(0, BINS - 1).transpose(0, 1).flatten(1)
-            counts = torch.zeros(gate.shape[1], BINS, dtype=torch.float64, device=gate.device)
+            bins = gate_readers.bins_of(gate).transpose(0, 1).flatten(1)
+            counts = torch.zeros(gate.shape[1], gate_readers.BINS, dtype=torch.float64, device=gate.device)
             sums.add_histogram(counts.scatter_add(1, bins, kept.double().transpose(0, 1).flatten(1)))
         for figure in self.figures:
             if figure.source == source and figure.read is not None:

@@ -12,21 +12,20 @@ from torch import Tensor
 import headgate
 
 from .. import observers
+from ..hub_functions import MODELS, sequences_of_rows
+from ..linear_attention import L2_NORM_EPS
 from .sample import LinearSample
 from .wrapping import Wrapped
 
 if TYPE_CHECKING:
     from .handle import Watch
 
-MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 RULES = (
     "torch_chunk_gated_delta_rule",
     "torch_recurrent_gated_delta_rule",
     "chunk_kimi_delta_attention",
     "recurrent_kimi_delta_attention",
 )
-L2_NORM_EPS = 1e-6  # eps of the L2 norm with use_qk_l2norm_in_kernel
-SEQUENCES = ("cu_seqlens", "cu_seq_lens_q")
 
 
 def install(watch: "Watch") -> Callable[[], None]:
@@ -67,6 +66,7 @@ def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
         if parameter.kind is parameter.VAR_KEYWORD:
             named |= named.pop(parameter.name, {})
     g = named["g"]
+    B, T = named["query"].shape[:2]
     found = {
         "q": named["query"],
         "k": named["key"],
@@ -76,12 +76,8 @@ def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
         "scale": named.get("scale"),
         "l2_norm": L2_NORM_EPS if named.get("use_qk_l2norm_in_kernel") else None,
         "state": named.get("initial_state"),
-        "cu_seqlens": next((named[key] for key in SEQUENCES if named.get(key) is not None), None),
+        "cu_seqlens": sequences_of_rows("gated delta rule", B, T, named),
     }
-    if found["cu_seqlens"] is None and named.get("seq_idx") is not None:
-        from ..packed_rows import begins_of
-
-        found["cu_seqlens"] = begins_of(named["seq_idx"])
     return {key: x.detach() if isinstance(x, Tensor) else x for key, x in found.items()}
 
 

@@ -9,8 +9,8 @@ import base64
 import torch
 from torch import Tensor
 
-BINS = 20
-"""Number of bins in a histogram of gates."""
+from ..watch.gates import BINS, bins_of
+
 TOP_KEYS = 8
 
 
@@ -74,6 +74,6 @@ def top_keys(received: Tensor) -> list[tuple[int, float]]:
 
 def histogram(gate: Tensor) -> Tensor:
     """Returns the counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside count at the ends."""
-    bins = (gate.double() * BINS).floor().nan_to_num(0.0).clamp(0, BINS - 1).long().flatten(1)
+    bins = bins_of(gate).flatten(1)
     counts = torch.zeros(len(gate), BINS, dtype=torch.int64, device=gate.device)
     return counts.scatter_add_(1, bins, torch.ones_like(bins))
