@@ -386,6 +386,21 @@ def test_blocks_in_pytorch_equal_kernels(name, monkeypatch):
         assert torch.allclose(kernels[key][kept], blocks[key][kept], rtol=1e-4, atol=2e-5), key
 
 
+@pytest.mark.parametrize("dtypes", [statistics.KERNEL_DTYPES, ()])
+@pytest.mark.parametrize("sink", [0.0, 14.0, 100.0])
+def test_statistics_of_keys_beside_a_large_sink_equal_those_without(sink, dtypes, monkeypatch):
+    monkeypatch.setattr(statistics, "KERNEL_DTYPES", dtypes)
+    q, k = torch.randn(2, 4, 40, 16), torch.randn(2, 2, 40, 16)
+    plain, call = Call(q, k, causal=True), Call(q, k, causal=True, sinks=torch.full((4,), sink))
+    expected, found = (
+        statistics.statistics_of(x, geometry_of(x), {"distance", "entropy_of_keys"}) for x in (plain, call)
+    )
+    assert found.keys() == {"lse", "distance", "entropy_of_keys"}
+    for key in ("distance", "entropy_of_keys"):
+        assert torch.allclose(found[key], expected[key], rtol=1e-5, atol=1e-6), key
+    assert torch.allclose(found["lse"], torch.logaddexp(expected["lse"], torch.tensor(sink).double()), atol=1e-5)
+
+
 def test_largest_logit_is_that_of_the_scores():
     model, x = nn.ModuleDict({"a": Attention(is_causal=True)}), torch.randn(2, 9, 32)
     with watch(model, "largest_logit") as seen:
@@ -535,6 +550,7 @@ def test_errors_name_argument_and_value():
     model = models.model("llama")
     with pytest.raises(ValueError, match="figure 'sink' is none of all, first_token_attention, "):
         watch(model, ["sink"])
+    assert [figure.key for figure in watch(model, iter(["sink_rate"])).figures] == ["sink_rate"]
     for rows, value in (([0, 2.5], "2.5"), (-1, "-1"), (torch.tensor([math.nan]), "nan"), ([True, False], "True")):
         with pytest.raises(ValueError, match=f"^watch: rows contains {value} but must hold positions"):
             watch(model, rows=rows)

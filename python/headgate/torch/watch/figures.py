@@ -49,13 +49,6 @@ def _sink(s: AttentionSample) -> Tensor | None:
     return None if s.call.sinks is None else (s.call.sink_rows(torch.float64) - s.lse_or_0).exp()
 
 
-def _entropy_of_keys(s: AttentionSample) -> Tensor:
-    entropy, p = s.statistics["entropy"], _sink(s)
-    if p is None:
-        return entropy
-    return (entropy + torch.special.xlogy(p, p) + torch.special.xlogy(1 - p, 1 - p)) / (1 - p)
-
-
 def _gated(s: AttentionSample) -> Tensor | None:
     return None if s.gate is None else _first(s) * s.gate.double().mean(-1)
 
@@ -149,8 +142,8 @@ FIGURES = (
         "attention_entropy_of_keys",
         "attention",
         "-Σ w log w in nats of the weights on keys, divided by their sum: without the sink",
-        read=_entropy_of_keys,
-        needs=("entropy",),
+        read=lambda s: s.statistics["entropy_of_keys"],
+        needs=("entropy_of_keys",),
         by_default=False,
     ),
     Figure(
@@ -279,6 +272,7 @@ def chosen(figures: Any) -> tuple[Figure, ...]:
         if figures == "all":
             return FIGURES
         figures = (figures,)
+    figures = tuple(figures)
     for key in figures:
         if key not in BY_KEY:
             raise ValueError(f"watch: figure '{key}' is none of all, {', '.join(BY_KEY)}")

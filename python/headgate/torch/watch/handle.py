@@ -22,7 +22,7 @@ from .figures import FIGURES, Figure, chosen
 from .log import RunLog, evaluation_of
 from .masks import MaskCache
 from .sample import AttentionSample, TokenVectors
-from .statistics import statistics_of
+from .statistics import STATISTICS, statistics_of
 from .sums import LayerSums
 from .wrapping import Wrapped
 
@@ -302,7 +302,7 @@ class Watch:
         sums = self._sums.setdefault(layer.name, LayerSums(call.kind))
         if not call.cross:
             self._last = geometry
-        statistics = statistics_of(call, geometry, self._needs & {"row_max", "entropy", "distance"}, own_lse)
+        statistics = statistics_of(call, geometry, self._needs & STATISTICS, own_lse)
         if gate is None:
             gate = self._gates.pop(layer.module, None)
         sample = AttentionSample(call, geometry, statistics, gate)

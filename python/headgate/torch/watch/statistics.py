@@ -3,6 +3,7 @@
 queries in plain PyTorch on the tensors' device."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from .call import Call, Geometry, scores
 
 BLOCK_ELEMENTS = 1 << 24
 """Limit on the number of scores in a block of queries: 64 MiB in float32."""
+STATISTICS = {"row_max", "entropy", "distance", "entropy_of_keys"}
+OF_KEYS = {"distance", "entropy_of_keys"}
+"""Statistics of the weights on keys, divided by their sum. They do not depend on sinks."""
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -43,8 +47,8 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
 
 def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
     """Returns "lse" and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
-    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" is computed as
-    the mean of own - key, which is the mean distance only with causality."""
+    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" requires a call without
+    sinks. It is computed as the mean of own - key, which is the mean distance only with causality."""
     if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types round positions above 256
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
@@ -56,10 +60,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
     found = {"lse": _as_rows(own_lse, call)}
     if "distance" in wanted:
         y = out.y[..., 0] if call.cu_seqlens is None else _as_rows(out.y[..., 0].transpose(1, 2), call)
-        share = 1.0
-        if call.sinks is not None:  # total weight of the keys: 1 minus the sink's weight
-            share = 1 - (call.sink_rows(torch.float64) - found["lse"]).exp()
-        found["distance"] = geometry.own[:, None] - y.double() / share
+        found["distance"] = geometry.own[:, None] - y.double()
     names = [name for name in ("row_max", "entropy") if name in wanted]
     if names:
         rules: dict[str, Any] = call.rules()
@@ -106,8 +107,15 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
 
 
 def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns {"lse": …} and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is
-    the call's log-sum-exp, if it is known."""
+    """Returns {"lse": …} and the wanted ones of "row_max", "entropy", "distance" and "entropy_of_keys", each (B,Hq,T)
+    in f64. own_lse is the call's log-sum-exp, if it is known."""
+    if call.sinks is not None and wanted & OF_KEYS:
+        # Not computed from the weights with the sink, whose rounding errors exceed the keys' weights beside a large sink.
+        of_keys = statistics_of(replace(call, sinks=None), geometry, wanted & OF_KEYS)
+        return of_keys | statistics_of(call, geometry, wanted - OF_KEYS, own_lse)
+    if "entropy_of_keys" in wanted:
+        found = statistics_of(call, geometry, wanted - {"entropy_of_keys"} | {"entropy"}, own_lse)
+        return found | {"entropy_of_keys": found["entropy"] if "entropy" in wanted else found.pop("entropy")}
     q = call.q
     packed_rules = call.cu_seqlens is not None and any(x is not None for x in (call.mask, call.listed, call.bias))
     kernels = q.device.type == "cpu" and q.dtype in KERNEL_DTYPES and q.dtype == call.k.dtype and q.shape[-1] <= 576
