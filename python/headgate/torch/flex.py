@@ -43,8 +43,8 @@ def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: in
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
-    there = torch.arange(indices.shape[-1]) < numbers
-    found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool)
+    there = torch.arange(indices.shape[-1], device="cpu") < numbers
+    found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool, device="cpu")
     # Entries past the end of a list are written to an extra column, which is cut off.
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
@@ -61,7 +61,7 @@ def query_blocks(block_mask: BlockMask, sequences: int = 1, heads: int = 1) -> I
         full = _listed(block_mask.full_kv_num_blocks, block_mask.full_kv_indices, row, blocks)
         listed = partial if full is None else partial | full
         numbers = listed.any(0).any(0).nonzero().flatten()
-        columns = (numbers[:, None] * block_s + torch.arange(block_s)).flatten()
+        columns = (numbers[:, None] * block_s + torch.arange(block_s, device="cpu")).flatten()
         columns = columns[columns < S]
         queries = slice(first, min(T, first + block_t))
         yield _QueryBlock(queries, _as_range(columns), _mask_of(block_mask, rows, queries, columns, partial, full))

@@ -128,6 +128,15 @@ def test_keys_that_no_block_lists_are_not_read_and_masks_are_of_a_block_of_queri
     assert torch.isfinite(y[:, :, 64:]).all() and torch.isnan(y[:, :, :32]).any()
 
 
+def test_default_device_does_not_change_where_blocks_are_computed():
+    q, k, v, _ = tensors_of()
+    mask = block_mask_of("documents")
+    expected = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    with torch.device("meta"):
+        y = flex_attention(q, k, v, block_mask=mask, enable_gqa=True)
+    assert torch.equal(y, expected)
+
+
 @pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float32))
 def test_dtypes_are_kept(dtype):
     leaves = [x.detach().to(dtype).requires_grad_() for x in tensors_of()]

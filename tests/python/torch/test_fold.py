@@ -118,6 +118,17 @@ def test_triangle_attention_has_the_arguments_of_cuequivariance():
     torch.testing.assert_close(fold.triangle_attention(q, k, v, bias), plain(q, k, v, [bias]))
 
 
+def test_default_device_does_not_change_where_triangle_attention_computes():
+    q, k, v, bias = made(1, 2, H, T, D), made(1, 2, H, S, D), made(1, 2, H, S, D), made(1, 1, H, T, S)
+    mask = torch.rand(1, 2, 1, 1, S, device="cpu") < 0.7
+    expected = fold.triangle_attention(q, k, v, bias, mask)
+    with torch.device("meta"):
+        y = fold.triangle_attention(q, k, v, bias, mask)
+    assert torch.equal(y, expected)
+    there = fold.triangle_attention(*(x.to("meta") for x in (q, k, v, bias, mask)))
+    assert there.device.type == "meta" and there.shape == y.shape
+
+
 def test_evoformer_attention_has_the_arguments_of_deepspeed():
     Q, K, V = (made(2, 5, T, H, D) for _ in range(3))
     mask, bias = hidden_keys(2, 5, 1, 1, T), made(2, 1, H, T, T)

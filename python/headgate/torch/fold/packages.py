@@ -149,7 +149,7 @@ def _of_esmfold(
     biases = [] if bias is None else [bias.permute(0, 3, 1, 2)]
     if mask is not None:
         shown = mask[:, None, None]
-        biases.append(torch.zeros(shown.shape).masked_fill(shown == 0, -math.inf))
+        biases.append(torch.zeros_like(shown, dtype=torch.float32).masked_fill(shown == 0, -math.inf))
     gate = self.g_proj(x).view(B, L, self.num_heads, -1).transpose(1, 2) if self.gated else None
     y = attention(q, k, v, biases, gate, scale=self.rescale_factor, precision=precision)
     return self.o_proj(y.transpose(1, 2).flatten(2)), _WEIGHTS
