@@ -187,7 +187,7 @@ void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, co
 }
 
 std::string write_as(const DecoderConfig& config, GateLayout layout, const Family& family, DType dtype,
-                     std::optional<std::int64_t> bos = std::nullopt) {
+                     std::optional<std::int64_t> bos = std::nullopt, const std::vector<std::int32_t>& end_ids = {}) {
   const DecoderConfig defaults;
   nlohmann::ordered_json out;
   out["architectures"] = {family.model_class};
@@ -208,6 +208,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   }
   out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   if (bos) out["bos_token_id"] = *bos == kNoBos ? Json() : Json(*bos);
+  if (!end_ids.empty()) out["eos_token_id"] = end_ids.size() == 1 ? Json(end_ids.front()) : Json(end_ids);
   write_features(out, config, family);
   if (layout != GateLayout::separate && &family != &kQwen35) out["gate_layout"] = word_of(layout);
   return out.dump(2) + "\n";
@@ -258,7 +259,7 @@ FileConfig public_file(const DecoderConfig& config) {
 }
 
 std::string write_public_config(const FileConfig& file, DType dtype) {
-  return write_as(file.config, file.layout, public_family(file), dtype, file.bos);
+  return write_as(file.config, file.layout, public_family(file), dtype, file.bos, file.end_ids);
 }
 
 void write_config_files(const std::string& directory, const std::string& text) {

@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/decoder/config.hpp"
 #include "models/decoder/parameters.hpp"
@@ -46,6 +47,7 @@ struct FileConfig {
   /// Value of bos_token_id to write, for a model that reads bytes. kNoBos stands for null: no token precedes a text. If
   /// `bos` is empty, the key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
+  std::vector<std::int32_t> end_ids = {};  ///< values of eos_token_id to write; if empty, the key is not written
 };
 
 /// Maps a layer tensor's name in this library to its name in a family's files.

@@ -33,4 +33,8 @@ struct GenerationFiles {
 /// - special tokens: bos_token_id, eos_token_id, unknown_token_id, …
 GenerationFiles read_generation_files(const std::string& path, const models::ModelFile& model);
 
+/// Returns the ids of eos_token_id in config.json of a directory, ascending. Throws io::FileError, also for an id
+/// outside the vocabulary of `vocab` tokens.
+std::vector<std::int32_t> read_config_end_ids(const std::string& directory, std::int64_t vocab);
+
 }  // namespace headgate::generate

@@ -12,6 +12,7 @@
 #include "library/core/words.hpp"
 #include "models/decoder/parameters.hpp"
 #include "models/families/model_file.hpp"
+#include "models/generate/files.hpp"
 #include "models/generate/gguf_text_files.hpp"
 #include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/tokenizer.hpp"
@@ -72,7 +73,10 @@ int run_convert(const ConvertOptions& o) {
   models::FileConfig out{file.config(), file.layout()};
   out.layout = o.layout.value_or(out.layout);
   models::require_fusable(out.layout, out.config);
-  if (file.gguf() == nullptr) out.bos = bos_of_bytes(in);
+  if (file.gguf() == nullptr) {
+    out.bos = bos_of_bytes(in);
+    out.end_ids = generate::read_config_end_ids(in, file.config().vocab);
+  }
   const generate::GgufTextFiles text = file.gguf() != nullptr
                                            ? generate::gguf_text_files(in, file)
                                            : generate::GgufTextFiles{models::read_text_files(in), {}};

@@ -59,6 +59,17 @@ TEST_F(GenerationFilesTest, EndIds_SeveralFiles_AreThoseOfAll) {
   EXPECT_EQ(read().end_ids, Ids{0});
 }
 
+TEST_F(GenerationFilesTest, EndIds_OfConfig_AreWrittenAgain) {
+  const testing::SavedModel model(testing::small_config());
+  for (const Ids& ids : {Ids{3}, Ids{0, 12}, Ids{}}) {
+    models::FileConfig file{model.config};
+    file.end_ids = ids;
+    models::write_model(directory, file, model.parameters, DType::f32);
+    EXPECT_EQ(read_config_end_ids(directory, model.config.vocab), ids);
+    EXPECT_EQ(read().end_ids, ids);
+  }
+}
+
 TEST_F(GenerationFilesTest, EndIds_OfTextConfig_AreRead) {
   const std::string config = testing::read_bytes(directory + "/config.json"), begin = "{\"text_config\": ";
   write("config.json", begin + config + "}");

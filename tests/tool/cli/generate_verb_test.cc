@@ -83,6 +83,17 @@ TEST_F(GenerateVerb, Bos_ModelTrainedWithIt_StandsBeforeThePrompt) {
   EXPECT_EQ(out["ids"].size(), 8U);
 }
 
+TEST_F(GenerateVerb, EndToken_OfConfigAlone_SurvivesConvert) {
+  const std::vector<std::string> options = {"--prompt", "it is", "--max-tokens", "4"};
+  ASSERT_EQ(testing::headgate({"convert", path("run"), path("ends")}).status, 0);
+  Json config = Json::parse(testing::read_bytes(path("ends/config.json")));
+  EXPECT_FALSE(config.contains("eos_token_id"));
+  config["eos_token_id"] = json(options)["ids"][0];
+  testing::write_bytes(path("ends/config.json"), config.dump());
+  ASSERT_EQ(testing::headgate({"convert", path("ends"), path("converted")}).status, 0);
+  for (const char* model : {"ends", "converted"}) EXPECT_EQ(json(options, model)["stop"], "end_token") << model;
+}
+
 TEST_F(GenerateVerb, Generation_PositionsUsedUp_Stops) {
   const Json out = json({"--prompt", "0123456789", "--max-tokens", "100"});
   EXPECT_EQ(out["stop"], "capacity");
