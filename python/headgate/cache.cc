@@ -54,11 +54,25 @@ class Cache {
     shape.pages = pages;
     nb::capsule memory = take_memory(cache_bytes(shape));
     const CacheTensors tensors = place_cache(memory.data(), shape);
-    with([&](KvCache& cache) { cache.move_to(tensors); });
-    memory_ = std::move(memory);
+    with([&](KvCache& cache) {
+      cache.move_to(tensors);
+      const nb::gil_scoped_acquire locked;
+      std::swap(memory_, memory);
+    });
   }
 
-  const nb::capsule& memory() const { return memory_; }
+  /// Returns a batch and the owner of the memory to which its tensors point. Reads both under the mutex, because
+  /// another thread may call grow(), which frees memory without an owner.
+  std::pair<CacheBatch, nb::capsule> batch(const std::vector<std::int64_t>& sequences, std::int64_t T) const {
+    nb::capsule owner;
+    CacheBatch batch = with([&](const KvCache& cache) {
+      CacheBatch made = cache.batch(sequences, T);
+      const nb::gil_scoped_acquire locked;
+      owner = memory_;
+      return made;
+    });
+    return {std::move(batch), std::move(owner)};
+  }
 
  private:
   mutable std::mutex mutex_;
@@ -78,9 +92,11 @@ nb::dict batch_of(const Cache& self, const Keywords& keywords) {
   const auto sequences = keywords.require<std::vector<std::int64_t>>("sequences");
   const auto T = keywords.take<std::int64_t>("T", 1);
   const Layout layout = take_layout(keywords);
-  const CacheBatch batch = self.with([&](const KvCache& cache) { return cache.batch(sequences, T); });
+  const auto [batch, memory] = self.batch(sequences, T);
   const auto n = static_cast<std::int64_t>(sequences.size());
-  const auto tensor = [&](const TensorView& view) { return array_over(view, ArrayKind::pages, layout, self.memory()); };
+  const auto tensor = [&, &owner = memory](const TensorView& view) {
+    return array_over(view, ArrayKind::pages, layout, owner);
+  };
   nb::dict inputs;
   inputs["k"] = tensor(batch.tensors.k);
   inputs["v"] = tensor(batch.tensors.v);

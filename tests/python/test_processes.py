@@ -4,6 +4,7 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -61,6 +62,36 @@ def run_in_child(function):
         except BaseException:
             os._exit(2)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_batch_while_another_thread_grows_the_cache_owns_its_memory():
+    ones = torch.ones(1, 1, 64, 64)
+
+    def reads_ones():
+        sys.setswitchinterval(1e-6)
+        wrong, ended = [], threading.Event()
+        for _ in range(4):
+            cache = headgate.KvCache(1, 64, 64, page=64, pages=64)
+            sequence = cache.add_sequence()
+            cache.append([sequence], ones, ones)
+            ended.clear()
+
+            def work(cache=cache, sequence=sequence):
+                while not ended.is_set():
+                    batch = cache.batch([sequence])
+                    wrong.append(not (batch["k"][batch["block_table"][0, 0]] == 1).all())
+
+            threads = [threading.Thread(target=work) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for more in range(1, 21):
+                cache.grow(64 + 8 * more)
+            ended.set()
+            for thread in threads:
+                thread.join()
+        return not any(wrong)
+
+    assert run_in_child(reads_ones) == 0  # in a child, because reading freed memory may end the process
 
 
 def test_call_in_forked_children_gives_the_same_bits():
