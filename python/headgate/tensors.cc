@@ -24,6 +24,16 @@ PyTypeObject* find_type(const nb::object& module, const char* name) {
 /// Returns an interned Python string, for attribute look-ups.
 nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
 
+/// Returns whether a tensor has a tangent of forward-mode autograd.
+bool has_tangent(nb::handle tensor) {
+  static const nb::handle level = interned("_current_level");
+  static const nb::handle forward_ad = loaded_module("torch.autograd.forward_ad").release();
+  if (forward_ad.is_none()) return false;
+  // The level is negative outside of dual_level(), where no tensor has a tangent. Testing it is cheaper than the call.
+  if (nb::cast<int>(nb::getattr(forward_ad, level, nb::int_(0))) < 0) return false;
+  return !forward_ad.attr("unpack_dual")(tensor).attr("tangent").is_none();
+}
+
 }  // namespace
 
 const LoadedTypes& loaded_types() {
@@ -45,7 +55,12 @@ bool is_tensor(nb::handle object) {
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   static const nb::handle requires_grad = interned("requires_grad");
   static nb::handle is_grad_enabled;  // initialized at the first tensor that requires a gradient
-  if (!is_tensor(object) || !nb::cast<bool>(nb::getattr(object, requires_grad))) return;
+  if (!is_tensor(object)) return;
+  require(
+      !has_tangent(object),
+      "{}: {} has a tangent, which forward-mode autograd would not get of this call: give the primal of unpack_dual",
+      function, name);
+  if (!nb::cast<bool>(nb::getattr(object, requires_grad))) return;
   if (!is_grad_enabled.is_valid()) {
     is_grad_enabled = nb::object(loaded_module("torch").attr("is_grad_enabled")).release();
   }

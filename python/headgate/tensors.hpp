@@ -23,8 +23,8 @@ const LoadedTypes& loaded_types();
 /// Returns whether `object` is a PyTorch tensor.
 bool is_tensor(nb::handle object);
 
-/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`. Autograd does not record the call of a binding,
-/// so the gradient would be lost silently.
+/// Throws Error, "FUNCTION: NAME …", if autograd would record `object`, or if `object` has a tangent of forward-mode
+/// autograd. Autograd does not record the call of a binding, so the gradient or the tangent would be lost silently.
 void refuse_recorded(const char* function, const char* name, nb::handle object);
 
 /// Increments autograd's version counters of the PyTorch tensors that a call has written. A backward pass that needs

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors with a lazy negation or conjugation, and options that require a gradient."""
+"""Tensors with a lazy negation or conjugation, options that require a gradient, and tensors with a tangent."""
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 import headgate
 
@@ -141,3 +142,17 @@ def test_option_under_no_grad_is_a_number():
     with torch.no_grad():
         found = headgate.attention(*inputs(PLAIN), scale=option)
     assert torch.equal(found, headgate.attention(*inputs(PLAIN), scale=0.5))
+
+
+def test_tensor_with_a_tangent_is_refused():
+    """The tangent of the result would be lost."""
+    q, k, v, z = inputs(PLAIN)
+    message = "^attention: {} has a tangent, which forward-mode autograd would not get of this call"
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(q, torch.ones_like(q))
+        with pytest.raises(ValueError, match=message.format("q")):
+            headgate.attention(dual, k, v, z)
+        with pytest.raises(ValueError, match=message.format("y")):
+            headgate.attention(q, k, v, z, out=dual)
+        primal = forward_ad.unpack_dual(dual).primal
+        assert torch.equal(headgate.attention(primal, k, v, z), headgate.attention(q, k, v, z))
