@@ -209,7 +209,7 @@ def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Fo
         each = gradient.reshape((x.size, batch, heads, queries))
         if not by_query:
             each = each.sum((1, 3))
-        elif len(x.shape) == 3 and x.shape[0] == 1:
+        elif leading == 1:  # the sequences of an example share its sinks
             each = each.sum(1)
         return each.reshape((x.size, *x.shape))
 

@@ -82,6 +82,7 @@ FOLDS = [
     ("shared bias", attend_with_bias, (0, 0, None, None), (*attention_arrays(N, B)[:3], normal(N, T, S))),
     ("own sinks", attend_with_sinks, (0, 0, 0, 0), (*attention_arrays(N, B)[:3], normal(N, HQ))),
     ("shared sinks", attend_with_sinks, (0, None, 0, None), (*attention_arrays(N, B)[:3], normal(N, HQ))),
+    ("sinks of queries", attend_with_sinks, (0, None, 0, 0), (*attention_arrays(N, B)[:3], normal(N, HQ, T))),
     ("linear attention", recur, (0, 0, 0, 0, 0), (*RECURRENT, *STATES)),
     ("shared state", recur, (0, None, None, None, None), (*RECURRENT, *STATES)),
     ("convolution", convolve, (0, None, None, 0), CHANNELS),
