@@ -80,8 +80,9 @@ struct CacheBatch {
 /// nothing. Not thread-safe: no thread may use the cache while another one changes it.
 class HEADGATE_API KvCache {
  public:
-  /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides. The cache
-  /// itself allocates the rows of whole_first tokens (CacheShape) when a sequence is added.
+  /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides, but their
+  /// elements must not overlap. The cache itself allocates the rows of whole_first tokens (CacheShape) when a sequence
+  /// is added.
   explicit KvCache(const CacheTensors& tensors, std::int64_t whole_first = 0, DType whole_dtype = DType::f32);
   /// Creates a cache that allocates and owns its memory.
   explicit KvCache(const CacheShape& shape);
@@ -136,8 +137,9 @@ class HEADGATE_API KvCache {
   /// Enlarges the cache to `pages` pages. Invalidates views of its tensors. Only for a cache that owns its memory.
   void grow(std::int64_t pages);
   /// Copies all used pages to the caller's tensors, in which the cache stores its data from then on. `tensors` may
-  /// differ from the current ones only in the number of pages, which must not be smaller. Frees memory that the cache
-  /// owns.
+  /// differ from the current ones only in the number of pages, which must not be smaller. They must not overlap the
+  /// current ones; but in the caller's memory a tensor may stay in place, with the same address and strides. Frees
+  /// memory that the cache owns.
   void move_to(const CacheTensors& tensors);
 
  private:

@@ -454,8 +454,8 @@ HEADGATE_API headgate_status headgate_cache_place(headgate_cache_tensors* tensor
                                                   const headgate_cache_shape* shape);
 
 /** Creates a cache, which headgate_cache_destroy frees. headgate_cache_create allocates the memory of the cache.
- * headgate_cache_create_over uses the caller's tensors with any strides; their memory must outlive the cache. Such a
- * cache has no rows of whole_first tokens. A NULL cache may be destroyed. */
+ * headgate_cache_create_over uses the caller's tensors with any strides, whose elements must not overlap; their memory
+ * must outlive the cache. Such a cache has no rows of whole_first tokens. A NULL cache may be destroyed. */
 HEADGATE_API headgate_status headgate_cache_create(headgate_cache** cache, const headgate_cache_shape* shape);
 HEADGATE_API headgate_status headgate_cache_create_over(headgate_cache** cache, const headgate_cache_tensors* tensors);
 HEADGATE_API void headgate_cache_destroy(headgate_cache* cache);
@@ -521,7 +521,8 @@ HEADGATE_API headgate_status headgate_cache_batch(const headgate_cache* cache, h
 HEADGATE_API headgate_status headgate_cache_grow(headgate_cache* cache, int64_t pages);
 
 /** Copies all used pages to the caller's tensors and uses these from then on. `tensors` may differ from the current
- * ones only in the number of pages, which must not be smaller. Frees memory that the cache owns. */
+ * ones only in the number of pages, which must not be smaller. They must not overlap the current ones; but in the
+ * caller's memory a tensor may stay in place, with the same address and strides. Frees memory that the cache owns. */
 HEADGATE_API headgate_status headgate_cache_move_to(headgate_cache* cache, const headgate_cache_tensors* tensors);
 
 /* --- runtime ------------------------------------------------------------------------------------------------ */

@@ -92,18 +92,38 @@ CacheShape shape_of(const CacheTensors& t, std::int64_t whole_first, DType whole
           .whole_dtype = whole_dtype};
 }
 
-/// Throws Error unless the tensors have the shapes and dtypes that a cache of `shape` needs.
+/// Throws Error unless the tensors have the shapes and dtypes that a cache of `shape` needs, in valid memory without
+/// overlap.
 void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   check_shape(shape);
+  Call call("cache");
   for (const Member& m : members(shape)) {
     const TensorView& view = tensors.*m.view;
-    require(view.dtype == m.dtype, "cache: {} has dtype {} but must have {}", m.name, dtype_text(view.dtype),
-            dtype_text(m.dtype));
+    if (view.dtype != m.dtype) {
+      call.fail("{} has dtype {} but must have {}", m.name, dtype_text(view.dtype), dtype_text(m.dtype));
+    }
     if (m.dtype == DType::none) continue;
-    require(view.shape == shape_of(shape, m), "cache: {} has shape {} but must have {}", m.name, shape_text(view.shape),
-            shape_text(shape_of(shape, m)));
-    require(view.numel() == 0 || view.data != nullptr, "cache: {} has shape {} but null data", m.name,
-            shape_text(view.shape));
+    if (view.shape != shape_of(shape, m)) {
+      call.fail("{} has shape {} but must have {}", m.name, shape_text(view.shape), shape_text(shape_of(shape, m)));
+    }
+    call.output({m.name, view}, {m.dtype});
+  }
+  call.no_overlap();
+}
+
+/// Returns whether two views have the same address and strides, so that rows of both are at the same places.
+bool is_same_memory(const TensorView& a, const TensorView& b) { return a.data == b.data && a.strides == b.strides; }
+
+/// Throws Error if new tensors of a cache of `shape` overlap the old ones. If `may_stay`, a tensor may stay where it
+/// is, to get more pages behind those that it has.
+void check_apart(const CacheTensors& now, const CacheTensors& old, const CacheShape& shape, bool may_stay) {
+  for (const Member& to : members(shape)) {
+    for (const Member& from : members(shape)) {
+      const TensorView &a = now.*to.view, &b = old.*from.view;
+      const bool stays = may_stay && to.view == from.view && is_same_memory(a, b);
+      require(stays || !provably_overlap(a, b), "cache move_to: {} overlaps the present {} in memory", to.name,
+              from.name);
+    }
   }
 }
 
@@ -154,13 +174,11 @@ void copy_rows(const TensorView& to, const TensorView& from) {
   }
 }
 
-void check_new_tokens(const char* name, const ConstTensorView& x, const Shape& shape) {
-  const bool known = x.dtype == DType::f32 || x.dtype == DType::f64 || x.dtype == DType::bf16 || x.dtype == DType::f16;
-  require(known, "cache append: {} has dtype {} but must be f32, f64, bf16 or f16", name, dtype_text(x.dtype));
-  require(x.shape == shape, "cache append: {} has shape {} but must have {}", name, shape_text(x.shape),
-          shape_text(shape));
-  require(x.numel() == 0 || x.data != nullptr, "cache append: {} has shape {} but null data", name,
-          shape_text(x.shape));
+void check_new_tokens(Call& call, const Argument& x, const Shape& shape) {
+  call.input(x, {DType::f32, DType::f64, DType::bf16, DType::f16});
+  if (x.view.shape != shape) {
+    call.fail("{} has shape {} but must have {}", x.name, shape_text(x.view.shape), shape_text(shape));
+  }
 }
 
 }  // namespace
@@ -307,9 +325,9 @@ void KvCache::copy_page(std::int32_t to, std::int32_t from, std::int64_t rows) {
 void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorView& k, const ConstTensorView& v) {
   const auto B = static_cast<std::int64_t>(sequences.size());
   const std::int64_t T = k.shape[2];
-  require(T >= 0, "cache append: k has shape {} but sizes must be at least 0", shape_text(k.shape));
-  check_new_tokens("k", k, {B, shape_.kv_heads, T, shape_.head_dim});
-  check_new_tokens("v", v, {B, shape_.kv_heads, T, shape_.value_dim});
+  Call call("cache append");
+  check_new_tokens(call, {"k", k}, {B, shape_.kv_heads, T, shape_.head_dim});
+  check_new_tokens(call, {"v", v}, {B, shape_.kv_heads, T, shape_.value_dim});
   require(v.dtype == k.dtype, "cache append: v has dtype {} but k has dtype {}", dtype_text(v.dtype),
           dtype_text(k.dtype));
   require(T <= shape_.page * std::max<std::int64_t>(shape_.pages, 1),
@@ -483,11 +501,13 @@ void KvCache::move_to(const CacheTensors& tensors) {
   check_tensors(tensors, shape);
   require(shape.pages >= shape_.pages, "cache move_to: k has shape {} but the cache has {} pages",
           shape_text(tensors.k.shape), shape_.pages);
+  check_apart(tensors, tensors_, shape, memory_ == nullptr);  // frees memory_ below
   const CacheTensors old = tensors_;
   const std::int64_t old_pages = shape_.pages;
   adopt(tensors, old_pages);
   for (const Member& m : members(shape_)) {
-    for (std::int64_t page = 0; m.dtype != DType::none && page < old_pages; ++page) {
+    if (m.dtype == DType::none || is_same_memory(tensors_.*m.view, old.*m.view)) continue;
+    for (std::int64_t page = 0; page < old_pages; ++page) {
       if (users_[static_cast<std::size_t>(page)] == 0) continue;
       copy_rows(rows_of(tensors_.*m.view, page, 0, shape_.page), rows_of(old.*m.view, page, 0, shape_.page));
     }

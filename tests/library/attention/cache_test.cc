@@ -489,6 +489,63 @@ TEST(Cache, Storage_CallersMemory_HoldsThePages) {
   expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
 }
 
+TEST(Cache, CallersMemory_OverlapsOrMisaligned_IsRefused) {
+  const CacheShape shape = shape_with(DType::f32, 4, 2);
+  std::vector<double> memory(cache_bytes(shape) / sizeof(double) + 1);
+  const CacheTensors good = place_cache(memory.data(), shape);
+  CacheTensors tensors = good;
+  tensors.v.data = tensors.k.data;
+  EXPECT_NE(said_by([&] { KvCache cache(tensors); }).find("cache: v overlaps k in memory"), std::string::npos);
+  tensors = good;
+  tensors.k.strides[2] = 0;
+  EXPECT_NE(said_by([&] { KvCache cache(tensors); }).find("under which elements overlap"), std::string::npos);
+  tensors = good;
+  tensors.k.data = static_cast<char*>(good.k.data) + 1;
+  EXPECT_NE(said_by([&] { KvCache cache(tensors); }).find("is not aligned to the 4 bytes of f32"), std::string::npos);
+  tensors = good;
+  tensors.v.strides[0] = std::numeric_limits<std::int64_t>::max();
+  EXPECT_NE(said_by([&] { KvCache cache(tensors); }).find("reach outside the address space"), std::string::npos);
+}
+
+TEST(Cache, Append_MisalignedRows_IsRefused) {
+  KvCache cache(shape_with(DType::f32, 4, 2));
+  const std::int64_t s = cache.add_sequence();
+  const std::vector<float> k(kHkv * kD + 1), v(kHkv * kDv);
+  ConstTensorView keys = make_view(k.data(), Shape{1, kHkv, 1, kD});
+  keys.data = static_cast<const char*>(keys.data) + 1;
+  EXPECT_NE(said_by([&] {
+              cache.append(std::vector<std::int64_t>{s}, keys, make_view(v.data(), Shape{1, kHkv, 1, kDv}));
+            }).find("is not aligned to the 4 bytes of f32"),
+            std::string::npos);
+  EXPECT_EQ(cache.length(s), 0);
+}
+
+TEST(Cache, MoveTo_OverlappingMemory_IsRefusedUnlessInPlace) {
+  const CacheShape small = shape_with(DType::f32, 4, 2);
+  const std::int64_t page_elements = kHkv * 4 * (kD + kDv);
+  std::vector<float> memory(static_cast<std::size_t>(6 * page_elements));
+  // Interleaves k and v, so that more pages follow both.
+  const auto tensors = [&](std::int64_t first, std::int64_t pages) {
+    float* const at = memory.data() + first * page_elements;
+    CacheTensors made;
+    made.k = make_view(at, Shape{pages, kHkv, 4, kD}, Shape{page_elements, 4 * kD, kD, 1});
+    made.v = make_view(at + kHkv * 4 * kD, Shape{pages, kHkv, 4, kDv}, Shape{page_elements, 4 * kDv, kDv, 1});
+    return made;
+  };
+  KvCache cache(tensors(0, small.pages));
+  const std::int64_t s = cache.add_sequence();
+  append(cache, {s}, {{1, 2, 3, 4, 5, 6}});
+  EXPECT_EQ(said_by([&] { cache.move_to(tensors(1, 3)); }), "cache move_to: k overlaps the present k in memory");
+  expect_tokens(cache, s, {1, 2, 3, 4, 5, 6});
+  cache.move_to(tensors(0, 3));
+  append(cache, {s}, {{7, 8, 9, 10}});
+  expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  cache.move_to(tensors(3, 3));
+  expect_tokens(cache, s, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10});
+  KvCache owner(small);
+  EXPECT_EQ(said_by([&] { owner.move_to(owner.tensors()); }), "cache move_to: k overlaps the present k in memory");
+}
+
 TEST(Convert, Conversion_SixteenBitAndInt8_RoundsToNearest) {
   const std::vector<float> x{0.0F, 1.0F, -3.14159F, 65504.0F, 1e-8F, 100.3F};
   const auto n = static_cast<std::int64_t>(x.size());
