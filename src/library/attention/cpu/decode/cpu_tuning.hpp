@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace headgate {
@@ -18,6 +19,13 @@ struct CpuTuning {
   ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory;
   ///   many_narrow   more query rows with keys of fewer bits.
   Requests few, many, many_narrow;
+
+  /// Returns the settings for elements of `element_bytes` and `rows_against` query rows that share a row of k or v.
+  const Requests& requests(std::int64_t rows_against, std::size_t element_bytes) const {
+    if (rows_against < (element_bytes == 1 ? 4 : 8)) return few;
+    return element_bytes < sizeof(float) ? many_narrow : many;
+  }
+
   /// Least number of query rows (queries times heads) per key at which scores of bf16 keys use bf16 dot products.
   /// Applies to CPUs where these are fast. With fewer rows, f32 products already keep up with memory.
   std::int64_t least_dot_rows = 8;

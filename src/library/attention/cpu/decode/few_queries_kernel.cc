@@ -135,7 +135,7 @@ struct FewQueriesBuffers {
     out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
     if (plan.p.gate_threshold > 0) {
       open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
-      open_counts = ws.take<std::int64_t>("open rows", plan.list.size(), plan.p.Hkv);
+      open_counts = ws.take<std::int64_t>("open row counts", plan.list.size(), plan.p.Hkv);
     }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T, E>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);

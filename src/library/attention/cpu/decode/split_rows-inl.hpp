@@ -53,14 +53,14 @@ struct OrderedKeys {
   std::int64_t streamed = 0;  ///< total number of keys in the kTileKeys streams
 
   /// Returns the number of keys per stream.
-  std::int64_t place() const { return streamed / kTileKeys; }
+  std::int64_t stream_keys() const { return streamed / kTileKeys; }
   /// Returns the position in the order at which the streams end.
   std::int64_t streams_end() const { return whole + streamed; }
   /// Returns the key at position n of the order.
   std::int64_t key(std::int64_t n) const {
     const std::int64_t in_streams = n - whole;
     if (in_streams < 0 || in_streams >= streamed) return first + n;
-    return first + whole + in_streams % kTileKeys * place() + in_streams / kTileKeys;
+    return first + whole + in_streams % kTileKeys * stream_keys() + in_streams / kTileKeys;
   }
 };
 
@@ -181,11 +181,7 @@ class SplitRows {
   /// size in bytes of the value rows that are added at a time; they fit in L1
   static constexpr std::int64_t kChunk_bytes = 8192;
 
-  const CpuTuning::Requests& requests() const {
-    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
-    if (rows_against_ < kManyRows) return tuning_.few;
-    return sizeof(E) < sizeof(float) ? tuning_.many_narrow : tuning_.many;
-  }
+  const CpuTuning::Requests& requests() const { return tuning_.requests(rows_against_, sizeof(E)); }
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
@@ -220,7 +216,7 @@ class SplitRows {
   /// Writes addresses of rows at a constant stride to slots `begin` … `end`.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
-    const std::int64_t place = keys_.place() * run.step;  // distance between streams, in elements
+    const std::int64_t apart = keys_.stream_keys() * run.step;  // distance between streams, in elements
     std::int64_t r = begin;
     for (; r < std::min(end, keys_.whole); ++r) slots[r] = run.first + r * run.step;
     // Computes each address from the first one.
@@ -228,7 +224,7 @@ class SplitRows {
     const E* const streams = run.first + keys_.whole * run.step;
     for (; r < std::min(end, keys_.streams_end()); r += kTileKeys) {
       const E* row = streams + (r - keys_.whole) / kTileKeys * run.step;
-      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * place;
+      for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * apart;
     }
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
   }
@@ -236,22 +232,17 @@ class SplitRows {
   /// Permutes one value per key into the order of slots: to[s] = keys[index of the key in slot s] for begin ≤ s < end.
   template <typename Each, typename From>
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
-    const std::int64_t place = keys_.place();
+    const std::int64_t apart = keys_.stream_keys();
     std::int64_t r = begin;
     for (; r < std::min(end, keys_.whole); ++r) to[r] = static_cast<Each>(keys[r]);
     const From* HWY_RESTRICT streams = keys + keys_.whole;
     for (std::int64_t k = (r - keys_.whole) / kTileKeys; r < std::min(end, keys_.streams_end()); ++k, r += kTileKeys) {
-      for (std::int64_t s = 0; s < kTileKeys; ++s) to[r + s] = static_cast<Each>(streams[s * place + k]);
+      for (std::int64_t s = 0; s < kTileKeys; ++s) to[r + s] = static_cast<Each>(streams[s * apart + k]);
     }
     std::copy(keys + r, keys + end, to + r);
   }
 
-  /// Returns how many rows fit into `bytes`, rounded down to a multiple of kTileKeys, within [kTileKeys, kMostKeys].
-  /// Counts at least one byte per row: v has rows of 0 bytes if the call does not ask for y.
-  std::int64_t rows_in(std::int64_t bytes) const {
-    const std::int64_t rows = bytes / std::max<std::int64_t>(rows_->cols * std::int64_t{sizeof(E)}, 1);
-    return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, kMostKeys);
-  }
+  std::int64_t rows_in(std::int64_t bytes) const { return rows_in_bytes<E>(bytes, rows_->cols, kMostKeys); }
 
   /// Returns an object that prefetches the rows in n slots. It does nothing unless the elements of a row are adjacent.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {

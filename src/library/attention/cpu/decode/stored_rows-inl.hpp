@@ -110,6 +110,14 @@ inline constexpr std::int64_t kTileKeys = 4;
 inline constexpr std::int64_t kTileVectors = 4;
 static_assert(kHighRows == 2 * kTileRows);
 
+/// Returns how many rows of `cols` elements E fit into `bytes`, rounded down to a multiple of kTileKeys, within
+/// [kTileKeys, most]. Counts at least one byte per row, because v has no columns in a call that does not ask for y.
+template <typename E>
+std::int64_t rows_in_bytes(std::int64_t bytes, std::int64_t cols, std::int64_t most) {
+  const std::int64_t rows = bytes / std::max<std::int64_t>(cols * std::int64_t{sizeof(E)}, 1);
+  return std::clamp(rows / kTileKeys * kTileKeys, kTileKeys, most);
+}
+
 inline constexpr std::int64_t kLine_bytes = 64;
 
 /// Prefetches cache line number `line` of each of kTileKeys rows.

@@ -125,7 +125,7 @@ struct ListedForwardBuffers {
     if (plan.shares_rows) {
       const std::int64_t blocks = plan.most_blocks, group = plan.p.group;
       keys = ws.take<std::int64_t>("listed keys", plan.rows, plan.key_room);
-      counts = ws.take<std::int64_t>("listed keys", plan.rows);
+      counts = ws.take<std::int64_t>("list lengths", plan.rows);
       maxima = ws.take<T>("maxima", plan.rows, blocks, group);
       sums = ws.take<T>("sums", plan.rows, blocks, group);
       out = ws.take<T>("out by block", plan.rows * blocks, group, plan.Dv_padded);

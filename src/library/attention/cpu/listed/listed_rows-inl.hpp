@@ -57,13 +57,8 @@ class ListedRows {
     rows_ = rows;
     in_place_ =
         loads_stored<T, E>() && rows.dtype() == dtype_of<E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
-    const CpuTuning tuning = tuning_of_cpu();
-    constexpr std::int64_t kManyRows = sizeof(E) == 1 ? 4 : 8;
-    const CpuTuning::Requests& requests = rows_against < kManyRows    ? tuning.few
-                                          : sizeof(E) < sizeof(float) ? tuning.many_narrow
-                                                                      : tuning.many;
-    const std::int64_t bytes = std::max<std::int64_t>(rows.cols * std::int64_t{sizeof(E)}, 1);
-    ahead_ = std::clamp(requests.ahead_bytes / bytes / kTileKeys * kTileKeys, kTileKeys, kListedBlock);
+    const CpuTuning::Requests requests = tuning_of_cpu().requests(rows_against, sizeof(E));
+    ahead_ = rows_in_bytes<E>(requests.ahead_bytes, rows.cols, kListedBlock);
     into_first_level_ = requests.into_first_level;
   }
 
