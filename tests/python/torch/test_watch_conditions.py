@@ -16,6 +16,7 @@ import models
 from headgate.torch import gated_attention, watch
 from headgate.torch.watch import gates
 from headgate.torch.watch.call import Call, geometry_of, sequence_numbers
+from headgate.torch.watch.sample import AttentionSample, TokenVectors
 
 FIRST = "first_token_attention"
 
@@ -125,6 +126,32 @@ def test_sequence_of_padding_alone_counts_nowhere():
         with watch(model, "all") as expected:
             model(ids[:1])
     assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-5)
+
+
+def test_nan_in_padding_reaches_no_figure():
+    class Padded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.g = nn.Identity()
+
+        def forward(self, x, attention_mask):
+            return self.g(x)
+
+    x, mask = torch.randn(2, 6, 32), torch.ones(2, 6, dtype=torch.bool)
+    mask[0, :3] = False
+    lost = x.masked_fill(~mask[..., None], torch.nan)
+    found = []
+    for given in (x, lost):
+        model = Padded()
+        with watch(model, "all", gates={"g": lambda out: out.unflatten(-1, (4, 8))}) as seen:
+            model(given, attention_mask=mask)
+        heads = given.unflatten(-1, (4, 8)).transpose(1, 2)
+        call = Call(heads, heads, causal=True, mask=mask[:, None, None])
+        sample = AttentionSample(call, geometry_of(call), {})
+        powers = TokenVectors(given[:, None], mask, mask).powers(mask)
+        found.append([seen.layers, sample.norm_ratio(heads)[0].tolist(), [x.tolist() for x in powers]])
+    assert found[0] == found[1]
+    assert found[0][0][0]["gate_mean"] is not None
 
 
 def test_padding_given_by_position_equals_that_by_name():

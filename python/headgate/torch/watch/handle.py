@@ -393,7 +393,7 @@ class Watch:
         for figure in self.figures:
             if figure.source == source and figure.read is not None:
                 values = figure.read(gate)
-                values = values if real is None else values * real
+                values = values if real is None else torch.where(real, values, 0)
                 sums.add(figure.key, values.sum((0, 2, 3), dtype=torch.float64), count)
 
     @torch.no_grad()

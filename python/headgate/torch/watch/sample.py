@@ -59,7 +59,7 @@ class AttentionSample:
         norms = x.double().norm(dim=-1)
         counted = self.geometry.counted.expand(len(x), -1)[:, None].expand_as(norms)
         first = self.geometry.first.expand(len(x), x.shape[2])[:, None].expand_as(norms)
-        total = torch.zeros_like(norms).scatter_add(-1, first, norms * counted)
+        total = torch.zeros_like(norms).scatter_add(-1, first, torch.where(counted, norms, 0.0))
         count = torch.zeros_like(norms).scatter_add(-1, first, counted.double())
         some = count > 0
         ratio = torch.where(some, norms * count / total, 0.0)
@@ -90,7 +90,7 @@ class TokenVectors:
         """Returns the sums (4) of x, x², x³ and x⁴ over the tokens with true `counted` (b,T), and the number of
         entries."""
         B, H, T, D = self.x.shape
-        x = self.x.double() * counted[:, None, :, None]
+        x = torch.where(counted[:, None, :, None], self.x.double(), 0.0)
         square = x.square()
         sums = torch.stack([x.sum(), square.sum(), (square * x).sum(), square.square().sum()])
         return sums, counted.expand(B, T).sum() * (H * D)
