@@ -110,6 +110,18 @@ def test_bias_and_gate_of_other_dtypes_are_taken():
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_float32_biases_of_pairs_are_not_rounded_beside_16_bits(dtype):
+    """Rounded to bfloat16, 1000 + 1 is 1000; rounded to float16, -1e9 is -inf."""
+    q, k, v = (torch.zeros(2, H, n, D, dtype=dtype) for n in (T, S, S))
+    v[..., 0, :] = 1.0
+    bias = torch.full((1, H, T, S), 1000.0)
+    bias[..., 0] += 1.0
+    bias[:, :, 0] = -1e9
+    expected = bias.double().softmax(-1)[..., :1].expand(2, H, T, D).to(dtype)
+    torch.testing.assert_close(fold.attention(q, k, v, [bias]), expected, rtol=0.01, atol=0)
+
+
 def test_triangle_attention_has_the_arguments_of_cuequivariance():
     q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
     bias, mask = made(2, 1, H, T, S), hidden_keys(2, 5, 1, 1, S) == 0

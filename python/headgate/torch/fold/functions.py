@@ -30,10 +30,13 @@ def attention(
     """Computes sigmoid(gate) * softmax(scale * q k^T + sum of biases) v, with gradients of all tensors.
 
     Args:
-        q: (*, H, T, D), with any leading dimensions. k: (*, H, S, D). v: (*, H, S, Dv). biases: tensors that broadcast
-        to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is neither
-            expanded nor copied, and its gradient is summed over them. The biases are summed before the call; those of
-            keys, (*, 1, 1, S), that need no gradient are summed separately from the others.
+        q: (*, H, T, D), with any leading dimensions.
+        k: (*, H, S, D).
+        v: (*, H, S, Dv).
+        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is neither
+            expanded nor copied, and its gradient is summed over them. A float32 bias is not rounded to a q of 16 bits.
+            The biases are summed before the call; those of keys, (*, 1, 1, S), that need no gradient are summed
+            separately from the others.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
         precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are
@@ -63,12 +66,18 @@ def attention(
         bias = bias.reshape((1,) * (len(full) - bias.dim()) + bias.shape)
         bias = bias.expand(*bias.shape[:-1], S)
         of_keys = bias.shape[-3:-1] == (1, 1) and not bias.requires_grad
-        (keys if of_keys else pairs).append(bias if of_keys else bias.to(q.dtype))
+        (keys if of_keys else pairs).append(bias if of_keys else _beside(bias, q.dtype))
     key_bias = sum(keys[1:], keys[0]) if keys else None
     pair_bias = sum(pairs[1:], pairs[0]) if pairs else None
-    gate = gate if gate is None or gate.dtype in (q.dtype, torch.float32) else gate.to(q.dtype)
+    gate = gate if gate is None else _beside(gate, q.dtype)
     options = {"scale": scale, **precision_of(q, precision)}
     return _in_batches(what, options, q, k, v, pair_bias, key_bias, gate)
+
+
+def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Converts `x` to `dtype`, that of q, unless it is float32 and q has 16 bits, which the kernels accept together."""
+    wide = x.dtype == torch.float32 and dtype != torch.float64
+    return x if wide or x.dtype == dtype else x.to(dtype)
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
