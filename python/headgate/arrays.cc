@@ -137,13 +137,15 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only or has a lazy negation or
-/// conjugation.
+/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only, as JAX's are, or has a lazy
+/// negation or conjugation.
 ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   require(!is_lazy(object),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
           "{}.resolve_neg()",
           function, name, name);
+  require(!is_jax_array(object), "{}: {} is an array of JAX, which is read-only: give an array of NumPy", function,
+          name);
   nb::ndarray<> array;
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, array, false)) {

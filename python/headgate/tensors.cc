@@ -76,6 +76,14 @@ void count_versions(const std::vector<nb::object>& tensors) {
   for (const nb::object& tensor : tensors) increment(tensor);
 }
 
+bool is_jax_array(nb::handle object) {
+  const nb::object jax = loaded_module("jax");
+  if (jax.is_none()) return false;
+  const int is_array = PyObject_IsInstance(object.ptr(), nb::getattr(jax, "Array").ptr());
+  if (is_array < 0) throw nb::python_error();
+  return is_array == 1;
+}
+
 bool has_lazy_negation(nb::handle tensor) {
   static const nb::handle is_neg = interned("is_neg");
   const std::array<PyObject*, 1> arguments{tensor.ptr()};

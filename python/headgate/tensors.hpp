@@ -5,7 +5,7 @@
 
 #include <vector>
 
-// Reads and updates properties of PyTorch tensors that DLPack does not carry.
+// Reads and updates properties of arrays of PyTorch and JAX that DLPack does not carry.
 
 namespace headgate::python {
 
@@ -30,6 +30,9 @@ void refuse_recorded(const char* function, const char* name, nb::handle object);
 /// Increments autograd's version counters of the PyTorch tensors that a call has written. A backward pass that needs
 /// the overwritten values then raises an error, as after any in-place operation.
 void count_versions(const std::vector<nb::object>& tensors);
+
+/// Returns whether `object` is an array of JAX. Such arrays are immutable, but neither DLPack nor nanobind says so.
+bool is_jax_array(nb::handle object);
 
 /// Returns whether a tensor has a lazy negation, which its memory does not reflect.
 bool has_lazy_negation(nb::handle tensor);

@@ -220,3 +220,12 @@ def test_package_without_handlers_says_so():
     assert found.returncode == 1
     message = "ImportError: headgate.jax: this build of the package has no handlers for JAX: build it with jaxlib"
     assert found.stderr.splitlines()[-1].startswith(message)
+
+
+@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
+def test_array_of_jax_as_output_of_other_functions_is_refused(dtype):
+    """Arrays of JAX are immutable: a program may share the memory of several."""
+    x, out = jnp.ones((1, 2, 3, 8), dtype), jnp.zeros((1, 2, 3, 8), dtype)
+    with pytest.raises(ValueError, match="^attention: y is an array of JAX, which is read-only: give an array of NumPy$"):
+        headgate.attention(x, x, x, out=out)
+    assert (out == 0).all()
