@@ -125,8 +125,16 @@ DType dtype_of_word(const char* function, const char* name, const std::string& w
 
 namespace {
 
+/// Throws Error if `object` is a masked array of NumPy, whose mask would be lost silently.
+void refuse_masked(const char* function, const char* name, nb::handle object) {
+  require(!is_instance(object, "numpy.ma", "MaskedArray"),
+          "{}: {} is a masked array, whose mask is not read: give an array without one, such as {}.filled()", function,
+          name, name);
+}
+
 /// Reads an array by nanobind, which uses `__dlpack__` or the buffer protocol.
 ArrayMemory read_generally(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
+  refuse_masked(function, name, given);
   const nb::object object = resolved(given);
   nb::ndarray<nb::ro> array;
   bool as_bfloat16 = false;
@@ -137,15 +145,17 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only, as JAX's are, or has a lazy
+/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only or masked, or has a lazy
 /// negation or conjugation.
 ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   require(!is_lazy(object),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
           "{}.resolve_neg()",
           function, name, name);
-  require(!is_jax_array(object), "{}: {} is an array of JAX, which is read-only: give an array of NumPy", function,
-          name);
+  // Arrays of JAX are immutable, although they do not say so by DLPack.
+  require(!is_instance(object, "jax", "Array"), "{}: {} is an array of JAX, which is read-only: give an array of NumPy",
+          function, name);
+  refuse_masked(function, name, object);
   nb::ndarray<> array;
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, array, false)) {

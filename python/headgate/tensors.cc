@@ -76,12 +76,14 @@ void count_versions(const std::vector<nb::object>& tensors) {
   for (const nb::object& tensor : tensors) increment(tensor);
 }
 
-bool is_jax_array(nb::handle object) {
-  const nb::object jax = loaded_module("jax");
-  if (jax.is_none()) return false;
-  const int is_array = PyObject_IsInstance(object.ptr(), nb::getattr(jax, "Array").ptr());
-  if (is_array < 0) throw nb::python_error();
-  return is_array == 1;
+bool is_instance(nb::handle object, const char* module, const char* name) {
+  const nb::object loaded = loaded_module(module);
+  if (loaded.is_none()) return false;
+  const nb::object type = nb::getattr(loaded, name, nb::none());  // none while the module is still being imported
+  if (type.is_none()) return false;
+  const int is_one = PyObject_IsInstance(object.ptr(), type.ptr());
+  if (is_one < 0) throw nb::python_error();
+  return is_one == 1;
 }
 
 bool has_lazy_negation(nb::handle tensor) {

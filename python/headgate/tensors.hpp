@@ -5,7 +5,7 @@
 
 #include <vector>
 
-// Reads and updates properties of arrays of PyTorch and JAX that DLPack does not carry.
+// Reads and updates properties of arrays that DLPack does not carry, mostly those of PyTorch's tensors.
 
 namespace headgate::python {
 
@@ -31,8 +31,8 @@ void refuse_recorded(const char* function, const char* name, nb::handle object);
 /// the overwritten values then raises an error, as after any in-place operation.
 void count_versions(const std::vector<nb::object>& tensors);
 
-/// Returns whether `object` is an array of JAX. Such arrays are immutable, but neither DLPack nor nanobind says so.
-bool is_jax_array(nb::handle object);
+/// Returns whether `object` is an instance of a class of a module that the program has imported.
+bool is_instance(nb::handle object, const char* module, const char* name);
 
 /// Returns whether a tensor has a lazy negation, which its memory does not reflect.
 bool has_lazy_negation(nb::handle tensor);

@@ -235,6 +235,15 @@ def test_read_only_inputs_and_outputs():
         headgate.attention(*arrays, out=out)
 
 
+def test_masked_arrays_are_refused():
+    q, k, v, gate = (x.numpy() for x in problem(dtype=torch.float32))
+    masked = np.ma.masked_array(q, mask=np.ones_like(q, dtype=bool))
+    with pytest.raises(ValueError, match="^attention: q is a masked array, whose mask is not read"):
+        headgate.attention(masked, k, v, gate)
+    with pytest.raises(ValueError, match="^attention: y is a masked array"):
+        headgate.attention(q, k, v, gate, out=np.ma.empty((2, 4, *v.shape[2:]), np.float32))
+
+
 def test_attention_no_rows_or_no_keys_is_defined():
     q, k, v, gate = problem()
     assert headgate.attention(q[:, :, :0], k, v, gate[:, :, :0]).shape == (2, 4, 0, 12)
