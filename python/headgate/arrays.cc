@@ -170,26 +170,35 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle obj
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Creates arrays with NumPy or PyTorch. Caches the `empty` function and the dtypes of that library, and never releases
-/// them.
+/// Creates arrays with NumPy or PyTorch, in the CPU's memory. Caches the `empty` function and the dtypes of that
+/// library, and never releases them.
 class Program {
  public:
   explicit Program(const char* name) : name_(name) {}
 
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) {
-    if (!empty_.is_valid()) empty_ = nb::object(nb::module_::import_(name_).attr("empty")).release();
-    static const nb::handle keywords = nb::make_tuple("dtype").release();
+    if (!empty_.is_valid()) load();
     const nb::object shape = nb::steal(PyTuple_New(static_cast<Py_ssize_t>(sizes.size())));
     for (std::size_t d = 0; d < sizes.size(); ++d) {
       PyTuple_SetItem(shape.ptr(), static_cast<Py_ssize_t>(d), nb::int_(sizes[d]).release().ptr());
     }
-    const std::array<PyObject*, 2> arguments{shape.ptr(), dtype_object(dtype).ptr()};
-    PyObject* const made = PyObject_Vectorcall(empty_.ptr(), arguments.data(), 1, keywords.ptr());
+    const std::array<PyObject*, 3> arguments{shape.ptr(), dtype_object(dtype).ptr(), device_.ptr()};
+    PyObject* const made = PyObject_Vectorcall(empty_.ptr(), arguments.data(), 1, keywords_.ptr());
     if (made == nullptr) throw nb::python_error();
     return nb::steal(made);
   }
 
  private:
+  /// Sets the function `empty` and its keyword arguments. Tensors of PyTorch need a device, since set_default_device()
+  /// may have chosen another one for all new tensors.
+  void load() {
+    const nb::module_ module = nb::module_::import_(name_);
+    const bool has_devices = nb::hasattr(module, "set_default_device");
+    keywords_ = (has_devices ? nb::make_tuple("dtype", "device") : nb::make_tuple("dtype")).release();
+    if (has_devices) device_ = nb::object(module.attr("device")("cpu")).release();
+    empty_ = nb::object(module.attr("empty")).release();
+  }
+
   nb::handle dtype_object(DType dtype) {
     const auto row =
         std::find_if(kDTypeNames.begin(), kDTypeNames.end(), [dtype](const DTypeName& r) { return r.dtype == dtype; });
@@ -202,7 +211,7 @@ class Program {
   }
 
   const char* name_;
-  nb::handle empty_;
+  nb::handle empty_, keywords_, device_;
   std::array<nb::handle, kDTypeNames.size()> dtypes_{};
 };
 

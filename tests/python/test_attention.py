@@ -244,6 +244,14 @@ def test_masked_arrays_are_refused():
         headgate.attention(q, k, v, gate, out=np.ma.empty((2, 4, *v.shape[2:]), np.float32))
 
 
+def test_outputs_under_another_default_device_are_on_the_cpu():
+    q, k, v, gate = problem(dtype=torch.float32)
+    expected = headgate.attention_forward(q, k, v, gate)
+    with torch.device("meta"):
+        found = headgate.attention_forward(q, k, v, gate)
+    assert torch.equal(found.y, expected.y) and torch.equal(found.lse, expected.lse)
+
+
 def test_attention_no_rows_or_no_keys_is_defined():
     q, k, v, gate = problem()
     assert headgate.attention(q[:, :, :0], k, v, gate[:, :, :0]).shape == (2, 4, 0, 12)
