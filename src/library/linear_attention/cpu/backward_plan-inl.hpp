@@ -80,26 +80,48 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
-/// Returns pointers to the rows that belong to one state's tokens in the unit's buffers.
+/// Returns pointers to the rows that belong to one state's tokens in the unit's buffers, from column `first` on. Scans
+/// ask for rows of each token for each block, so the address of a state's first row is computed once.
 template <typename T>
 class TokenRows {
  public:
   TokenRows(const LinearProblem& p, const Unit<T>& unit, std::int64_t g)
-      : buffers_(unit.buffers), key_(unit.own_key(p, g)), query_(unit.own_query(p, g, 0)), output_(g * p.readers()) {}
+      : D_(unit.buffers.keys.shape[2]), Dv_(unit.buffers.dy.shape[2]), tokens_(unit.buffers.keys.shape[1]) {
+    const UnitBuffers<T>& from = unit.buffers;
+    const std::int64_t key = unit.own_key(p, g), query = unit.own_query(p, g, 0);
+    keys_ = head(from.keys, key), dk_ = head(from.dk, key);
+    queries_ = head(from.queries, query), dq_ = head(from.dq, query);
+    dy_ = head(from.dy, g * p.readers());
+    differences_ = head(from.differences, g), du_ = head(from.du, g);
+    updates_ = head(from.updates, g), dvalues_ = head(from.dvalues, g);
+    ddecays_ = head(from.ddecays, g);
+  }
 
-  const T* key(std::int64_t token, std::int64_t first = 0) const { return buffers_.keys.at(key_, token, first); }
-  /// query() and dy() return the rows of the r-th output head that reads the state. The output heads of a state are
-  /// consecutive.
+  const T* key(std::int64_t token, std::int64_t first = 0) const { return keys_ + token * D_ + first; }
+  T* dk(std::int64_t token, std::int64_t first) const { return dk_ + token * D_ + first; }
+  T* ddecay(std::int64_t token, std::int64_t first) const { return ddecays_ + token * D_ + first; }
+  /// query(), dq() and dy() return the rows of the r-th output head that reads the state. The output heads of a state
+  /// are consecutive.
   const T* query(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
-    return buffers_.queries.at(query_ + r, token, first);
+    return queries_ + (r * tokens_ + token) * D_ + first;
+  }
+  T* dq(std::int64_t r, std::int64_t token, std::int64_t first) const {
+    return dq_ + (r * tokens_ + token) * D_ + first;
   }
   const T* dy(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
-    return buffers_.dy.at(output_ + r, token, first);
+    return dy_ + (r * tokens_ + token) * Dv_ + first;
   }
+  T* difference(std::int64_t token, std::int64_t first) const { return differences_ + token * Dv_ + first; }
+  T* du(std::int64_t token, std::int64_t first) const { return du_ + token * Dv_ + first; }
+  /// update() returns u, and dvalue() returns β du. They are there if scans 3 and 4 run.
+  T* update(std::int64_t token, std::int64_t first = 0) const { return updates_ + token * Dv_ + first; }
+  T* dvalue(std::int64_t token, std::int64_t first = 0) const { return dvalues_ + token * Dv_ + first; }
 
  private:
-  UnitBuffers<T> buffers_;
-  std::int64_t key_, query_, output_;
+  static T* head(const View<T, 3>& rows, std::int64_t h) { return rows.shape[0] > 0 ? rows.at(h) : nullptr; }
+
+  std::int64_t D_, Dv_, tokens_;
+  T *keys_, *dk_, *queries_, *dq_, *dy_, *differences_, *du_, *updates_, *dvalues_, *ddecays_;
 };
 
 /// Decay factors and dot products of a chunk's tokens. Forward and reverse scans each have their own.
@@ -123,7 +145,7 @@ struct ScanBuffers {
     const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t block = p.gradients.ddecay.present() ? Dv * kMostVectors * kLanes<T> : 0;
     state = ws.take<T>("state", D * Dv);
-    block_states = ws.take<T>("block", kChunk + 1, block);
+    block_states = ws.take<T>("block", (R == 1 ? kChunk / 2 : kChunk) + 1, block);
     row = ws.take<T>("row", std::max(D, Dv));
     key_reads = ws.take<T>("operands", kChunk, D);
     key_adds = ws.take<T>("operands", kChunk, D);
@@ -138,7 +160,8 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;  ///< a state, as column blocks one after the other
-  /// (kChunk + 1, elements of a block) a block of Sᵀ as it is at the start of a chunk, and after each token
+  /// (copies, elements of a block) a block of Sᵀ as it is at the start of a chunk, and after each two tokens of it. After
+  /// each token if several query heads read the state.
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).

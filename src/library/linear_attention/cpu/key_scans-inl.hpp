@@ -44,7 +44,6 @@ class KeyScans {
   /// because states that share a head of q or k add to the same rows of dq or dk.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
-    clear_gradients();
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
       rows_.emplace(p_, unit_, g_);
       p_.gradients.ddecay.present() ? run_by_chunks() : run_by_scans();
@@ -65,12 +64,15 @@ class KeyScans {
     for_state_blocks(b_.state.data, round_up(p_.Dv, kMostVectors), p_.D, piece_, visit);
   }
 
-  void clear_gradients() {
+  /// Sets dq and dk of a chunk's tokens to zero, for all states. The first state's scan does so when it reaches the
+  /// chunk, whose rows it then finds in the cache.
+  void clear_gradients(const Chunk& chunk) {
+    if (g_ > 0) return;
     const StateColumns columns = task_columns<T>(piece_, p_.D);
     const std::int64_t first = columns.first, count = round_up(columns.count, kLanes<T>);
     for (const View<T, 3>* heads : {&unit_.buffers.dq, &unit_.buffers.dk}) {
       for (std::int64_t h = 0; h < heads->shape[0]; ++h) {
-        for (std::int64_t t = 0; t < unit_.s.T; ++t) std::fill_n(heads->at(h, t, first), count, T{0});
+        for (std::int64_t n = 0; n < chunk.count; ++n) std::fill_n(heads->at(h, chunk.t0 + n, first), count, T{0});
       }
     }
   }
@@ -86,6 +88,7 @@ class KeyScans {
     load_states(p_.inputs.state);
     for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c) {
       const Chunk tokens = chunk(c, Direction::forward);
+      clear_gradients(tokens);
       pack(tokens);
       for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                      HWY_ATTR { scan_forward<Copies::unused>(block, columns.first, tokens); });
@@ -106,6 +109,7 @@ class KeyScans {
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
       const Chunk forward = chunk(c, Direction::forward), reverse = chunk(c, Direction::reverse);
+      clear_gradients(forward);
       pack(forward);
       pack(reverse);
       for_blocks([&](auto gradient, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
@@ -121,14 +125,13 @@ class KeyScans {
   /// Loads a block of Sᵀ at the start of chunk c, which scan 1 (value_scans-inl.hpp) saved.
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
-    std::fill(block.row(0), block.row(block.rows), T{0});
+    std::fill(block.row(p_.Dv), block.row(block.rows), T{0});
     T* const kept = unit_.buffers.states.at(g_, c);
     const typename LinearBackwardPlan<T>::Piece all{0, ColumnBlocks<T>(p_.Dv).count()};
     for_state_blocks(kept, D_, p_.Dv, all, [&](auto from, const StateColumns& values, std::int64_t /*n*/) HWY_ATTR {
-      for (std::int64_t x = 0; x < columns.count; ++x) {
-        const T* const row = from.row(columns.first + x);
-        for (std::int64_t i = 0; i < values.count; ++i) block.row(values.first + i)[x] = row[i];
-      }
+      for (std::int64_t x = 0; x < block.kWidth; x += kLanes<T>)
+        transpose_lanes(block.row(values.first) + x, block.kWidth, from.row(columns.first + x), from.kWidth,
+                        values.count);
     });
   }
 
@@ -139,26 +142,22 @@ class KeyScans {
     if (numbers.factors.present()) numbers.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const std::int64_t token = chunk.token(n);
-      for (std::int64_t r = 0; r < readers_; ++r) numbers.dots(r, n) = dot(rows_->dy(r, token), update(token), Dv_);
-      if (n % 2 == 0) continue;
+      for (std::int64_t r = 0; r < readers_; ++r)
+        numbers.dots(r, n) = dot(rows_->dy(r, token), rows_->update(token), Dv_);
+      if (!is_second(chunk, n)) continue;
       const std::int64_t before = chunk.token(n - 1);
-      const T* const read = forward ? dvalue(token) : update(token);
-      numbers.overlaps(0, n) = dot(forward ? update(before) : rows_->dy(0, before), read, Dv_);
-      if (!forward) numbers.overlaps(1, n) = dot(dvalue(before), read, Dv_);
+      const T* const read = forward ? rows_->dvalue(token) : rows_->update(token);
+      numbers.overlaps(0, n) = dot(forward ? rows_->update(before) : rows_->dy(0, before), read, Dv_);
+      if (!forward) numbers.overlaps(1, n) = dot(rows_->dvalue(before), read, Dv_);
     }
   }
-
-  /// Return a row of a token that scans 1 and 2 (value_scans-inl.hpp) computed: update() returns u, and dvalue()
-  /// returns β du.
-  const T* update(std::int64_t token) const { return unit_.buffers.updates.at(g_, token); }
-  const T* dvalue(std::int64_t token) const { return unit_.buffers.dvalues.at(g_, token); }
 
   /// Returns the vector by which step n multiplies the state before updating it: β du in scan 3, u in scan 4. If n is
   /// beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
-    return kDirection == Direction::forward ? dvalue(token) : update(token);
+    return kDirection == Direction::forward ? rows_->dvalue(token) : rows_->update(token);
   }
 
   /// Returns k or q of step n divided by the decay factors F. In this form the step adds it to the stored state.
@@ -195,18 +194,33 @@ class KeyScans {
                                       });
   }
 
-  /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
-  /// heads read the state; `count` is this number as an integral_constant. `returned` holds two products of the stored
-  /// state before `step`: one with read_of(step) and one with read_of(step + 1). After the last step, multiplies the
-  /// block by F, unless the states are saved as copies.
+  /// Returns the number of steps that a scan takes one by one before it takes two at a time. A reverse scan of an odd
+  /// number of tokens begins with one, so that its pairs are those of the forward scan.
+  static std::int64_t single_steps(const Chunk& chunk) {
+    return chunk.direction == Direction::reverse ? chunk.count % 2 : 0;
+  }
+
+  /// Returns whether step n of a scan that takes two steps at a time is the second of a pair.
+  static bool is_second(const Chunk& chunk, std::int64_t n) {
+    return n > single_steps(chunk) && (n - single_steps(chunk)) % 2 == 1;
+  }
+
+  /// Returns the copy of the block that holds the state before step n of scan 3. Several readers take one step a pass.
+  T* state_before(std::int64_t n) const { return b_.block_states.at(readers_ == 1 ? divide_up(n, 2) : n); }
+
+  /// Calls visit(count, step, returned) for the steps of a chunk, where `count` is the number of steps as an
+  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds two
+  /// products of the state before `step`: with the read_of() vectors of `step` and of the step after it. Finally
+  /// multiplies the block by F.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
     const DecayFactors<T>& factors = b_.numbers(kDirection).factors;
     Row<kVectors> returned[2];
-    for (std::int64_t n = 0; n < 2; ++n) returned[n] = read_block(block, read_of<kDirection>(chunk, n));
+    read_block_twice(block, read_of<kDirection>(chunk, 0), read_of<kDirection>(chunk, 1), returned);
     std::int64_t n = 0;
     if (readers_ == 1) {
+      for (; n < single_steps(chunk); ++n) visit(std::integral_constant<int, 1>{}, n, returned);
       for (; n + 2 <= chunk.count; n += 2) visit(std::integral_constant<int, 2>{}, n, returned);
     }
     for (; n < chunk.count; ++n) visit(std::integral_constant<int, 1>{}, n, returned);
@@ -219,8 +233,8 @@ class KeyScans {
 
   /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state S, and then adds
   /// S dy to dq.
-  /// With Copies::written, reads the state before step n from block_states.at(n), and writes the state after each step
-  /// m to block_states.at(m + 1).
+  /// With Copies::written, reads the state before step n from state_before(n), and writes the state after the steps to
+  /// the next copy.
   template <Copies kCopies, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
@@ -229,23 +243,35 @@ class KeyScans {
     Row<kVectors> read[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      read[t] = complete_read<Direction::forward>(pass, returned[t], n, t, first);
-      pass.adds[t][0] = {update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
+      read[t] = times_before(b_.forward.factors, stored_read<Direction::forward>(pass, returned[t], n, t, first), n + t,
+                             first);
+      pass.adds[t][0] = {rows_->update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
       pass.reads[t] = rows_->dy(0, token);
-      if constexpr (kCopies == Copies::written) pass.copies[t] = b_.block_states.at(n + t + 1);
+      const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
+      Row<kVectors>::prefetch(rows_->key(ahead, first));
+      for (std::int64_t r = 0; r < readers_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first));
+      Row<kVectors>::prefetch(rows_->dk(ahead, first));
     }
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::forward>(chunk, n + kTokens + k);
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
-    if constexpr (kCopies == Copies::written) block.data = b_.block_states.at(n);
+    if constexpr (kCopies == Copies::written) {
+      block.data = state_before(n);
+      pass.copy = state_before(n + kTokens);
+    }
     run_pass(pass, block, rescaling);
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       add_reading(read[t], token, first);
       add_query(pass.outs[t], 0, n + t, token, first);
-      if constexpr (kCopies == Copies::written) block.data = pass.copies[t];
-      for (std::int64_t r = 1; r < readers_; ++r) add_query(read_block(block, rows_->dy(r, token)), r, n, token, first);
+      if constexpr (kCopies == Copies::written) block.data = pass.copy;
+      for (std::int64_t r = 1; r < readers_; r += 2) {
+        const std::int64_t last = std::min(r + 1, readers_ - 1);
+        Row<kVectors> others[2];
+        read_block_twice(block, rows_->dy(r, token), rows_->dy(last, token), others);
+        for (std::int64_t q = r; q <= last; ++q) add_query(others[q - r], q, n, token, first);
+      }
     }
   }
 
@@ -258,44 +284,57 @@ class KeyScans {
                                 std::int64_t n, Row<kVectors>* returned) {
     const DecayFactors<T>& factors = b_.reverse.factors;
     Pass<kTokens, kAdds, 0, 2, T, kVectors, kCopies> pass;
-    Row<kVectors> read[kTokens];
+    Row<kVectors> stored[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      read[t] = complete_read<Direction::reverse>(pass, returned[t], n, t, first);
+      stored[t] = stored_read<Direction::reverse>(pass, returned[t], n, t, first);
       pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
       if constexpr (kAdds == 2) {
-        pass.adds[t][1] = {dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
+        pass.adds[t][1] = {rows_->dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
         pass.adds[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
       }
-      if constexpr (kCopies == Copies::multiplied) pass.copies[t] = b_.block_states.at(token % kChunk);
+      const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
+      for (std::int64_t r = 0; r < readers_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first));
+      Row<kVectors>::prefetch(rows_->key(ahead, first));
+      Row<kVectors>::prefetch(rows_->dk(ahead, first));
+      if constexpr (kCopies == Copies::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first));
     }
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::reverse>(chunk, n + kTokens + k);
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    if constexpr (kCopies == Copies::multiplied) pass.copy = state_before(chunk.token(n + kTokens - 1) - chunk.t0);
     run_pass(pass, block, add_other_readers(pass, factors, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      add_adding(read[t], n + t, token, first);
+      add_adding(times_before(factors, stored[t], n + t, first), n + t, token, first);
+      if constexpr (kCopies == Copies::multiplied && kTokens == 2) {
+        if (t == 0) pass.products[t] = add_update(pass.products[t], stored[1], token - 1, first);
+      }
       if constexpr (kCopies == Copies::multiplied) write_ddecay(pass.products[t], n + t, token, first);
     }
   }
 
-  /// Returns the product of the state before step n + t with read_of(n + t). `returned` is the product of that vector
-  /// with the stored state before step n. If t is 1, applies the rescaling and the update of step n to the product.
-  /// Then multiplies the product by F.
+  /// Returns the product of the stored state before step n + t with read_of(n + t). `returned` is the product of the
+  /// same vector with the stored state before step n. For t = 1, applies the rescaling and the update of step n to it.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> complete_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
-                                         std::int64_t first) const {
+  HWY_INLINE Row<kVectors> stored_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
+                                       std::int64_t first) const {
     const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
     const DecayFactors<T>& factors = numbers.factors;
-    if (t == 1) {
-      if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
-      std::int64_t a = 0;
-      for (const auto& add : pass.adds[0]) returned.add_product(add.x, hn::Set(Tag<T>(), numbers.overlaps(a++, n + 1)));
-    }
-    if (factors.present()) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n + t), first));
+    if (t == 0) return returned;
+    if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+    std::int64_t a = 0;
+    for (const auto& add : pass.adds[0]) returned.add_product(add.x, hn::Set(Tag<T>(), numbers.overlaps(a++, n + 1)));
     return returned;
+  }
+
+  /// Returns `row` times the decay factors F before step n rescales.
+  template <std::int64_t kVectors>
+  HWY_INLINE Row<kVectors> times_before(const DecayFactors<T>& factors, Row<kVectors> row, std::int64_t n,
+                                        std::int64_t first) const {
+    if (factors.present()) row.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+    return row;
   }
 
   template <int kTokens, class PassT, std::int64_t kWidth>
@@ -335,7 +374,7 @@ class KeyScans {
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
-    T* const dk = unit_.buffers.dk.at(unit_.own_key(p_, g_), token, first);
+    T* const dk = rows_->dk(token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.subtract(read);
     sum.store(dk);
@@ -345,7 +384,7 @@ class KeyScans {
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     out.multiply(behind<kVectors>(Direction::forward, n, first));
-    T* const dq = unit_.buffers.dq.at(unit_.own_query(p_, g_, r), token, first);
+    T* const dq = rows_->dq(r, token, first);
     Row<kVectors> sum = Row<kVectors>::load(dq);
     sum.add(out);
     sum.store(dq);
@@ -357,10 +396,22 @@ class KeyScans {
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < readers_; ++r)
       read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
-    T* const dk = unit_.buffers.dk.at(unit_.own_key(p_, g_), token, first);
+    T* const dk = rows_->dk(token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.add(read);
     sum.store(dk);
+  }
+
+  /// Adds the update u kᵀ of `token` to a state S within `product`, the sums of S ∘ dS over features of v. `read` is
+  /// dS u. All are stored values. If the token rescales S, first does so.
+  template <std::int64_t kVectors>
+  HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
+                                      std::int64_t first) const {
+    const DecayFactors<T>& factors = b_.forward.factors;
+    const std::int64_t n = token % kChunk;
+    if (factors.rescales(n)) product.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+    product.add_product(added<kVectors>(factors, rows_->key(token, first), n, first), read);
+    return product;
   }
 
   /// Writes the gradient of the decay at step n of the reverse scan. `product` is the elementwise product of the stored
@@ -371,7 +422,7 @@ class KeyScans {
     const DecayFactors<T>& factors = b_.forward.factors;
     product.multiply(behind<kVectors>(Direction::reverse, n, first));
     if (factors.present()) product.multiply(factor_row<T, kVectors>(factors, factors.before(token % kChunk), first));
-    product.store(unit_.buffers.ddecays.at(g_, token, first));
+    product.store(rows_->ddecay(token, first));
   }
 
   /// Returns the decay factors F after step n has rescaled: 1 if the step rescales, otherwise F at step n.

@@ -67,6 +67,28 @@ HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
   return hn::IfThenElse(hn::Ge(power, hn::Set(d, kLargest)), hn::Inf(d), result);
 }
 
+/// Number of steps by which rows are prefetched. It is small because rows of a head often lie a power of two apart:
+/// such rows map to few sets of the L1 cache, which then holds only eight rows.
+inline constexpr std::int64_t kStepsAhead = 4;
+
+/// Prefetches the row that step n + kStepsAhead visits, if rows are dense.
+template <typename Void>
+HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
+  constexpr std::int64_t kLine_bytes = 64;
+  if (rows.stride != 1 || n + kStepsAhead >= chunk.count) return;
+  const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
+  const std::int64_t token = chunk.token(n + kStepsAhead);
+  const char* const first = static_cast<const char*>(rows.data) + (rows.start + token * rows.row_stride) * bytes;
+  for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
+}
+
+/// Prefetches n elements of a dense row.
+template <typename T>
+HWY_INLINE void prefetch_row(const T* row, std::int64_t n) {
+  constexpr std::int64_t kLine = 64 / sizeof(T);
+  for (std::int64_t x = 0; x < n; x += kLine) hwy::Prefetch(row + x);
+}
+
 /// Decay factors F at each token of a chunk: one for the whole state, or one per row of the state. F is the product of
 /// the decays e^g since the start of the scan of this chunk, or since the last rescaling.
 ///
@@ -96,6 +118,7 @@ class DecayFactors {
     std::fill_n(running_.data, running_.shape[0], T{1});
     const std::int64_t shift = chunk.direction == Direction::forward ? 0 : 1;
     for (std::int64_t n = 0; n < chunk.count; ++n) {
+      prefetch_ahead(decay, chunk, n);
       if (n >= shift) multiply_running(decay, chunk.token(n - shift));
       add_step(n);
     }
@@ -179,18 +202,6 @@ class DecayFactors {
   View<T, 1> exps_, running_;
 };
 
-/// Prefetches the row that step n + kStepsAhead visits, if rows are dense. Rows of a head often lie a power of two
-/// apart. They then map to few sets of the L1 cache, which holds only eight of them. The distance is therefore short.
-template <typename Void>
-HWY_INLINE void prefetch_ahead(const HeadRows<Void>& rows, const Chunk& chunk, std::int64_t n) {
-  constexpr std::int64_t kStepsAhead = 4, kLine_bytes = 64;
-  if (rows.stride != 1 || n + kStepsAhead >= chunk.count) return;
-  const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-  const std::int64_t token = chunk.token(n + kStepsAhead);
-  const char* const first = static_cast<const char*>(rows.data) + (rows.start + token * rows.row_stride) * bytes;
-  for (std::int64_t at = 0; at < rows.cols * bytes; at += kLine_bytes) hwy::Prefetch(first + at);
-}
-
 /// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the square root is 0. Computes in f64: for f32 numbers, neither the
 /// squares nor the result can then overflow.
 template <typename T>
@@ -215,6 +226,18 @@ HWY_INLINE T dot(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t 
   }
   if (x < n) even = hn::MulAdd(hn::LoadU(d, a + x), hn::LoadU(d, b + x), even);
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(even, odd)));
+}
+
+/// Returns the sum of n numbers.
+template <typename T>
+HWY_INLINE T sum_of(const T* x, std::int64_t n) {
+  const Tag<T> d;
+  auto lanes = hn::Zero(d);
+  std::int64_t i = 0;
+  for (; i + kLanes<T> <= n; i += kLanes<T>) lanes = hn::Add(lanes, hn::LoadU(d, x + i));
+  T sum = hn::GetLane(hn::SumOfLanes(d, lanes));
+  for (; i < n; ++i) sum += x[i];
+  return sum;
 }
 
 /// Loads the row of q or k that step n visits, and pads it with zeros to `padded` columns. If the problem normalises,

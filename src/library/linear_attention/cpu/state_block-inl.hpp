@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "hwy/cache_control.h"
 #include "library/core/head_rows-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
@@ -76,6 +77,12 @@ struct BlockRow {
     for (V& v : row.at) v = hn::Set(Tag<T>(), value);
     return row;
   }
+  /// Prefetches a row that a later step loads or stores. Rows of a block lie far apart in buffers, and each is read
+  /// once: the hardware does not prefetch them.
+  static HWY_INLINE void prefetch(const T* from) {
+    constexpr std::int64_t kLine = 64 / sizeof(T);
+    for (std::int64_t x = 0; x < kVectors * kLanes<T>; x += kLine) hwy::Prefetch(from + x);
+  }
   HWY_INLINE T sum_of_lanes() const {
     V sum = at[0];
     for (std::int64_t c = 1; c < kVectors; ++c) sum = hn::Add(sum, at[c]);
@@ -130,16 +137,16 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// Use of a pass's buffer `copies`, which has one copy of a block S per token. `written`: the pass stores S after each
-/// token to that token's copy, and leaves the block unchanged. `multiplied`: the copies hold other states, and the pass
-/// sums S ∘ copy over the rows after each token.
+/// Use of a pass's buffer `copy`, which has the size of a block S. `written`: the pass stores S to the copy after its
+/// last token, and leaves the block unchanged. `multiplied`: the copy holds another state, and the pass sums S ∘ copy
+/// over the rows after each token.
 enum class Copies { unused, written, multiplied };
 
 /// Operands and results of a pass over a block S. For each token in order, the pass computes:
 ///   S = factors ∘ S                      if it rescales
 ///   S += w xᵀ                            for each of the token's outer products in `adds`
 ///   out = Sᵀ read
-///   copy = S, or product = the sums of S ∘ copy over rows, as kCopies says
+///   product = the sums of S ∘ copy over rows, if kCopies is `multiplied`
 /// After the last token, the pass computes Sᵀ x for each vector x in `next`.
 template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
           Copies kCopies = Copies::unused>
@@ -152,7 +159,7 @@ struct Pass {
   const T* reads[kTokens];      ///< for each token, the vector `read` in out = Sᵀ read
   const T* next[slots(kNext)];  ///< vectors x for the products Sᵀ x, where S is the state after the last token
   const T* factors[kTokens];    ///< factors of rows or columns; not read if the pass does not rescale
-  T* copies[kTokens];           ///< for each token, a buffer of the size of S
+  T* copy;                      ///< a buffer of the size of S, as kCopies says
   Row outs[kTokens];            ///< for each token, the result `out`
   Row sums[slots(kNext)];
   Row products[kTokens];
@@ -177,7 +184,6 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
   Row x[kTokens][slots(kAdds)];  // local copies of the added rows, which stay in registers
   const T* w[kTokens][slots(kAdds)] = {};
   const T *read[kTokens] = {}, *following[slots(kNext)] = {}, *factor[kTokens] = {};
-  T* HWY_RESTRICT copy[kTokens] = {};
   for (int t = 0; t < kTokens; ++t) {
     for (int a = 0; a < kAdds; ++a) {
       for (std::int64_t c = 0; c < kVectors; ++c) x[t][a].at[c] = adds[t][a].x.at[c];
@@ -185,11 +191,12 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
     }
     if constexpr (kOuts > 0) read[t] = reads[t];
     if constexpr (kRescaling != Rescaling::none) factor[t] = factors[t];
-    if constexpr (kCopies != Copies::unused) copy[t] = copies[t];
   }
   for (int n = 0; n < kNext; ++n) following[n] = next[n];
   const std::int64_t rows = state.rows;
   T* HWY_RESTRICT at = state.data;
+  T* HWY_RESTRICT other = nullptr;
+  if constexpr (kCopies != Copies::unused) other = copy;
   std::int64_t offset = 0;
   for (std::int64_t i = 0; i < rows; i += kPhases) {
     for (std::int64_t p = 0; p < kPhases; ++p, at += kWidth, offset += kWidth) {
@@ -199,10 +206,10 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
         if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factor[t]));
         for (int a = 0; a < kAdds; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
         if constexpr (kOuts > 0) out[t][p].add_product(s, hn::Set(d, read[t][i + p]));
-        if constexpr (kCopies == Copies::written) s.store(copy[t] + offset);
-        if constexpr (kCopies == Copies::multiplied) product[t][p].add_product(s, Row::load(copy[t] + offset));
+        if constexpr (kCopies == Copies::multiplied) product[t][p].add_product(s, Row::load(other + offset));
       }
-      if constexpr (kCopies != Copies::written && (kAdds > 0 || kRescaling != Rescaling::none)) s.store(at);
+      if constexpr (kAdds > 0 || kRescaling != Rescaling::none)
+        s.store(kCopies == Copies::written ? other + offset : at);
       for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, following[n][i + p]));
     }
   }
@@ -218,6 +225,17 @@ HWY_INLINE BlockRow<T, kVectors> read_block(const StateBlock<T, kVectors>& state
   pass.next[0] = read;
   pass.template run<Rescaling::none>(state);
   return pass.sums[0];
+}
+
+/// Computes Sᵀ x for two vectors x in one pass, whose multiply-adds hide each other's latency.
+template <typename T, std::int64_t kVectors>
+HWY_INLINE void read_block_twice(const StateBlock<T, kVectors>& state, const T* first, const T* second,
+                                 BlockRow<T, kVectors>* sums) {
+  Pass<1, 0, 0, 2, T, kVectors> pass;
+  pass.next[0] = first;
+  pass.next[1] = second;
+  pass.template run<Rescaling::none>(state);
+  for (int n = 0; n < 2; ++n) sums[n] = pass.sums[n];
 }
 
 }  // namespace headgate::HWY_NAMESPACE

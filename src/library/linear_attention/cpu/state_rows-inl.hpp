@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "library/core/transpose-inl.hpp"
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/cpu/state_block-inl.hpp"
 
@@ -67,6 +68,22 @@ void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<
   for (std::int64_t c = 0; c < columns.count; ++c) {
     load_row(row, state, columns.first + c, 0, state.cols);
     for (std::int64_t i = 0; i < state.cols; ++i) block.row(i)[c] = row[i];
+  }
+}
+
+/// Computes to[c · to_stride + r] = from[r · from_stride + c] for c < cols and r < kLanes.
+template <typename T>
+HWY_INLINE void transpose_lanes(T* HWY_RESTRICT to, std::int64_t to_stride, const T* HWY_RESTRICT from,
+                                std::int64_t from_stride, std::int64_t cols) {
+  std::int64_t c = 0;
+#if HWY_TARGET != HWY_SCALAR
+  const auto row_at = [&](std::int64_t r) HWY_ATTR { return from + r * from_stride; };
+  const auto unchanged = [](auto x) HWY_ATTR { return x; };
+  for (; c + kTransposedCols<T> <= cols; c += kTransposedCols<T>)
+    transpose_blocks(Tag<T>(), to + c * to_stride, to_stride, row_at, c, unchanged);
+#endif
+  for (; c < cols; ++c) {
+    for (std::int64_t r = 0; r < kLanes<T>; ++r) to[c * to_stride + r] = from[r * from_stride + c];
   }
 }
 

@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
 
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 
@@ -73,7 +72,7 @@ class UnitChunk {
       if (p_.decays_by_feature()) {
         store_row(to, of_features, t, 0, p_.D);
       } else {
-        const T sum = std::accumulate(of_features, of_features + p_.D, T{0});
+        const T sum = sum_of(of_features, p_.D);
         store_row(to, &sum, t, 0, 1);
       }
     }

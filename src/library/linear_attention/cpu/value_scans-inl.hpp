@@ -90,11 +90,10 @@ class ValueScans {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
     for (std::int64_t t = 0; t < unit_.s.T; ++t) {
-      T* const row = unit_.buffers.differences.at(g_, t, columns.first);
+      T* const row = rows_.difference(t, columns.first);
       std::fill_n(row, round_up(columns.count, kLanes<T>), T{0});
       load_row(row, rows, t, columns.first, columns.count);
-      if (unit_.buffers.updates.shape[0] > 0)
-        std::copy_n(row, columns.count, unit_.buffers.updates.at(g_, t, columns.first));
+      if (keeps_rows_) std::copy_n(row, columns.count, rows_.update(t, columns.first));
     }
   }
 
@@ -103,17 +102,11 @@ class ValueScans {
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const T* const key = rows_.key(chunk.token(n));
+      prefetch_row(rows_.key(chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
       factors.times_before(b_.key_reads.at(n), key, n, D_);
       factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
     load_betas(b_.betas, p_, unit_.s, h_, chunk);
-  }
-
-  /// Stores a row that scans 3 and 4 (key_scans-inl.hpp) will read. Does nothing if these scans do not run.
-  template <std::int64_t kVectors>
-  HWY_INLINE void keep(const View<T, 3>& rows, const BlockRow<T, kVectors>& row, std::int64_t token,
-                       std::int64_t first) const {
-    if (rows.shape[0] > 0) row.store(rows.at(g_, token, first));
   }
 
   // Scan 1.
@@ -148,7 +141,7 @@ class ValueScans {
 
   template <std::int64_t kVectors>
   HWY_INLINE void read_next(const StateBlock<T, kVectors>& block, const Chunk& chunk, BlockRow<T, kVectors>* sums) {
-    for (std::int64_t n = 0; n < 2; ++n) sums[n] = read_block(block, b_.key_reads.at(std::min(n, chunk.count - 1)));
+    read_block_twice(block, b_.key_reads.at(0), b_.key_reads.at(std::min<std::int64_t>(1, chunk.count - 1)), sums);
   }
 
   /// Sets the vectors k ∘ F that the pass multiplies by the state for steps n and n + 1. After the end of the chunk,
@@ -169,10 +162,13 @@ class ValueScans {
         x.subtract(returned[t]);
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -b_.forward.overlaps(0, n + 1)));
       }
-      x.store(unit_.buffers.differences.at(g_, chunk.token(n + t), columns.first));
+      x.store(rows_.difference(chunk.token(n + t), columns.first));
       if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
-      keep(unit_.buffers.updates, x, chunk.token(n + t), columns.first);
+      if (keeps_rows_) x.store(rows_.update(chunk.token(n + t), columns.first));
       pass.adds[t][0] = {b_.key_adds.at(n + t), x};
+      const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
+      Row::prefetch(rows_.difference(ahead, columns.first));
+      if (keeps_rows_) Row::prefetch(rows_.update(ahead, columns.first));
     }
     set_next(pass, chunk, n + kTokens);
     run_pass(pass, block, forward_rescaling_.set(pass, n, kTokens));
@@ -187,6 +183,7 @@ class ValueScans {
     for (std::int64_t r = 0; r < readers_; ++r) {
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         const T* const query = rows_.query(r, chunk.token(n));
+        prefetch_row(rows_.query(r, chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
         numbers.dots(r, n) = dot(query, rows_.key(chunk.token(n)), D_);
         numbers.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
       }
@@ -232,14 +229,18 @@ class ValueScans {
       for (std::int64_t r = 0; r < readers_; ++r)
         du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)),
                        hn::Set(d, b_.reverse.dots(r, n + t)));
-      du.store(unit_.buffers.du.at(g_, chunk.token(n + t), columns.first));
+      du.store(rows_.du(chunk.token(n + t), columns.first));
       if (p_.has_delta) du.multiply(hn::Set(d, b_.betas(n + t)));
-      keep(unit_.buffers.dvalues, du, chunk.token(n + t), columns.first);
+      if (keeps_rows_) du.store(rows_.dvalue(chunk.token(n + t), columns.first));
       pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
       if constexpr (kAdds == 2) {
         du.multiply(hn::Set(d, T{-1}));
         pass.adds[t][1] = {b_.key_adds.at(n + t), du};
       }
+      const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
+      for (std::int64_t r = 0; r < readers_; ++r) Row::prefetch(rows_.dy(r, ahead, columns.first));
+      Row::prefetch(rows_.du(ahead, columns.first));
+      if (keeps_rows_) Row::prefetch(rows_.dvalue(ahead, columns.first));
     }
     set_next(pass, chunk, n + kTokens);
     const Rescaling rescaling = reverse_rescaling_.set(pass, n, kTokens);
@@ -269,7 +270,7 @@ class ValueScans {
     const StateColumns columns = piece_columns();
     const HeadRows<void> rows = token_rows(p_.gradients.dv, unit_.s, h_);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      const T* const du = unit_.buffers.du.at(g_, chunk.token(n), columns.first);
+      const T* const du = rows_.du(chunk.token(n), columns.first);
       for (std::int64_t x = 0; x < columns.count; ++x) b_.row(x) = b_.betas(n) * du[x];
       store_row(rows, b_.row.data, chunk.token(n), columns.first, columns.count);
     }
@@ -282,6 +283,7 @@ class ValueScans {
   ScanBuffers<T> b_;
   BlockFactors<T> forward_rescaling_{b_.forward.factors}, reverse_rescaling_{b_.reverse.factors};
   TokenRows<T> rows_;
+  bool keeps_rows_ = p_.needs_key_scans();  ///< whether scans 3 and 4 (key_scans-inl.hpp) will read u and β du
   std::int64_t g_, h_;
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
