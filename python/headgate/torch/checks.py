@@ -2,18 +2,28 @@
 """Checks arguments of functions and layers: tensor types, devices, shapes and numbers."""
 
 import math
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
+def is_causal_bias(x: Any) -> bool:
+    """Returns whether `x` is PyTorch's CausalBias, a tensor whose memory is never written. Does not import its module,
+    which takes long: until a program imports it, no tensor is a CausalBias."""
+    loaded = sys.modules.get("torch.nn.attention.bias")
+    return loaded is not None and isinstance(x, loaded.CausalBias)
+
+
 def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
-    """Raises TypeError if `x` is no tensor. Raises ValueError if `x` is sparse, or if it is nested and `nested` is
-    false. Errors name the function `what` and its argument `name`."""
+    """Raises TypeError if `x` is no tensor. Raises ValueError if `x` is sparse or a CausalBias, or if it is nested and
+    `nested` is false. Errors name the function `what` and its argument `name`."""
     if not isinstance(x, Tensor):
         found = "None" if x is None else f"a {type(x).__name__}"
         raise TypeError(f"{what}: {name} is {found} but must be a tensor")
+    if is_causal_bias(x):
+        raise ValueError(f"{what}: {name} is a CausalBias of PyTorch, which has no values: use a causal rule or a mask")
     if x.is_nested:
         if not nested:
             raise ValueError(f"{what}: {name} is a nested tensor, which only gated_attention and GatedAttention take")

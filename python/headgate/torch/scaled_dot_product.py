@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from .arguments import ADDED, require_known, takes
 from .attention import gated_attention
-from .checks import require_tensors, shape_of
+from .checks import is_causal_bias, require_tensors, shape_of
 from .dropout import computes_dropout
 from .errors import call_as
 
@@ -275,6 +275,16 @@ def _require_gate(gate: Tensor, sizes: Sizes) -> None:
     raise ValueError(f"{NAME}: gate has shape {shape_of(gate)} but must be ({needed},1) or ({needed},{sizes.features})")
 
 
+def _read_causal_bias(bias: Any, query: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
+    """Converts PyTorch's CausalBias to the arguments attn_mask and is_causal of the same call."""
+    if is_causal:
+        raise ValueError(f"{NAME}: attn_mask is a CausalBias, which cannot be given together with is_causal")
+    L, S = bias.seq_len_q, bias.seq_len_kv
+    if L == S or bias.variant.name == "UPPER_LEFT":
+        return None, True
+    return torch.ones(L, S, dtype=torch.bool, device=query.device).tril(S - L), False
+
+
 @takes(*ADDED)
 def scaled_dot_product_attention(
     query: Tensor,
@@ -294,8 +304,8 @@ def scaled_dot_product_attention(
 
     query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions. Tensors with two
     dimensions are one head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S). A boolean mask is true where a
-    query may attend; a floating-point mask is added to the scores and has a gradient. is_causal lets query i see keys 0
-    … i (top-left alignment). With enable_gqa, key and value may have fewer heads, if these divide the heads of query. A
+    query may attend; a floating-point mask is added to the scores and has a gradient. A CausalBias of PyTorch is its
+    causal mask. is_causal lets query i see keys 0 … i (top-left alignment). With enable_gqa, key and value may have fewer heads, if these divide the heads of query. A
     query that sees no key has the result 0 and zero gradients. The default of scale is 1/sqrt(E).
 
     gate, (…,H,L,1) or (…,H,L,Ev), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
@@ -305,6 +315,8 @@ def scaled_dot_product_attention(
     Raises ValueError for calls that Headgate does not support: dropout_p of 1, heads of more than 576 features, other
     devices, and invalid options.
     """
+    if is_causal_bias(attn_mask) and isinstance(query, Tensor):
+        attn_mask, is_causal = _read_causal_bias(attn_mask, query, is_causal)
     require_tensors(NAME, {"query": query, "key": key, "value": value}, {"attn_mask": attn_mask, "gate": gate})
     require_known(
         NAME, options, ADDED, ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "gate")

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 import plain
-from headgate.torch import scaled_dot_product_attention
+from headgate.torch import gated_attention, scaled_dot_product_attention
 
 B, H, L, S, E, EV = 2, 4, 5, 7, 3, 6
 F64 = torch.float64
@@ -66,6 +67,18 @@ SHAPES = {
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes_match_pytorch(name, is_causal):
     assert_same([normal(*shape) for shape in SHAPES[name]], {"is_causal": is_causal})
+
+
+@pytest.mark.parametrize("lengths", [(L, S), (S, L), (L, L)])
+@pytest.mark.parametrize("bias", [causal_lower_right, causal_upper_left])
+def test_causal_bias_matches_pytorch(bias, lengths):
+    q, k, v = normal(B, H, lengths[0], E), normal(B, H, lengths[1], E), normal(B, H, lengths[1], EV)
+    y = scaled_dot_product_attention(q, k, v, bias(*lengths))
+    torch.testing.assert_close(y, F.scaled_dot_product_attention(q, k, v, bias(*lengths)))
+    with pytest.raises(ValueError, match="attn_mask is a CausalBias, which cannot be given together with is_causal"):
+        scaled_dot_product_attention(q, k, v, bias(*lengths), is_causal=True)
+    with pytest.raises(ValueError, match="gated_attention: bias is a CausalBias of PyTorch, which has no values"):
+        gated_attention(q, k, v, bias=bias(*lengths))
 
 
 @pytest.mark.parametrize("floating", [False, True])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from headgate.torch import use_everywhere
 
@@ -183,6 +184,24 @@ def test_calls_that_pytorch_computes_are_served(arguments, options):
         found = F.scaled_dot_product_attention(*arguments, **options)
     assert served.calls == 1 and not served.declined
     torch.testing.assert_close(found, ORIGINAL(*arguments, **options))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("bias", [causal_lower_right, causal_upper_left])
+def test_causal_biases_are_those_of_pytorch(bias, compiled):
+    """They hold no values: PyTorch recognises them in calls of its own function."""
+
+    def call(q, by_name):
+        mask = {"attn_mask": bias(3, 5)}
+        return F.scaled_dot_product_attention(q, Q, Q, *([] if by_name else mask.values()), **(mask if by_name else {}))
+
+    q = Q[:, :, :3]
+    expected = call(q, True)
+    run = torch.compile(call, backend="aot_eager") if compiled else call
+    with use_everywhere() as served:
+        for by_name in (True, False):
+            torch.testing.assert_close(run(q, by_name), expected)
+    assert served.calls == (0 if compiled else 2) and not served.declined
 
 
 def test_signature_is_that_of_pytorch():

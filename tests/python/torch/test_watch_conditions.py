@@ -10,6 +10,7 @@ import torch
 import transformers
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention.bias import causal_lower_right
 
 import headgate.torch.transformers
 import models
@@ -56,6 +57,19 @@ def test_figures_under_autocast_are_computed_in_f32():
             seen.model(*of)
         found.append((seen.scalars(), seen.rows[""]))
     assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_causal_bias_of_pytorch_is_the_mask_that_it_stands_for():
+    """It holds no values, and PyTorch makes the call again without it."""
+    x, found = torch.randn(2, 9, 32), []
+    masks = (causal_lower_right(4, 9), torch.ones(4, 9, dtype=torch.bool).tril(5))
+    attention = Weights()
+    for mask in masks:
+        with watch(attention, "all") as seen:
+            y = attention(x, slice(5, None), mask)
+        found.append((y, seen.scalars()))
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1] and found[0][1]
 
 
 def test_inference_mode_with_padding_equals_no_grad():

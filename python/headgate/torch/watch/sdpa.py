@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import (
     TorchFunctionMode,
     _get_current_function_mode,
@@ -16,6 +17,7 @@ from torch.overrides import (
     _push_mode,
 )
 
+from ..checks import is_causal_bias
 from .call import Call
 from .masks import recognised, split_bias
 
@@ -49,6 +51,10 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not _FUNCTION:
             return function(*args, **(kwargs or {}))
+        bias: Any = args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask")
+        if is_causal_bias(bias):  # has no values; PyTorch makes the call again with is_causal or a mask
+            with self:
+                return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), args, kwargs)
         with self.watch.observed() as layer:
             if layer is not None:
                 cross = self.watch.is_cross(layer.module)
