@@ -208,10 +208,10 @@ class KeyScans {
   /// Returns the copy of the block that holds the state before step n of scan 3. Several readers take one step a pass.
   T* state_before(std::int64_t n) const { return b_.block_states.at(readers_ == 1 ? divide_up(n, 2) : n); }
 
-  /// Calls visit(count, step, returned) for the steps of a chunk, where `count` is the number of steps as an
-  /// integral_constant. Visits two steps at a time, or one if several query heads read the state. `returned` holds two
-  /// products of the state before `step`: with the read_of() vectors of `step` and of the step after it. Finally
-  /// multiplies the block by F.
+  /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
+  /// heads read the state; `count` is this number as an integral_constant. `returned` holds two products of the stored
+  /// state before `step`: one with read_of(step) and one with read_of(step + 1). After the last step, multiplies the
+  /// block by F, unless the states are saved as copies.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
