@@ -203,13 +203,16 @@ class Renderer {
         return !value(filter).truth();
       });
     }
+    bool completed = false;  // Jinja runs `else` unless an iteration reaches the end of the body
     for (std::size_t i = 0; i < items.size(); ++i) {
       Inner inner(scope_);
       assign(inner.variables(), "loop", loop_value(items, i));
       bind(node.names, items[i], inner.variables());
-      if (statement(body, out) == Flow::break_loop) break;
+      const Flow flow = statement(body, out);
+      if (flow == Flow::break_loop) break;
+      completed = completed || flow == Flow::next;
     }
-    if (!items.empty()) return Flow::next;
+    if (completed) return Flow::next;
     const Inner inner(scope_);
     return statement(other, out);
   }

@@ -125,6 +125,14 @@ TEST(Template, Generator_OfFilters_IsThatOfPython) {
   EXPECT_EQ(render("{% set a = [1] | select %}{{ a == a }}{{ a == [1] }}"), "TrueFalse");
 }
 
+TEST(Template, Else_OfLoopWithoutACompletedIteration_IsWritten) {
+  EXPECT_EQ(render("{% for x in [1, 2] %}{{ x }}{% break %}{% else %}E{% endfor %}"), "1E");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{{ x }}{% continue %}{% else %}E{% endfor %}"), "12E");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{{ x }}{% if x == 2 %}{% break %}{% endif %}{% else %}E{% endfor %}"), "12");
+  EXPECT_EQ(render("{% for x in [1, 2] %}{{ x }}{% if x == 1 %}{% continue %}{% endif %}{% else %}E{% endfor %}"),
+            "12");
+}
+
 TEST(Template, Exception_Raised_IsTheMessage) {
   EXPECT_EQ(refusal("{{ raise_exception('System role\nnot supported') }}"),
             "chat template, line 2: System role\\x0anot supported");
