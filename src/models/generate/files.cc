@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "models/io/input_file.hpp"
@@ -115,17 +116,45 @@ std::string template_in(const std::string& directory) {
   return "";
 }
 
-/// Reads special tokens, each a string or an object with the string `content`. Replaces entries of the same name.
+/// Returns the spelling of a special token, which is a string or an object with the string `content`. Returns null for
+/// other values.
+const std::string* spelling_in(const io::Json& value) {
+  const bool object = value.is_object() && value.contains("content");
+  return (object ? value.at("content") : value).get_ptr<const std::string*>();
+}
+
+/// Adds a special token. Replaces one of the same name.
+void set_special_token(GenerationFiles& out, const std::string& name, const std::string& spelling) {
+  std::erase_if(out.special_tokens, [&name](const auto& token) { return token.first == name; });
+  out.special_tokens.emplace_back(name, spelling);
+}
+
+/// Adds the special tokens whose names end with `suffix` and are not in kRoles.
+void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_view suffix) {
+  for (const auto& item : json.items()) {
+    const bool role =
+        std::any_of(kRoles.begin(), kRoles.end(), [&](const Role& each) { return each.name == item.key(); });
+    const std::string* spelling = spelling_in(item.value());
+    if (!role && spelling != nullptr && item.key().ends_with(suffix)) set_special_token(out, item.key(), *spelling);
+  }
+}
+
+/// Reads special tokens: those of kRoles, other keys that end with "_token", and the named tokens of a model. Replaces
+/// entries of the same name.
 void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {
   for (const Role& role : kRoles) {
     const auto found = json.find(role.name);
     if (found == json.end() || found->is_null()) continue;
-    const bool object = found->is_object() && found->contains("content");
-    const io::Json& spelling = object ? found->at("content") : *found;
-    if (!spelling.is_string())
+    const std::string* spelling = spelling_in(*found);
+    if (spelling == nullptr) {
       io::fail(path, "{} is neither a string nor an object with the string content", role.name);
-    std::erase_if(out.special_tokens, [&role](const auto& token) { return token.first == role.name; });
-    out.special_tokens.emplace_back(role.name, spelling.get<std::string>());
+    }
+    set_special_token(out, role.name, *spelling);
+  }
+  add_other_tokens(out, json, "_token");
+  for (const char* key : {"extra_special_tokens", "model_specific_special_tokens"}) {
+    const auto named = json.find(key);
+    if (named != json.end() && named->is_object()) add_other_tokens(out, *named, "");
   }
 }
 

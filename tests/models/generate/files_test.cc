@@ -59,6 +59,20 @@ TEST_F(GenerationFilesTest, EndIds_SeveralFiles_AreThoseOfAll) {
   EXPECT_EQ(read().end_ids, Ids{0});
 }
 
+TEST_F(GenerationFilesTest, SpecialTokens_OfOtherNames_AreRead) {
+  write(
+      "tokenizer_config.json",
+      R"({"image_token": "<i>", "add_bos_token": true, "eos_token": "<e>", "note": "x", "audio_token": {"content": "<a>"},
+            "extra_special_tokens": {"think": "<t>"}, "model_specific_special_tokens": {"end": "</t>"},
+            "added_tokens_decoder": {}})");
+  EXPECT_EQ(
+      read().special_tokens,
+      (std::vector<std::pair<std::string, std::string>>{
+          {"eos_token", "<e>"}, {"audio_token", "<a>"}, {"image_token", "<i>"}, {"think", "<t>"}, {"end", "</t>"}}));
+  write("tokenizer_config.json", R"({"extra_special_tokens": ["<t>"], "added_tokens_decoder": {}})");
+  EXPECT_TRUE(read().special_tokens.empty());
+}
+
 TEST_F(GenerationFilesTest, EndIds_OfConfig_AreWrittenAgain) {
   const testing::SavedModel model(testing::small_config());
   for (const Ids& ids : {Ids{3}, Ids{0, 12}, Ids{}}) {
