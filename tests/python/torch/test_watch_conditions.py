@@ -142,6 +142,22 @@ def test_sequence_of_padding_alone_counts_nowhere():
     assert seen.scalars() == pytest.approx(expected.scalars(), rel=1e-5)
 
 
+def test_causality_and_window_beside_a_mask_of_pairs_hide_keys():
+    T, q = 8, torch.randn(1, 2, 8, 8)
+    found = geometry_of(Call(q, q, causal=True, window=3, mask=torch.ones(1, 1, T, T, dtype=torch.bool)))
+    plain = geometry_of(Call(q, q, causal=True, window=3))
+    assert torch.equal(found.sees_first, plain.sees_first) and found.sees_first.sum() == 3
+    whole = geometry_of(Call(q, q, causal=True, mask=torch.ones(1, 1, T, T, dtype=torch.bool).triu(-T).tril(2)))
+    assert whole.keys.tolist() == [list(range(1, T + 1))]
+
+
+def test_window_of_one_query_beside_padding_hides_the_first_key():
+    k, mask = torch.randn(2, 2, 8, 8), torch.ones(2, 1, 1, 8, dtype=torch.bool)
+    mask[0, ..., :4] = False
+    found = geometry_of(Call(k[:, :, -1:], k, causal=True, window=4, mask=mask))
+    assert found.sees_first.tolist() == [[True], [False]]
+
+
 def test_nan_in_padding_reaches_no_figure():
     class Padded(nn.Module):
         def __init__(self):

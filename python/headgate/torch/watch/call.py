@@ -105,24 +105,27 @@ def _geometry_of(call: Call) -> Geometry:
     In self-attention with a T × S mask, a sequence begins at a token that sees itself but not the token before. A query
     that does not see itself is padding. In cross-attention, and if a T × S mask has more keys than queries, the first
     key is the first that any query of the row sees. The position of a query is then the last key that it sees, since
-    later keys are unused slots of a static cache. In cross-attention, queries have no position among the keys.
+    later keys are unused slots of a static cache. In cross-attention, queries have no position among the keys. Windows
+    affect `sees_first` alone.
     """
     (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
     t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]
     mask = None if call.mask is None else call.mask.any(1)  # (b,T|1,S)
     dense = mask is not None and (mask.shape[1] != 1 or (T == 1 and call.cu_seqlens is None))
+    at = t + (S - T)
+    if call.causal and (call.cross or dense):
+        earlier = s[:, None] <= at[..., None]
+        mask = earlier if mask is None else mask & earlier
+    near = call.window if call.causal and call.window is not None else S + 1  # the window, or more than any distance
     if call.cross or (dense and T != S):
         seen = torch.ones(1, 1, S, dtype=torch.bool, device=device) if mask is None else mask
-        if call.causal:
-            seen = seen & (s[:, None] <= (t + S - T)[..., None])
         first = seen.any(1).int().argmax(-1, keepdim=True)
         own = torch.full_like(t, S) if call.cross else S - 1 - seen.flip(-1).int().argmax(-1)
         real = seen.any(-1)
-        sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0]
+        sees = seen.gather(-1, first[:, None].expand(-1, seen.shape[1], 1))[..., 0] & (at - first < near)
         b = seen.shape[0]
         own, real, sees, keys = (x.expand(b, T) for x in (own, real, sees, seen.sum(-1)))
         return Geometry(own, first, real, real & (own != first), sees, keys)
-    own = t + (S - T)
     sequence = None if call.cu_seqlens is None else sequence_numbers(call.cu_seqlens, B, T)
     if dense:
         if sequence is not None:
@@ -131,8 +134,8 @@ def _geometry_of(call: Call) -> Geometry:
         starts = diagonal.clone()
         starts[:, 1:] &= ~mask[:, 1:].diagonal(dim1=1, dim2=2)
         first = torch.where(starts, s, 0).cummax(-1).values
-        sees = mask.gather(-1, first[..., None])[..., 0]
-        return Geometry(own.expand_as(first), first, diagonal, diagonal & (own != first), sees, mask.sum(-1), sequence)
+        sees = mask.gather(-1, first[..., None])[..., 0] & (at - first < near)
+        return Geometry(at.expand_as(first), first, diagonal, diagonal & (at != first), sees, mask.sum(-1), sequence)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
     # At each key: the first visible key at or after it.
     following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)
@@ -144,14 +147,14 @@ def _geometry_of(call: Call) -> Geometry:
         begin = torch.where(starts, s, 0).cummax(-1).values
         first = following.expand(B, S).gather(-1, begin)
     b = first.shape[0]
-    at = own.expand(b, T).clamp_min(0)
+    at = at.expand(b, T).clamp_min(0)
     real = visible.expand(b, S).gather(-1, at)
     # Without causality, the first key may follow the query.
     counted = real & (at > first if call.causal else at != first)
     before = visible.expand(b, S).cumsum(-1)
     if call.causal:
         keys = before.gather(-1, at) - before.gather(-1, first.clamp_max(S - 1).expand(b, T)) + 1
-        sees = torch.ones_like(counted) if call.window is None else at - first < call.window
+        sees = at - first < near
     elif sequence is None:
         keys, sees = before[:, -1:].expand(b, T), torch.ones_like(counted)
     else:
