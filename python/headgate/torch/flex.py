@@ -253,7 +253,7 @@ def flex_attention(
 
     Takes O(T + S) memory and a mask for one block of queries. Without a block_mask, every query sees every key.
 
-    query is (B,Hq,T,D), key and value are (B,Hkv,S,·). gate, (B,Hq,T,1) or (B,Hq,T,Dv), holds the raw logits of the
+    query is (B,Hq,T,D), key and value are (B|1,Hkv,S,·). gate, (B,Hq,T,1) or (B,Hq,T,Dv), holds the raw logits of the
     gate. `options` are gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is rejected,
     since the kernels cannot run Python code. kernel_options are hints for other kernels and have no effect; unknown
     ones are rejected.
@@ -273,6 +273,8 @@ def flex_attention(
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     asked = _checked_aux(return_lse, return_aux)
     _check_tensors(query, key, value, gate, enable_gqa)
+    if key.shape[0] == value.shape[0] == 1:
+        key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
     options["scale"] = scale
     if block_mask is None:
         more = {"return_lse": True, "return_max_logit": "rows" if asked.max_scores else False}

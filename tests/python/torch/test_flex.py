@@ -105,6 +105,18 @@ def test_lists_of_one_sequence_and_head_serve_all_but_mask_mod_is_that_of_each(n
         torch.testing.assert_close(ours, other)
 
 
+@pytest.mark.parametrize("masked", (True, False))
+def test_keys_of_one_sequence_serve_all(masked):
+    q, k, v, z = tensors_of()
+    mask = block_mask_of("causal") if masked else None
+    one = [x.detach()[:1].requires_grad_() for x in (k, v)]
+    y = flex_attention(q, *one, block_mask=mask, enable_gqa=True, scale=0.3, gate=z)
+    expected, _ = expected_of(q, *(x.expand(B, -1, -1, -1) for x in one), z, "causal" if masked else "all")
+    torch.testing.assert_close(y, expected)
+    for ours, other in zip(*(torch.autograd.grad(x.square().sum(), (q, *one, z)) for x in (y, expected))):
+        torch.testing.assert_close(ours, other)
+
+
 def test_queries_for_which_no_block_is_listed_see_nothing():
     """In a mask without full blocks."""
     numbers, indices = torch.tensor([[[1, 0]]]), torch.tensor([[[[1, 0], [0, 1]]]])
