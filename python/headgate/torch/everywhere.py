@@ -115,8 +115,9 @@ def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle
 
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
-    itself rejects. Code that imported the function by name earlier keeps PyTorch's. While a use is on, the fast path of
-    nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no Python function, is disabled.
+    itself rejects. Code that imported the function by name earlier keeps PyTorch's, which does not recognise a
+    CausalBias while a use is on. The fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no
+    Python function, is disabled meanwhile.
     """
     require_precision("use_everywhere", precision)
     if on:
