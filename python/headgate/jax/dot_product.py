@@ -57,8 +57,8 @@ def dot_product_attention(
         key,
         value,
         gate,
-        bias=_scores(bias),
-        mask=_scores(mask),
+        bias=_scores(bias, key.shape[1]),
+        mask=_scores(mask, key.shape[1]),
         key_lengths=key_lengths,
         scale=scale,
         layout="bthd",
@@ -89,12 +89,13 @@ def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
     return x if has_batch else x[None]
 
 
-def _scores(x: Any) -> Any:
-    """Adds the leading dimensions that an array lacks to broadcast to (B,Hq,T,S)."""
+def _scores(x: Any, keys: int) -> Any:
+    """Adds the leading dimensions that an array lacks to broadcast to (B,Hq,T,S), and broadcasts its last dimension."""
     if x is None:
         return None
     x = jnp.asarray(x)
-    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+    x = x.reshape((1,) * (4 - x.ndim) + x.shape)
+    return jnp.broadcast_to(x, (*x.shape[:-1], keys)) if x.shape[-1] == 1 else x
 
 
 def _window(size: Any) -> dict[str, Any]:

@@ -100,6 +100,16 @@ def test_arrays_without_a_batch():
     assert_close(found, jax.nn.dot_product_attention(QUERY[0], KEY[0], VALUE[0], **given))
 
 
+def test_bias_and_mask_of_one_column_are_for_all_keys():
+    rows = np.arange(T)[:, None] < 3
+    for given, full in (
+        ({"mask": rows}, {"mask": np.broadcast_to(rows, (T, S))}),
+        ({"bias": normal(HQ, T, 1)}, {}),  # a number added to all scores of a row has no effect
+    ):
+        found = dot_product_attention(QUERY, KEY, VALUE, **given)
+        assert_close(found, dot_product_attention(QUERY, KEY, VALUE, **full))
+
+
 def test_row_that_sees_no_key_is_zero():
     y, lse = dot_product_attention(QUERY, KEY, VALUE, mask=np.zeros((T, S), bool), return_residual=True)
     assert not y.any() and np.isneginf(lse).all()
