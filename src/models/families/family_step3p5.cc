@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <set>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "models/decoder/config_keys.hpp"
@@ -73,6 +75,25 @@ io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   return list;
 }
 
+/// Reads a string of whole numbers between commas.
+std::set<std::int64_t> indices_in(const ConfigReader& in, const char* key, const io::Json& value) {
+  std::set<std::int64_t> out;
+  const std::string text = value.is_string() ? value.get<std::string>() : "?";
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', begin), text.size());
+    const std::size_t first = std::min(text.find_first_not_of(' ', begin), comma);
+    const std::size_t end = std::min(text.find(' ', first), comma);
+    std::int64_t index = 0;
+    const auto [read, error] = std::from_chars(text.data() + first, text.data() + end, index);
+    const bool whole =
+        error == std::errc() && read == text.data() + end && index >= 0 && text.find_first_not_of(' ', end) >= comma;
+    if (first < comma && !whole) io::fail(in.path(), "{} is {}, not a list of layers", key, value.dump());
+    if (first < comma) out.insert(index);
+    begin = comma + 1;
+  }
+  return out;
+}
+
 /// Sets num_dense_layers to the index of the first layer with experts. Throws if a later layer has no experts.
 void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
   constexpr std::int64_t kDense = 3;
@@ -93,14 +114,8 @@ void complete_dense_layers(ConfigReader& in, std::int64_t layers) {
       in.read(at, "moe_layers_enum", layer);
       sparse.insert(at);
     }
-  } else if (listed.is_string()) {
-    std::string text = listed.get<std::string>();
-    std::replace(text.begin(), text.end(), ',', ' ');
-    for (std::size_t at = text.find_first_of("0123456789"); at != std::string::npos;) {
-      const std::size_t end = std::min(text.size(), text.find(' ', at));
-      if (end - at < 5) sparse.insert(std::stoll(text.substr(at, end - at)));
-      at = text.find_first_of("0123456789", end);
-    }
+  } else if (!listed.is_null()) {
+    sparse = indices_in(in, "moe_layers_enum", listed);
   } else {
     for (std::int64_t i = kDense; i < layers; ++i) sparse.insert(i);
   }
@@ -125,12 +140,22 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
 }
 
 /// Sets the RoPE base and partial_rotary_factor of layers with full attention and of layers with a window. Reads
-/// rope_parameters, or rope_theta and partial_rotary_factors, which may have one element per layer.
+/// rope_parameters, or rope_theta and partial_rotary_factors, which may have one element per layer. Throws if layers of
+/// one type have different elements.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
   const std::vector<std::string>& own = in.rope_types();
   const io::Json bases = base.is_array() ? list_of(in, "rope_theta", layers) : io::Json();
-  for (std::int64_t i = layers - 1; i >= 0; --i) {
+  io::Json given = io::Json::object();
+  const auto put = [&](const std::string& key, const char* list, std::int64_t layer, const io::Json& value) {
+    if (given.value(key, value) != value) {
+      io::fail(in.path(), "{}: layer {} has {}, but an earlier layer of its type {}", list, layer, value.dump(),
+               given[key].dump());
+    }
+    given[key] = value;
+    in.put(key, value);
+  };
+  for (std::int64_t i = 0; i < layers; ++i) {
     const auto at = static_cast<std::size_t>(i);
     const bool sliding = types.is_array() && types[at] == "sliding_attention";
     if (!own.empty()) {
@@ -141,8 +166,8 @@ void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types)
       continue;
     }
     const std::string prefix = sliding ? "sliding_" : "";
-    in.put(prefix + "rope_theta", bases.is_array() ? bases[at] : base);
-    if (shares.is_array()) in.put(prefix + "partial_rotary_factor", shares[at]);
+    put(prefix + "rope_theta", "rope_theta", i, bases.is_array() ? bases[at] : base);
+    if (shares.is_array()) put(prefix + "partial_rotary_factor", "partial_rotary_factors", i, shares[at]);
   }
   if (!in.has("rope_theta")) in.put("rope_theta", kSlidingBase);
 }

@@ -188,7 +188,15 @@ TEST_F(ModelFileTest, FamilyOfMixedLayers_KeyThatItLacks_IsRefusedByName) {
   expect_key_refused(of_type("qwen3_next"), "mlp_only_layers", {0}, "mlp_only_layers is [0]; only [] is supported");
   expect_key_refused(qwen, "route_scale", 2.0, "route_scale is not a key of model_type qwen3_5_text");
   expect_key_refused(qwen, "full_attention_interval", 0, "full_attention_interval is 0 but must be above 0");
-  expect_key_refused(of_type("step3p5"), "moe_layers_enum", "0", "layer 1 has no experts, but layer 0 has");
+  const Json step = of_type("step3p5");
+  expect_key_refused(step, "moe_layers_enum", "0", "layer 1 has no experts, but layer 0 has");
+  expect_key_refused(step, "moe_layers_enum", " 0 ,, ", "layer 1 has no experts, but layer 0 has");
+  for (const Json& value : {Json(2), Json(true), Json("0,x"), Json("0 1"), Json("-1"), Json("99999999999999999999")}) {
+    expect_key_refused(step, "moe_layers_enum", value, "moe_layers_enum is " + value.dump() + ", not a list of layers");
+  }
+  expect_key_refused(step, "rope_theta", {1e4, 5e4},
+                     "rope_theta: layer 1 has 50000.0, but an earlier layer of its type");
+  expect_key_refused(step, "partial_rotary_factors", {0.5, 1.0}, "partial_rotary_factors: layer 1 has 1.0, but an");
   Json gemma = of_type("gemma3_text");
   gemma["hidden_act"] = "gelu_pytorch_tanh";
   expect_key_refused(gemma, "final_logit_softcapping", 30.0, "final_logit_softcapping is 30.0; only null");
