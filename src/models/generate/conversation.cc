@@ -63,7 +63,14 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
   // The decoder lacks the last token of the previous answer: it was chosen but not processed. If a hook interrupted the
   // previous question, the decoder also lacks the rest of that question.
   const auto read = static_cast<std::size_t>(decoder_.length());
-  Generated result = generate(decoder_, tokenizer_, std::span(now_.ids).subspan(read), options, hooks);
+  Generated result;
+  try {
+    result = generate(decoder_, tokenizer_, std::span(now_.ids).subspan(read), options, hooks);
+  } catch (...) {
+    before.count = now_.count;
+    go_back_to(std::move(before));
+    throw;
+  }
   std::vector<std::int32_t> answer = result.ids;
   if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token in the next turn
   now_.ids.insert(now_.ids.end(), answer.begin(), answer.end());
@@ -75,14 +82,18 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
   return result;
 }
 
-bool Conversation::undo() {
-  if (earlier_.empty()) return false;
-  Turns& before = earlier_.back();
+void Conversation::go_back_to(Turns before) {
   // Keeps only tokens that both conversations share: in the later one, the template may have rewritten earlier turns.
   const auto same = std::mismatch(before.ids.begin(), before.ids.end(), now_.ids.begin(), now_.ids.end()).first;
   keep_in_decoder(std::min(before.read, static_cast<std::size_t>(same - before.ids.begin())));
   now_ = std::move(before);
+}
+
+bool Conversation::undo() {
+  if (earlier_.empty()) return false;
+  Turns before = std::move(earlier_.back());
   earlier_.pop_back();
+  go_back_to(std::move(before));
   return true;
 }
 

@@ -57,10 +57,13 @@ class Conversation {
   struct Turns {
     std::vector<Message> messages;
     std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
-    std::string text;               ///< text of ids; empty after a turn that failed
+    std::string text;               ///< text of ids
     std::uint64_t count = 0;        ///< questions asked, including those that failed
     std::size_t read = 0;           ///< number of tokens in the decoder before the next question
   };
+
+  /// Makes `before` the conversation, and keeps in the decoder what both conversations share.
+  void go_back_to(Turns before);
 
   std::vector<Message> beginning_;  ///< the system message, if any
   Turns now_;

@@ -115,6 +115,24 @@ TEST_F(ConversationTest, Question_WithoutRoom_ChangesNothing) {
   expect_answer(conversation, "And?", {.max_tokens = 12}, 1);
 }
 
+TEST_F(ConversationTest, Question_ThatFails_IsNotInTheConversation) {
+  for (const int most : {0, 3}) {
+    models::CachedDecoder model = decoder();
+    Conversation conversation = begin(model);
+    conversation.ask("Hello", {});
+    const Ids before = conversation.ids();
+    int parts = 0;
+    const GenerateHooks failing{.text = [&](std::string_view) { return ++parts > most ? throw Error("a hook") : true; },
+                                .logits = {}};
+    EXPECT_THROW(conversation.ask("And?", failing), Error);
+    EXPECT_EQ(conversation.ids(), before);
+    expect_answer(conversation, "What is it?", {.max_tokens = 12}, 2);
+    EXPECT_TRUE(conversation.undo());
+    EXPECT_TRUE(conversation.undo());
+    EXPECT_FALSE(conversation.undo());
+  }
+}
+
 TEST_F(ConversationTest, EarlierAnswer_RewrittenByTheTemplate_IsReadAsTheTemplateHasIt) {
   const Chat rewriting{{{}, chat_ml("'(' + m.content + ')'"), {}}, tokenizer};
   for (const std::int64_t window : {0, 8}) {  // layers with a window cannot go back, and read the whole text again
