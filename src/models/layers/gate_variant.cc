@@ -38,7 +38,8 @@ std::optional<Word<Enum>> leading_word(std::string_view text) {
 template <typename Enum>
 bool take(std::string_view& text, Enum& value, bool& taken) {
   const auto word = leading_word<Enum>(text);
-  if (!word || taken) return false;
+  if (!word) return false;
+  require(!taken, "gate: '{}' is a second word for what '{}' says", word->word, word_of(value));
   taken = true;
   value = word->value;
   text.remove_prefix(std::min(text.size(), word->word.size() + 1));

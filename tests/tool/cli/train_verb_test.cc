@@ -264,6 +264,7 @@ TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
     expect_refused(verb.train("none", options), "train", reason);
   };
   refused({"--gate", "sideways"}, "unknown part 'sideways'");
+  refused({"--gate", "g1-g2"}, "gate: 'g2' is a second word for what 'g1' says");
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
   refused({"--gate-fn", "silu"}, "--gate-fn needs --gate");
   refused({"--gate-bias", "0"}, "--gate-bias needs --gate");
