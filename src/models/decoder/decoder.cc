@@ -44,6 +44,13 @@ double counted(const Tokens& targets) {
   return static_cast<double>(targets.shape[0] - std::count(targets.data, end, layers::kIgnoredTarget));
 }
 
+/// Returns `config`. Throws Error if the decoder is for training, but cannot train the model.
+const DecoderConfig& usable(const DecoderConfig& config, Purpose purpose) {
+  const std::string reason = purpose == Purpose::evaluate ? "" : reason_not_trained(config);
+  require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
+  return config;
+}
+
 }  // namespace
 
 BatchShape part_shape(BatchShape shape, const PartOptions& parts) {
@@ -429,10 +436,7 @@ void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T
 template <typename T>
 Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
                     const PartOptions& parts)
-    : state_(std::make_unique<State>(config, shape, purpose, context, parts)) {
-  const std::string reason = purpose == Purpose::evaluate ? "" : reason_not_trained(config);
-  require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
-}
+    : state_(std::make_unique<State>(usable(config, purpose), shape, purpose, context, parts)) {}
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
@@ -537,7 +541,7 @@ template <typename T>
 void Decoder<T>::some_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first,
                                         std::int64_t count) {
   State& s = *state_;
-  const Part<T> part = s.parts.at(first);
+  const Part<T> part = s.parts.at(std::clamp<std::int64_t>(first, 0, s.shape.seq - 1));
   require(first >= 0 && count >= 0 && count <= part.first + part.count() - first,
           "decoder: log-probabilities of {} tokens from token {}, which are not in one part", count, first);
   s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);

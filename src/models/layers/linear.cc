@@ -67,7 +67,7 @@ void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x
   } else {
     std::vector<float> wide_y(static_cast<std::size_t>(N * O));
     const View<float, 2> sums(wide_y.data(), {N, O});
-    for (std::int64_t n = 0; n < N; ++n) widen(sums.at(n), y.at(n), O);
+    for (std::int64_t n = 0; n < N && update == Update::add; ++n) widen(sums.at(n), y.at(n), O);
     multiply_widened<float, float>(sums, from, O, update, context, rounded_rows);
     for (std::int64_t n = 0; n < N; ++n) std::transform(sums.at(n), sums.at(n) + O, y.at(n), to_bf16);
   }

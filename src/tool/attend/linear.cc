@@ -9,6 +9,11 @@
 namespace headgate::attend {
 namespace {
 
+/// Returns the number of sequences. It is not negative, even if cu_seqlens is empty, which a later check rejects.
+std::int64_t sequences_of(const LinearAttentionInputs& in) {
+  return in.cu_seqlens.present() ? std::max<std::int64_t>(in.cu_seqlens.shape[3] - 1, 0) : in.q.shape[0];
+}
+
 /// Returns the shape of the output that the table entry `row` describes: y, a state or snapshots.
 /// y has the rank of q and max(Hq, Hv) heads.
 /// The dimensions of a state are clamped to kMaxStateDim, so that no huge array is made before
@@ -16,8 +21,7 @@ namespace {
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {
   const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
   if (row.kind == TensorKind::state) {
-    const bool packed = in.cu_seqlens.present();
-    const std::int64_t N = packed ? std::max<std::int64_t>(in.cu_seqlens.shape[3] - 1, 0) : in.q.shape[0];
+    const std::int64_t N = sequences_of(in);
     const std::int64_t states = row.traits.needs == nullptr ? N : N * in.snapshot_lengths.shape[3];
     return {states, Hv, std::min(in.q.shape[3], kMaxStateDim), std::min(Dv, kMaxStateDim)};
   }
@@ -81,7 +85,7 @@ auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes&
 void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const LinearAttentionInputs& in,
                  const LinearAttentionOptions& options, LinearResults& r) {
   const auto R = static_cast<std::int64_t>(wanted.queries.size());
-  const std::int64_t N = in.cu_seqlens.present() ? in.cu_seqlens.shape[3] - 1 : in.q.shape[0];
+  const std::int64_t N = sequences_of(in);
   const LinearFigureSizes sizes{in.q.shape[0], N, in.v.shape[1], std::max(in.q.shape[1], in.v.shape[1]), in.q.shape[2],
                                 in.q.shape[3], R};
   const auto statistics = make_figures(

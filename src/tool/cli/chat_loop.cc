@@ -67,7 +67,7 @@ std::optional<std::string> read_question() {
       continue;
     }
     out += static_cast<char>(c);
-    if (out.size() > kMost) throw UsageError(fmt::format("a line of standard input has more than {} bytes", kMost));
+    if (out.size() > kMost) throw UsageError(fmt::format("a question on standard input has more than {} bytes", kMost));
   }
   if (std::ferror(stdin) != 0) io::fail("standard input", "cannot be read: {}", std::strerror(errno));
   return out.empty() ? std::nullopt : std::optional<std::string>(out);

@@ -8,7 +8,7 @@ namespace headgate::console {
 
 /// Prints the text and flushes the stream.
 /// If the stream is a pipe that its reader has closed, redirects the stream to /dev/null and returns false.
-/// Later calls then succeed.
+/// Later calls then succeed. If /dev/null cannot be opened, they return false too.
 /// Otherwise returns true, even if writing failed for another reason, which std::ferror() tells.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "headgate/error.hpp"
@@ -88,6 +89,17 @@ TEST(DecoderParts, SecondPass_SameDecoder_IsBitwiseIdentical) {
   const TinyBatch batch(config, {1, 7}, 3);
   const double first = decoder.loss(values.data(), batch.tokens.data(), batch.targets.data());
   EXPECT_EQ(decoder.loss(values.data(), batch.tokens.data(), batch.targets.data()), first);
+}
+
+TEST(DecoderParts, LogProbabilities_BeyondTheSequence_AreRefused) {
+  const DecoderConfig config = tiny_config();
+  Decoder<double> decoder(config, {1, 8}, Purpose::evaluate, {}, {.tokens = 4});
+  const std::vector<double> parameters = large_parameters(decoder.table(), 7);
+  decoder.run(parameters.data(), TinyBatch(config, {1, 8}, 3).tokens.data());
+  std::vector<double> out(static_cast<std::size_t>(8 * config.vocab));
+  for (const auto& [first, count] : {std::pair{8, 1}, std::pair{-1, 1}, std::pair{-5, 2}, std::pair{3, 2}}) {
+    EXPECT_THROW(decoder.some_log_probabilities(out.data(), parameters.data(), first, count), Error) << first;
+  }
 }
 
 TEST(DecoderParts, MemoryPlan_PartsWithAShorterLast_AddsUpToItsBytes) {
