@@ -6,7 +6,9 @@
 #include <iterator>
 #include <utility>
 
+#include "models/io/input_file.hpp"
 #include "models/tokenize/characters.hpp"
+#include "models/tokenize/error.hpp"
 #include "models/tokenize/utf8.hpp"
 
 namespace headgate::tokenize {
@@ -43,6 +45,8 @@ bool stands_alone(std::string_view text, Span span) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form) {
   for (AddedToken& token : tokens) {
     const Normalized content(token.content, form);
+    // An empty form would match everywhere without taking any text, so that the search would never end.
+    if (content.text().empty()) refuse("added token '{}': its normal form is empty", io::printable(token.content));
     entries_.push_back({std::string(content.text()), std::move(token)});
   }
   const auto less = [](const Entry& a, const Entry& b) { return a.content < b.content; };
@@ -106,7 +110,11 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && tail == Tail::open) return false;
     if (!token.single_word || stands_alone(text, span)) {
-      if (token.lstrip) span.begin = std::min(std::max(space_before(text.substr(0, span.begin)), done_), span.end);
+      if (token.lstrip) {
+        const std::size_t from = std::min(done_, span.begin);
+        const std::size_t begin = from + space_before(text.substr(from, span.begin - from));
+        span.begin = std::min(std::max(begin, done_), span.end);
+      }
       at_ = span.end;
       span.end += space;
       add_text(parts, span.begin, Tail::ended);

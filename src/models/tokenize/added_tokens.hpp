@@ -34,7 +34,7 @@ struct Part {
 class AddedTokens {
  public:
   /// Prepares the search for the normal forms of `tokens`. `normalized` must be the same for all tokens, and special
-  /// tokens must come first.
+  /// tokens must come first. Throws TokenizerError if a normal form is empty.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
  private:

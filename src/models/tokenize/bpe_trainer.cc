@@ -162,6 +162,11 @@ TrainedBpe BpeTrainer::train(const BpeTraining& options) const {
     id_of[byte] = parts.vocabulary.size();
     parts.vocabulary.add(id_of[byte], spelling_of({&c, 1}));
   }
+  for (const std::string& token : special) {
+    if (parts.vocabulary.find(token) != kNoToken) {
+      refuse("special token '{}' has the spelling of a byte: give it another name", io::printable(token));
+    }
+  }
   PairMerger merger;
   std::vector<std::int32_t> tokens;
   for (std::size_t w = 0; w < counts_.size(); ++w) {

@@ -56,9 +56,13 @@ std::int32_t end_of_text(const Tokenizer& tokenizer) {
 
 std::vector<std::int32_t> front_of(const Tokenizer& tokenizer) {
   constexpr std::string_view kText = "a";
-  const std::vector<std::int32_t> with = tokenizer.encode(kText).ids;
+  const Encoding with = tokenizer.encode(kText, {.spans = true});
   const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
-  return {with.begin(), std::search(with.begin(), with.end(), without.begin(), without.end())};
+  if (!without.empty())
+    return {with.ids.begin(), std::search(with.ids.begin(), with.ids.end(), without.begin(), without.end())};
+  // kText has no token, so all ids stand around it: those before it at its beginning, those after it at its end.
+  const auto after = std::find_if(with.spans.begin(), with.spans.end(), [](Span span) { return span.end > 0; });
+  return {with.ids.begin(), with.ids.begin() + (after - with.spans.begin())};
 }
 
 }  // namespace headgate::tokenize

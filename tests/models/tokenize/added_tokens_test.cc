@@ -3,8 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "models/tokenize/charsmap_bytes.hpp"
+#include "models/tokenize/error.hpp"
 
 namespace headgate::tokenize {
 namespace {
@@ -39,6 +43,13 @@ TEST(AddedTokens, Match_StripOptions_TakesWhiteSpace) {
   EXPECT_EQ(parts_of(tokens, "R  L"), (Texts{"{R  }", "{L}"}));
 }
 
+TEST(AddedTokens, SpaceThatTakesSpace_LongRun_TakesTimeOfItsLength) {
+  // Looking for white space before the previous token too would take many minutes.
+  const AddedTokens tokens({{.id = 1, .content = "\n", .lstrip = true}});
+  constexpr std::size_t kRun = 300000;
+  EXPECT_EQ(parts_of(tokens, "a \n" + std::string(kRun, '\n')).size(), kRun + 2);
+}
+
 TEST(AddedTokens, SingleWordToken_WithinAWord_IsNotMatched) {
   const AddedTokens tokens({{.id = 1, .content = "ok", .single_word = true}});
   EXPECT_EQ(parts_of(tokens, "ok oké look ok-ok"), (Texts{"{ok}", " oké look ", "{ok}", "-", "{ok}"}));
@@ -55,6 +66,17 @@ TEST(AddedTokens, NormalizedToken_Text_IsMatchedInFormC) {
                            {.form_c = true, .space = {}, .prefix = {}});
   EXPECT_EQ(parts_of(tokens, "a\u00E9"), (Texts{"a", "{\u00E9}"}));
   EXPECT_EQ(parts_of(tokens, "e\u0301"), (Texts{"e\u0301"}));
+}
+
+TEST(AddedTokens, NormalizedToken_WithAnEmptyForm_IsRefused) {
+  NormalForm form;
+  form.charsmap = std::make_shared<const Charsmap>(headgate::testing::CharsmapBytes::of({{"\x01", ""}}).bytes());
+  try {
+    const AddedTokens tokens({{.id = 1, .content = "\x01\x01", .normalized = true}}, form);
+    ADD_FAILURE() << "taken";
+  } catch (const TokenizerError& error) {
+    EXPECT_STREQ(error.what(), R"(added token '\x01\x01': its normal form is empty)");
+  }
 }
 
 }  // namespace

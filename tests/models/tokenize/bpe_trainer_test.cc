@@ -180,6 +180,8 @@ TEST(BpeTrainer, Input_Bad_IsRefused) {
   EXPECT_EQ(refusal_of([] { trained("a", {.ids = 300, .special = {"<|endoftext|>"}}); }),
             "special token '<|endoftext|>' is given twice: every vocabulary has it");
   EXPECT_EQ(refusal_of([] { trained("a", {.ids = 300, .special = {""}}); }), "special token '' is not UTF-8 text");
+  EXPECT_EQ(refusal_of([] { trained("a", {.ids = 300, .special = {"b"}}); }),
+            "special token 'b' has the spelling of a byte: give it another name");
   EXPECT_EQ(refusal_of([] { trained("ab ab", {.ids = 300, .special = {"ab"}}); }),
             "special token 'ab' is a part of words of the text: give it another name");
 }

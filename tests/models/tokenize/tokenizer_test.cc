@@ -14,6 +14,7 @@
 #include "models/tokenize/byte_model.hpp"
 #include "models/tokenize/golden.hpp"
 #include "models/tokenize/open.hpp"
+#include "models/tokenize/tokenizer_file.hpp"
 #include "models/tokenize/tokenizer_json.hpp"
 #include "models/tokenize/utf8.hpp"
 
@@ -171,6 +172,18 @@ TEST(Tokenizer, Tokenizer_OfAModelDirectory_IsRead) {
   std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
   EXPECT_GT(open_tokenizer(scratch.path())->vocab(), 256);
   EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256);
+}
+
+TEST(Tokenizer, Front_TextWithoutToken_IsWhatStandsBeforeText) {
+  const auto tokenizer = parse_tokenizer_json("t", R"({
+    "model": {"type": "BPE", "vocab": {"b": 0, "<s>": 1, "</s>": 2}, "merges": []},
+    "added_tokens": [{"id": 1, "content": "<s>", "special": true}, {"id": 2, "content": "</s>", "special": true}],
+    "post_processor": {"type": "TemplateProcessing",
+                       "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}},
+                                  {"SpecialToken": {"id": "</s>"}}],
+                       "special_tokens": {"<s>": {"ids": [1]}, "</s>": {"ids": [2]}}}})");
+  EXPECT_TRUE(tokenizer->encode("a", {.add_special = false}).ids.empty());
+  EXPECT_EQ(front_of(*tokenizer), std::vector<std::int32_t>{1});
 }
 
 TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
