@@ -3,17 +3,14 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <system_error>
-
+#include "models/io/exists.hpp"
 #include "models/io/staged_directory.hpp"
 
 namespace headgate::train {
 namespace {
 
 bool has(const std::string& directory, const char* name) {
-  std::error_code error;
-  return std::filesystem::exists(io::present_directory(directory) + "/" + name, error);
+  return io::exists(io::present_directory(directory) + "/" + name);
 }
 
 }  // namespace
@@ -33,11 +30,9 @@ bool is_training_checkpoint(const std::string& directory) {
 }
 
 bool is_run_or_checkpoint(const std::string& directory) {
-  namespace fs = std::filesystem;
   const std::string checkpoint = numbered_checkpoint(directory, 0);
-  std::error_code error;
   return is_training_checkpoint(directory) || is_training_checkpoint(checkpoint) ||
-         (fs::exists(metrics_path(directory), error) && fs::exists(io::present_directory(checkpoint), error));
+         (io::exists(metrics_path(directory)) && io::exists(io::present_directory(checkpoint)));
 }
 
 }  // namespace headgate::train

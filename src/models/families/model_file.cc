@@ -17,6 +17,7 @@
 #include "models/families/config_file.hpp"
 #include "models/families/gguf_model.hpp"
 #include "models/families/modeling_code.hpp"
+#include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/npy.hpp"
 #include "models/io/safetensors.hpp"
@@ -35,11 +36,6 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
 constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
 
 /// Returns whether a model's directory may contain the tensor although the decoder has no such parameter:
 /// - frequencies of RoPE, stored by old programs
@@ -364,7 +360,7 @@ std::vector<TextFile> read_text_files(const std::string& directory) {
   std::vector<TextFile> out;
   for (const char* name : kTextFiles) {
     const std::string path = fmt::format("{}/{}", directory, name);
-    if (exists(path)) out.push_back({name, io::read_text(path, kMost_bytes)});
+    if (io::exists(path)) out.push_back({name, io::read_text(path, kMost_bytes)});
   }
   return out;
 }

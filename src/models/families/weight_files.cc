@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <set>
-#include <system_error>
 
 #include "models/families/model_file.hpp"
+#include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
 #include "models/io/mxfp4.hpp"
@@ -29,11 +28,6 @@ constexpr std::size_t kMaxShards = 1024;
 // G is the number of blocks per row.
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 /// Returns whether `name` names a .safetensors file inside the directory. Rejects '/', which could lead to another
 /// directory, and NUL, which would end the name early.
 bool is_shard_name(std::string_view name) {
@@ -45,7 +39,7 @@ class SafetensorsWeights : public WeightFiles {
  public:
   explicit SafetensorsWeights(const std::string& directory) {
     const std::string whole = directory + "/" + kModel, index = directory + "/" + kIndex;
-    if (exists(whole) || !exists(index)) {
+    if (io::exists(whole) || !io::exists(index)) {
       path_ = whole;
       add(whole);
     } else {

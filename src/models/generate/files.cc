@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <array>
-#include <filesystem>
 #include <string_view>
-#include <system_error>
 
+#include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
 
@@ -31,14 +30,9 @@ constexpr std::array<Role, 7> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id
                                       {"cls_token", "tokenizer.ggml.cls_token_id"},
                                       {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
-
 /// Returns the object in a JSON file. Returns an empty object if there is no file.
 io::Json object_in(const std::string& path) {
-  if (!exists(path)) return io::Json::object();
+  if (!io::exists(path)) return io::Json::object();
   io::Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
   if (!json.is_object()) io::fail(path, "not a JSON object");
   return json;
@@ -105,7 +99,8 @@ std::string template_of(const std::string& path, const io::Json& value) {
 }
 
 std::string template_in(const std::string& directory) {
-  if (const std::string file = directory + "/chat_template.jinja"; exists(file)) return io::read_text(file, kMaxBytes);
+  if (const std::string file = directory + "/chat_template.jinja"; io::exists(file))
+    return io::read_text(file, kMaxBytes);
   for (const char* file : {"/tokenizer_config.json", "/chat_template.json"}) {
     const std::string path = directory + file;
     const io::Json json = object_in(path);

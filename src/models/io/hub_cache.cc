@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "models/io/exists.hpp"
 #include "models/io/gguf.hpp"
 #include "models/io/input_file.hpp"
 
@@ -73,11 +74,6 @@ std::vector<std::string> entries_in(const std::string& path, const Wanted& wante
 bool is_directory(const std::string& path) {
   std::error_code error;
   return fs::is_directory(path, error);
-}
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return fs::exists(path, error);
 }
 
 /// Reads the name of a snapshot from a file in refs/.

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "models/io/exists.hpp"
 #include "models/io/given_path.hpp"
 #include "models/io/input_file.hpp"
 #include "models/tokenize/byte_model.hpp"
@@ -15,11 +16,6 @@ namespace headgate::tokenize {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
 
 /// Returns the byte tokenizer of a model directory that has config.json and no tokenizer.json. Throws io::FileError if
 /// the model does not read bytes.
@@ -55,10 +51,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(there, ignored)) return read_file(there);
   for (const char* file : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {
-    if (is_there(there + file)) return read_tokenizer_json(there + file);
+    if (io::exists(there + file)) return read_tokenizer_json(there + file);
   }
   for (const std::string& directory : {there, there + "/checkpoint"}) {
-    if (is_there(directory + "/config.json")) return tokenizer_of_bytes(directory);
+    if (io::exists(directory + "/config.json")) return tokenizer_of_bytes(directory);
   }
   io::fail(path, "neither tokenizer.json nor config.json");
 }
