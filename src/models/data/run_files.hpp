@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "models/io/run_state.hpp"
+
 // Defines the names of the files of a training run and of its checkpoints. Readers of text directories skip these
 // files.
 
@@ -11,7 +13,7 @@ namespace headgate::train {
 inline constexpr const char* kCheckpointConfig = "config.json";
 inline constexpr const char* kCheckpointModel = "model.safetensors";
 inline constexpr const char* kCheckpointOptimizer = "optimizer.safetensors";
-inline constexpr const char* kCheckpointState = "trainer_state.json";
+inline constexpr const char* kCheckpointState = io::kRunState;
 
 std::string metrics_path(const std::string& run);
 /// Returns the path of the run's file of token ids (see token_file.hpp).

@@ -3,11 +3,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
-#include <system_error>
 
+#include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/io/run_state.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
 namespace headgate::tokenize {
@@ -22,14 +22,9 @@ constexpr std::uint64_t kBytes = 256;
 /// null.
 constexpr const char* kBosKey = "bos_token_id";
 
-bool is_there(const std::string& path) {
-  std::error_code ignored;
-  return std::filesystem::exists(path, ignored);
-}
-
-/// Reads a file that must contain a JSON object.
-Json object_in(const std::string& path) {
-  Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
+/// Parses the text of a file that must contain a JSON object.
+Json object_of(const std::string& path, const std::string& text) {
+  Json json = io::parse_json(path, text, kMaxDepth);
   if (!json.is_object()) io::fail(path, "not a JSON object");
   return json;
 }
@@ -42,30 +37,28 @@ bool has(const Json& object, const char* key, const Value& value) {
 }
 
 /// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
-bool trained_after_bos(const std::string& state) {
-  const Json json = object_in(state);
-  return has(json, "bos", "on") || has(json, "task", "bigram-backcopy");
-}
+bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
 }  // namespace
 
 ByteText byte_text_of(const std::string& directory) {
-  if (is_there(directory + "/tokenizer.json")) return ByteText::none;
-  const std::string path = directory + "/config.json", state = directory + "/trainer_state.json";
-  const Json file = object_in(path);
+  if (io::exists(directory + "/tokenizer.json")) return ByteText::none;
+  const std::string path = directory + "/config.json", state = io::read_run_state(directory);
+  const Json file = object_of(path, io::read_text(path, kMaxBytes));
   const auto text = file.find("text_config");  // config of the text model, if the model also reads images
   const Json& config = text != file.end() && text->is_object() ? *text : file;
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();
   const std::uint64_t tokens = has_vocab ? vocab->get<std::uint64_t>() : kBytes + 1;
-  const bool trained_here = is_there(state), begins = has(config, kBosKey, kByteBos);
+  const bool trained_here = !state.empty(), begins = has(config, kBosKey, kByteBos);
   const bool few = tokens <= kBytes || tokens == kVocabWithByteBos;
   if (!few && !begins && !trained_here && !has(config, "model_type", "headgate")) return ByteText::none;
   if (begins && tokens <= kBytes) {
     io::fail(path, "{} {} is outside the vocabulary of {} tokens", kBosKey, kByteBos, tokens);
   }
   if (config.contains(kBosKey)) return begins ? ByteText::after_bos : ByteText::plain;
-  const bool after_bos = trained_here ? trained_after_bos(state) : tokens == kVocabWithByteBos;
+  const bool after_bos =
+      trained_here ? trained_after_bos(object_of(directory + "/" + io::kRunState, state)) : tokens == kVocabWithByteBos;
   return after_bos ? ByteText::after_bos : ByteText::plain;
 }
 

@@ -19,7 +19,7 @@ enum class ByteText {
 /// - model_type is "headgate"
 /// - vocab_size is at most 256 or equals kVocabWithByteBos
 /// - bos_token_id is kByteBos
-/// - trainer_state.json exists
+/// - a training run of Headgate wrote trainer_state.json
 ///
 /// The first of these that exists determines whether BOS precedes a text: the key bos_token_id, trainer_state.json,
 /// vocab_size. With vocab_size alone, BOS precedes a text if vocab_size is kVocabWithByteBos.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/train/checkpoint.hpp"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "headgate/error.hpp"
@@ -26,11 +24,6 @@ const std::vector<std::string> kFiles = {kCheckpointConfig,       models::kModel
                                          "tokenizer_config.json", "generation_config.json"};
 
 std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
-}
 
 /// Returns the table of the parameters that have moments, according to the checkpoint's trainer state.
 models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::ParameterTable& table,
@@ -78,11 +71,7 @@ std::int64_t checkpoint_step(const std::string& directory) {
 }
 
 std::string read_trainer_state(const std::string& directory) {
-  const std::string path = file_of(io::present_directory(directory), kCheckpointState);
-  if (!exists(path)) return "";
-  std::string state = io::read_text(path, kMaxState);
-  if (state.empty()) io::fail(path, "is empty");
-  return state;
+  return io::read_run_state(io::present_directory(directory));
 }
 
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) {
@@ -93,7 +82,7 @@ Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts) 
   out.parameters = file.read();
   const models::ParameterTable table(out.config);
   const std::string state_path = file_of(from, kCheckpointState);
-  if (exists(state_path)) out.trainer_state = io::read_text(state_path, kMaxState);
+  out.trainer_state = io::read_run_state(from);
   if (parts == CheckpointParts::all) {
     auto moments = models::read_tensors(file_of(from, kCheckpointOptimizer), with_moments(out, table, state_path),
                                         {kFirst, kSecond}, models::StoredAs::f32);

@@ -210,6 +210,10 @@ TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
   EXPECT_EQ(text(R"({"vocab_size": 300})"), ByteText::after_bos);
   write_bytes(scratch / "trainer_state.json", R"({"task": "bigram-backcopy", "bos": "off"})");
   EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
+  // A file of transformers' Trainer, which may hold NaN.
+  write_bytes(scratch / "trainer_state.json", R"({"global_step": 5, "log_history": [{"loss": NaN}]})");
+  EXPECT_EQ(text(R"({"vocab_size": 32000, "model_type": "llama"})"), ByteText::none);
+  EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::after_bos);
   write_bytes(scratch / "tokenizer.json", "{}");
   EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::none);
 }

@@ -175,6 +175,14 @@ TEST_F(CheckpointTest, Model_WithoutTrainerState_CannotBeResumed) {
   expect_refused(CheckpointParts::all, "optimizer.safetensors", "No such file");
 }
 
+TEST_F(CheckpointTest, TrainerState_OfTransformers_IsIgnored) {
+  CheckpointView view = model.view();
+  view.trainer_state = R"({"epoch": 1.0, "global_step": 5, "log_history": [{"loss": NaN, "step": 5}]})";
+  save_checkpoint(directory, view);
+  EXPECT_EQ(read_trainer_state(directory), "");
+  EXPECT_EQ(load_checkpoint(directory, CheckpointParts::model).trainer_state, "");
+}
+
 TEST_F(CheckpointTest, File_MissingOrTruncated_IsNamed) {
   for (const char* file : {"config.json", "model.safetensors", "optimizer.safetensors"}) {
     save_checkpoint(directory, model.view());
