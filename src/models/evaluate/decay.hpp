@@ -42,7 +42,10 @@ class DecaySums : public Sums<T> {
  private:
   static constexpr double kLn2 = 0.69314718055994530942;
 
-  static Values values(const Mean& decay, const Mean& logarithm) { return {decay.value(), kLn2 / -logarithm.value()}; }
+  /// Subtracts g from 0 instead of negating it: where nothing decays, −0.0 would give −∞.
+  static Values values(const Mean& decay, const Mean& logarithm) {
+    return {decay.value(), kLn2 / (0.0 - logarithm.value())};
+  }
 
   MeanByHead decays_, logarithms_;  // means of the decay e^g and of its logarithm g
 };

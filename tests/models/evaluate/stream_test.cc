@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tests figures of the residual stream with more tokens than ranges of tokens.
+// Tests figures of the residual stream with more tokens than ranges of tokens, and of linear attention without decay.
 
 #include <gtest/gtest.h>
 
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "headgate/runtime.hpp"
+#include "models/evaluate/decay.hpp"
 #include "models/evaluate/int8_hidden.hpp"
 #include "models/evaluate/kurtosis.hpp"
 #include "models/evaluate/massive_activation.hpp"
@@ -48,6 +49,23 @@ TEST(ResidualStream, MassiveActivation_AnyEntry_IsFoundWithItsPlace) {
     stream.back() = 7.0;  // the first of equal entries stays
     EXPECT_EQ(values_of<MassiveActivationSums>(stream), (Values{7.0, token, channel}));
   }
+}
+
+TEST(LinearAttention, HalfLife_NothingDecays_IsInfinite) {
+  models::DecoderConfig config;
+  config.layers = 1;
+  config.layer_types = {models::LayerType::linear_attention};
+  config.linear.value_heads = 1;
+  models::LayerView<double> view;
+  view.shape = {1, kTokens};
+  const ExecutionContext context = resolved({});
+  const double decay = 1.0, half_life = std::numeric_limits<double>::infinity();
+  LayerSample<double> sample{view, context, {}, {}, {}, {}, {}};
+  sample.rule.mean_decay = {&decay, {1, 1}};
+  sample.rule.half_life = {&half_life, {1, 1}};
+  DecaySums<double> sums(config);
+  sums.add_layer(sample);
+  EXPECT_EQ(sums.of_layer(0), (Values{1.0, half_life}));
 }
 
 TEST(ResidualStream, Kurtosis_EveryEntry_Counts) {
