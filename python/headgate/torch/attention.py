@@ -355,6 +355,8 @@ def _call_generally(
     if are_dtensors(tensors):
         if max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit does not support DTensors: call it on their local tensors")
+        if options["dropout"] > 0:  # it depends on the index of a sequence and head, which restarts in each process
+            raise ValueError(f"{NAME}: dropout does not support DTensors: call it on their local tensors")
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
         return (y, lse) if asked else y
     nested = unnest(NAME, tensors, options["layout"])

@@ -162,6 +162,8 @@ def mixed():
         gated_attention(placed, q, placed)
     with pytest.raises(ValueError, match="gated_attention: return_max_logit does not support DTensors"):
         gated_attention(placed, placed, placed, return_max_logit=True)
+    with pytest.raises(ValueError, match="gated_attention: dropout does not support DTensors: call it on their local"):
+        gated_attention(placed, placed, placed, dropout=0.1)
 
 
 def with_heads_that_share_a_gate():
@@ -194,7 +196,7 @@ def test_parallelized_layers_match_the_whole():
     processes.run(2, with_parallel_layers)
 
 
-def test_plain_tensors_beside_dtensors_and_max_logit_are_refused():
+def test_plain_tensors_beside_dtensors_max_logit_and_dropout_are_refused():
     processes.run(2, mixed)
 
 
