@@ -226,6 +226,8 @@ def test_package_without_handlers_says_so():
 def test_array_of_jax_as_output_of_other_functions_is_refused(dtype):
     """Arrays of JAX are immutable: a program may share the memory of several."""
     x, out = jnp.ones((1, 2, 3, 8), dtype), jnp.zeros((1, 2, 3, 8), dtype)
-    with pytest.raises(ValueError, match="^attention: y is an array of JAX, which is read-only: give an array of NumPy$"):
+    with pytest.raises(
+        ValueError, match="^attention: y is an array of JAX, which is read-only: give an array of NumPy$"
+    ):
         headgate.attention(x, x, x, out=out)
     assert (out == 0).all()
