@@ -92,7 +92,8 @@ TEST(DecoderParts, SecondPass_SameDecoder_IsBitwiseIdentical) {
 }
 
 TEST(DecoderParts, LogProbabilities_BeyondTheSequence_AreRefused) {
-  const DecoderConfig config = tiny_config();
+  DecoderConfig config = tiny_config();
+  config.seq_len = 8;
   Decoder<double> decoder(config, {1, 8}, Purpose::evaluate, {}, {.tokens = 4});
   const std::vector<double> parameters = large_parameters(decoder.table(), 7);
   decoder.run(parameters.data(), TinyBatch(config, {1, 8}, 3).tokens.data());
