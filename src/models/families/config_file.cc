@@ -187,7 +187,7 @@ void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, co
 }
 
 std::string write_as(const DecoderConfig& config, GateLayout layout, const Family& family, DType dtype,
-                     std::optional<std::int64_t> bos = std::nullopt, const std::vector<std::int32_t>& end_ids = {}) {
+                     std::optional<std::int64_t> bos = std::nullopt, const Json& end_ids = nullptr) {
   const DecoderConfig defaults;
   nlohmann::ordered_json out;
   out["architectures"] = {family.model_class};
@@ -208,7 +208,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   }
   out["torch_dtype"] = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   if (bos) out["bos_token_id"] = *bos == kNoBos ? Json() : Json(*bos);
-  if (!end_ids.empty()) out["eos_token_id"] = end_ids.size() == 1 ? Json(end_ids.front()) : Json(end_ids);
+  if (!end_ids.is_null()) out["eos_token_id"] = end_ids;
   write_features(out, config, family);
   if (layout != GateLayout::separate && &family != &kQwen35) out["gate_layout"] = word_of(layout);
   return out.dump(2) + "\n";

@@ -7,13 +7,13 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "models/decoder/config.hpp"
 #include "models/decoder/parameters.hpp"
 #include "models/families/config_reader.hpp"
 #include "models/families/gate_layout.hpp"
 #include "models/io/gguf.hpp"
+#include "models/io/json.hpp"
 
 // Describes families of models: how their files name sizes and tensors, and which features of this decoder they have.
 // Each family has one file; families.cc lists them.
@@ -47,7 +47,7 @@ struct FileConfig {
   /// Value of bos_token_id to write, for a model that reads bytes. kNoBos stands for null: no token precedes a text. If
   /// `bos` is empty, the key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
-  std::vector<std::int32_t> end_ids = {};  ///< values of eos_token_id to write; if empty, the key is not written
+  io::Json end_ids = nullptr;  ///< value of eos_token_id to write; if null, the key is not written
 };
 
 /// Maps a layer tensor's name in this library to its name in a family's files.

@@ -197,4 +197,11 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
   return out;
 }
 
+io::Json read_config_end_ids(const std::string& directory) {
+  const io::Json json = object_in(directory + "/config.json");
+  const auto text = json.find("text_config");
+  const bool inner = text != json.end() && text->is_object() && text->contains(kEndId) && !text->at(kEndId).is_null();
+  return inner ? text->at(kEndId) : json.value(kEndId, io::Json());
+}
+
 }  // namespace headgate::generate

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/families/model_file.hpp"
+#include "models/io/json.hpp"
 
 namespace headgate::generate {
 
@@ -33,8 +34,8 @@ struct GenerationFiles {
 /// - special tokens: bos_token_id, eos_token_id, unknown_token_id, …
 GenerationFiles read_generation_files(const std::string& path, const models::ModelFile& model);
 
-/// Returns the ids of eos_token_id in config.json of a directory, ascending. Throws io::FileError, also for an id
-/// outside the vocabulary of `vocab` tokens.
-std::vector<std::int32_t> read_config_end_ids(const std::string& directory, std::int64_t vocab);
+/// Returns eos_token_id in config.json of a directory, or in its text_config, as it stands there. Returns null if there
+/// is none. Throws io::FileError.
+io::Json read_config_end_ids(const std::string& directory);
 
 }  // namespace headgate::generate

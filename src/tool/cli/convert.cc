@@ -75,7 +75,7 @@ int run_convert(const ConvertOptions& o) {
   models::require_fusable(out.layout, out.config);
   if (file.gguf() == nullptr) {
     out.bos = bos_of_bytes(in);
-    out.end_ids = generate::read_config_end_ids(in, file.config().vocab);
+    out.end_ids = generate::read_config_end_ids(in);
   }
   const generate::GgufTextFiles text = file.gguf() != nullptr
                                            ? generate::gguf_text_files(in, file)

@@ -13,6 +13,7 @@
 #include "models/generate/gguf_text_files.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/gguf_bytes.hpp"
+#include "models/io/json.hpp"
 #include "models/io/scratch.hpp"
 #include "models/tokenize/open.hpp"
 
@@ -75,13 +76,19 @@ TEST_F(GenerationFilesTest, SpecialTokens_OfOtherNames_AreRead) {
 
 TEST_F(GenerationFilesTest, EndIds_OfConfig_AreWrittenAgain) {
   const testing::SavedModel model(testing::small_config());
-  for (const Ids& ids : {Ids{3}, Ids{0, 12}, Ids{}}) {
+  const std::vector<std::pair<io::Json, Ids>> cases{
+      {io::Json(3), Ids{3}}, {io::Json::array({0, 12}), Ids{0, 12}}, {io::Json(), Ids()}};
+  for (const auto& [value, ids] : cases) {
     models::FileConfig file{model.config};
-    file.end_ids = ids;
+    file.end_ids = value;
     models::write_model(directory, file, model.parameters, DType::f32);
-    EXPECT_EQ(read_config_end_ids(directory, model.config.vocab), ids);
+    EXPECT_EQ(read_config_end_ids(directory), value);
     EXPECT_EQ(read().end_ids, ids);
   }
+  write("config.json", R"({"eos_token_id": 1, "text_config": {"eos_token_id": [99]}})");
+  EXPECT_EQ(read_config_end_ids(directory), io::Json::array({99}));
+  write("config.json", R"({"eos_token_id": 1, "text_config": {"eos_token_id": null}})");
+  EXPECT_EQ(read_config_end_ids(directory), 1);
 }
 
 TEST_F(GenerationFilesTest, EndIds_OfTextConfig_AreRead) {
