@@ -50,8 +50,12 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path) {
   const std::string there = io::given_path(path);
   std::error_code ignored;
   if (!fs::is_directory(there, ignored)) return read_file(there);
-  for (const char* file : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {
-    if (io::exists(there + file)) return read_tokenizer_json(there + file);
+  for (const std::string& directory : {there, there + "/checkpoint"}) {
+    const std::string file = directory + "/tokenizer.json";
+    if (!io::exists(file)) continue;
+    std::unique_ptr<Tokenizer> tokenizer = read_tokenizer_json(file);
+    check_added_tokens(directory, *tokenizer);
+    return tokenizer;
   }
   for (const std::string& directory : {there, there + "/checkpoint"}) {
     if (io::exists(directory + "/config.json")) return tokenizer_of_bytes(directory);

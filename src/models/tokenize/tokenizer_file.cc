@@ -34,11 +34,13 @@ std::string file_in(const std::string& path, const std::string& directory) {
 TokenizerFile open_tokenizer_file(const std::string& path) {
   std::string file = io::given_path(path);
   std::error_code ignored;
-  if (fs::is_directory(file, ignored)) file = file_in(path, file);
+  const bool is_directory = fs::is_directory(file, ignored);
+  if (is_directory) file = file_in(path, file);
   TokenizerFile out;
   out.json =
       is_gguf_file(file) ? gguf_tokenizer_json(file, read_gguf_vocabulary(io::GgufFile(file))) : read_json_text(file);
   out.tokenizer = parse_tokenizer_json(file, out.json);
+  if (is_directory) check_added_tokens(fs::path(file).parent_path().string(), *out.tokenizer);
   io::Checksum hash;
   hash.add(out.json.data(), out.json.size());
   out.hash = hash.text();

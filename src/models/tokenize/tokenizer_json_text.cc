@@ -15,9 +15,9 @@
 namespace headgate::tokenize {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json byte_level(bool prefix_space, bool use_regex) {
+OrderedJson byte_level(bool prefix_space, bool use_regex) {
   return {{"type", "ByteLevel"}, {"add_prefix_space", prefix_space}, {"trim_offsets", true}, {"use_regex", use_regex}};
 }
 
@@ -26,7 +26,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
 }
 
 /// Returns the JSON of a pre-tokenizer step. ByteLevel is written elsewhere.
-Json split(const SplitStep& step) {
+OrderedJson split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
   if (!step.prefix.empty()) refuse("tokenizer.json cannot express a space before a text together with this pattern");
   if (is_isolated(step, kDigitPattern)) return {{"type", "Digits"}, {"individual_digits", true}};
@@ -36,8 +36,8 @@ Json split(const SplitStep& step) {
           {"invert", step.invert}};
 }
 
-Json pre_tokenizer(const std::vector<SplitStep>& steps) {
-  Json list = Json::array();
+OrderedJson pre_tokenizer(const std::vector<SplitStep>& steps) {
+  OrderedJson list = OrderedJson::array();
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const SplitStep& step = steps[i];
     const bool gpt2 = is_isolated(step, kGpt2Pattern);
@@ -49,35 +49,35 @@ Json pre_tokenizer(const std::vector<SplitStep>& steps) {
     }
   }
   if (list.empty()) list.push_back(byte_level(false, false));
-  return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"pretokenizers", list}};
+  return list.size() == 1 ? list.front() : OrderedJson{{"type", "Sequence"}, {"pretokenizers", list}};
 }
 
-Json replaced(const std::string& from, const std::string& to) {
+OrderedJson replaced(const std::string& from, const std::string& to) {
   return {{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
 }
 
-Json normalizer(const NormalForm& form) {
-  Json list = Json::array();
+OrderedJson normalizer(const NormalForm& form) {
+  OrderedJson list = OrderedJson::array();
   if (form.form_c) list.push_back({{"type", "NFC"}});
   if (!form.space.empty()) list.push_back(replaced(" ", form.space));
   if (!form.prefix.empty()) list.push_back({{"type", "Prepend"}, {"prepend", form.prefix}});
   if (list.empty()) return nullptr;
-  return list.size() == 1 ? list.front() : Json{{"type", "Sequence"}, {"normalizers", list}};
+  return list.size() == 1 ? list.front() : OrderedJson{{"type", "Sequence"}, {"normalizers", list}};
 }
 
-Json decoder(const TokenizerParts& parts) {
+OrderedJson decoder(const TokenizerParts& parts) {
   if (parts.model == ModelKind::byte_bpe) return byte_level(true, true);
-  Json list = Json::array({replaced(parts.space, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  OrderedJson list = OrderedJson::array({replaced(parts.space, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
   if (parts.drops_space) list.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {{"type", "Sequence"}, {"decoders", list}};
 }
 
 /// Returns the template that adds special tokens around a single text, and around both texts of a pair.
-Json post_processor(const TokenizerParts& parts) {
+OrderedJson post_processor(const TokenizerParts& parts) {
   if (parts.before.empty() && parts.after.empty()) return nullptr;
-  Json special = Json::object();
+  OrderedJson special = OrderedJson::object();
   const auto around = [&](const char* text, int type) {
-    Json out = Json::array();
+    OrderedJson out = OrderedJson::array();
     const auto add = [&](const std::vector<std::int32_t>& ids) {
       for (const std::int32_t id : ids) {
         const std::string name(parts.vocabulary.spelling(id));
@@ -90,19 +90,19 @@ Json post_processor(const TokenizerParts& parts) {
     add(parts.after);
     return out;
   };
-  const Json single = around("A", 0);
-  Json pair = single;
-  for (Json& piece : around("B", 1)) pair.push_back(std::move(piece));
+  const OrderedJson single = around("A", 0);
+  OrderedJson pair = single;
+  for (OrderedJson& piece : around("B", 1)) pair.push_back(std::move(piece));
   return {{"type", "TemplateProcessing"}, {"single", single}, {"pair", pair}, {"special_tokens", special}};
 }
 
-Json added_token(const AddedToken& token) {
+OrderedJson added_token(const AddedToken& token) {
   return {{"id", token.id},          {"content", token.content}, {"single_word", token.single_word},
           {"lstrip", token.lstrip},  {"rstrip", token.rstrip},   {"normalized", token.normalized},
           {"special", token.special}};
 }
 
-std::string quoted(std::string_view text) { return Json(text).dump(); }
+std::string quoted(std::string_view text) { return OrderedJson(text).dump(); }
 
 /// Calls add(left, right) for each merge, in the order of their ranks.
 template <class Add>
@@ -142,11 +142,11 @@ std::string model_text(const TokenizerParts& parts) {
 }  // namespace
 
 std::string tokenizer_json_text(const TokenizerParts& parts) {
-  Json added = Json::array();
+  OrderedJson added = OrderedJson::array();
   for (const AddedToken& token : parts.added) added.push_back(added_token(token));
-  Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
+  OrderedJson file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added}};
   file["normalizer"] = normalizer(parts.form);
-  file["pre_tokenizer"] = parts.model == ModelKind::byte_bpe ? pre_tokenizer(parts.steps) : Json();
+  file["pre_tokenizer"] = parts.model == ModelKind::byte_bpe ? pre_tokenizer(parts.steps) : OrderedJson();
   file["post_processor"] = post_processor(parts);
   file["decoder"] = decoder(parts);
   std::string out = file.dump(2);

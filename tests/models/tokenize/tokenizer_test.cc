@@ -174,6 +174,52 @@ TEST(Tokenizer, Tokenizer_OfAModelDirectory_IsRead) {
   EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256);
 }
 
+/// transformers adds tokens that tokenizer.json lacks, wherever they are named.
+TEST(Tokenizer, Tokenizer_FilesThatNameOtherTokens_AreRefused) {
+  struct Beside {
+    const char *file, *json, *where;
+  };
+  const Beside others[] = {
+      {"tokenizer_config.json", R"({"added_tokens_decoder": {"9": {"content": "<new>"}}})", "added_tokens_decoder"},
+      {"tokenizer_config.json", R"({"additional_special_tokens": ["<|endoftext|>", "<new>"]})",
+       "additional_special_tokens"},
+      {"tokenizer_config.json", R"({"extra_special_tokens": ["<new>"]})", "extra_special_tokens"},
+      {"tokenizer_config.json", R"({"extra_special_tokens": {"image_token": "<new>"}})", "extra_special_tokens"},
+      {"tokenizer_config.json", R"({"model_specific_special_tokens": {"a": "<new>"}})",
+       "model_specific_special_tokens"},
+      {"tokenizer_config.json", R"({"pad_token": "<new>"})", "pad_token"},
+      {"tokenizer_config.json", R"({"image_token": {"content": "<new>"}})", "image_token"},
+      {"added_tokens.json", R"({"<new>": 50257})", "the file"},
+      {"special_tokens_map.json", R"({"pad_token": {"content": "<new>"}})", "pad_token"},
+  };
+  for (const Beside& other : others) {
+    const Scratch scratch;
+    std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
+    write_bytes(scratch / other.file, other.json);
+    const std::string message = scratch / other.file + ": " + other.where +
+                                " has the token '<new>', which tokenizer.json lacks: add it to the added_tokens there";
+    for (const bool with_json : {false, true}) {
+      try {
+        with_json ? (void)open_tokenizer_file(scratch.path()) : (void)open_tokenizer(scratch.path());
+        ADD_FAILURE() << other.json;
+      } catch (const io::FileError& error) {
+        EXPECT_EQ(error.what(), message);
+      }
+    }
+    EXPECT_GT(open_tokenizer(scratch / "tokenizer.json")->vocab(), 256) << "the file by itself";
+  }
+}
+
+TEST(Tokenizer, Tokenizer_FilesThatNameItsTokens_IsRead) {
+  const Scratch scratch;
+  std::filesystem::copy(golden_path("gpt2"), scratch / "tokenizer.json");
+  write_bytes(scratch / "tokenizer_config.json",
+              R"({"added_tokens_decoder": {"0": {"content": "<|endoftext|>"}}, "pad_token": null, "add_bos_token": true,
+                  "eos_token": {"content": "<|endoftext|>"}, "tokenizer_class": "GPT2Tokenizer"})");
+  write_bytes(scratch / "special_tokens_map.json", R"({"pad_token": "<not read>"})");
+  EXPECT_GT(open_tokenizer(scratch.path())->vocab(), 256);
+}
+
 TEST(Tokenizer, Front_TextWithoutToken_IsWhatStandsBeforeText) {
   const auto tokenizer = parse_tokenizer_json("t", R"({
     "model": {"type": "BPE", "vocab": {"b": 0, "<s>": 1, "</s>": 2}, "merges": []},
