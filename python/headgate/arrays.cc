@@ -145,8 +145,8 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Reads an array that a call writes, by nanobind. Throws Error if the array is read-only or masked, or has a lazy
-/// negation or conjugation.
+/// Returns the memory of an array that a call is to write. Throws Error if the array is read-only or masked, or has a
+/// lazy negation or conjugation.
 ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   require(!is_lazy(object),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "

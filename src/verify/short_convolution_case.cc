@@ -44,7 +44,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
-    // A set, because K − 1 is 1 for K = 2.
+    // K − 1 is 1 if K is 2. A set lists such a T once.
     for (const std::int64_t T : std::set<std::int64_t>{0, 1, K - 1, K + 1, 130}) {
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;

@@ -19,8 +19,9 @@ PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_p
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
-# What hooks hand over within a call of an attention module: its gate's logits (`logits`), or a pair of the module and
-# its gate's arguments for the kernel (`gate`). Each thread has its own, since several may call one model at once.
+# Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
+# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. Several threads may call one model
+# at the same time, so each thread has its own values.
 _calls = threading.local()
 
 

@@ -50,8 +50,8 @@ def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: in
 
 
 def query_blocks(block_mask: BlockMask, sequences: int = 1, heads: int = 1) -> Iterator[_QueryBlock]:
-    """Yields the blocks of queries of a BlockMask, for queries of this many sequences and heads. Lists for one sequence
-    or head serve all of them, but mask_mod may still differ among them."""
+    """Yields the blocks of queries of a BlockMask, for a batch of `sequences` with `heads` query heads. If the mask
+    lists blocks for one sequence or head, all have these blocks, but mask_mod is evaluated for each."""
     T, S = block_mask.seq_lengths
     rows = max(sequences, block_mask.shape[0]), max(heads, block_mask.shape[1])
     block_t, block_s = block_mask.BLOCK_SIZE

@@ -114,8 +114,8 @@ void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
 /// Returns whether two views have the same address and strides, so that rows of both are at the same places.
 bool is_same_memory(const TensorView& a, const TensorView& b) { return a.data == b.data && a.strides == b.strides; }
 
-/// Throws Error if new tensors of a cache of `shape` overlap the old ones. If `may_stay`, a tensor may stay where it
-/// is, to get more pages behind those that it has.
+/// Throws Error if new tensors of a cache overlap the old ones. With `may_stay`, a new tensor may begin at the address
+/// of the old one: the cache then gets more pages after those that it has.
 void check_apart(const CacheTensors& now, const CacheTensors& old, const CacheShape& shape, bool may_stay) {
   for (const Member& to : members(shape)) {
     for (const Member& from : members(shape)) {

@@ -70,8 +70,8 @@ void add_end_ids(EndIds& ids, const std::string& path, const io::Json& json) {
   for (const io::Json& id : *found) ids.add(path, id);
 }
 
-/// Reads the ids of the files in a directory: also those in text_config, the config of the text model if the model also
-/// reads images.
+/// Reads the end ids that generation_config.json and config.json in a directory have. Models that also read images have
+/// the text model's ids in text_config.
 std::vector<std::int32_t> end_ids_in(const std::string& directory, std::int64_t vocab) {
   EndIds ids(vocab);
   for (const char* file : {"/generation_config.json", "/config.json"}) {

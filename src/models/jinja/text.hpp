@@ -24,7 +24,7 @@ std::string_view stripped(std::string_view text, const std::string_view* set, En
 /// Returns the number of bytes of white space at the front of `text`.
 std::size_t space_at_front(std::string_view text);
 
-/// Selects the letters that with_case() raises; it lowers the others.
+/// Selects the letters that with_case() makes upper case. It makes the others lower case.
 ///
 ///   title      | letters that follow no letter, as Python's str.title()
 ///   words      | letters at the start, and after white space or one of -([{<, as Jinja's filter `title`

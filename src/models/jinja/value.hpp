@@ -54,7 +54,7 @@ class Value {
   static constexpr int kMostNested = 64;
 
   Value() : data_(Undefined{}) {}
-  /// Keeps only the beginning of a long name: copies of the value copy the name.
+  /// Keeps only the beginning of a long name, so that values are cheap to copy.
   explicit Value(Undefined value);
   explicit Value(None value) : data_(value) {}
   explicit Value(bool value) : data_(value) {}

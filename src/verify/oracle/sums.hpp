@@ -14,12 +14,12 @@ namespace headgate::reference {
 /// heads, which has no blocks.
 inline constexpr std::int64_t kUncutKeys = 512;
 
-/// Smallest factor C of the tolerance rule, which allows an error of C · magnitude unit roundoffs. An error of x unit
-/// roundoffs is therefore x / 8 in magnitude.
+/// Smallest factor C of the tolerance rule, which permits an error of C times a number's magnitude, in unit roundoffs.
+/// To permit an error of x unit roundoffs, the oracle therefore adds x / 8 to the magnitude.
 inline constexpr double kLeastConstant = 8.0;
 
-/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. Kernels may return 0 for an
-/// exponential below the smallest normal number.
+/// Returns the error that every weight may have, however small the weight is, in unit roundoffs of the compute type. It
+/// is the smallest normal number: kernels may return 0 for an exponential below it.
 inline double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
 /// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would have errors as large

@@ -52,7 +52,9 @@ class _Mode(TorchFunctionMode):
         if function is not _FUNCTION:
             return function(*args, **(kwargs or {}))
         bias: Any = args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask")
-        if is_causal_bias(bias):  # has no values; PyTorch makes the call again with is_causal or a mask
+        if is_causal_bias(
+            bias
+        ):  # has no values; PyTorch's handler calls this function with is_causal or a mask instead
             with self:
                 return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), args, kwargs)
         with self.watch.observed() as layer:

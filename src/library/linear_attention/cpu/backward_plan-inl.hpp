@@ -160,8 +160,8 @@ struct ScanBuffers {
 
   ChunkNumbers<T> forward, reverse;
   View<T, 1> state;  ///< a state, as column blocks one after the other
-  /// (copies, elements of a block) a block of Sᵀ as it is at the start of a chunk, and after each two tokens of it.
-  /// After each token if several query heads read the state.
+  /// (copies, elements of a block) copies of a block of Sᵀ: one from the start of a chunk, then one after every two
+  /// tokens, or after every token if several query heads read the state
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).

@@ -329,7 +329,7 @@ class KeyScans {
     return returned;
   }
 
-  /// Returns `row` times the decay factors F before step n rescales.
+  /// Returns `row` times the decay factors F of step n, as they are before a rescaling in that step.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> times_before(const DecayFactors<T>& factors, Row<kVectors> row, std::int64_t n,
                                         std::int64_t first) const {
@@ -402,8 +402,8 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Adds the update u kᵀ of `token` to a state S within `product`, the sums of S ∘ dS over features of v. `read` is
-  /// dS u. All are stored values. If the token rescales S, first does so.
+  /// Changes `product`, the sums of S ∘ dS over the features of v, from the state S before `token` to the state after
+  /// it: rescales it if the token rescales S, and adds k ∘ `read`, where `read` is dS u. All are stored values.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
                                       std::int64_t first) const {

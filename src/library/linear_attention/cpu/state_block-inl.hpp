@@ -137,9 +137,10 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// Use of a pass's buffer `copy`, which has the size of a block S. `written`: the pass stores S to the copy after its
-/// last token, and leaves the block unchanged. `multiplied`: the copy holds another state, and the pass sums S ∘ copy
-/// over the rows after each token.
+/// Selects what a pass over a block S of a state does with a second block, Pass::copy:
+///   unused      nothing;
+///   written     stores S to it after the last token, and leaves the block S itself unchanged;
+///   multiplied  sums S ∘ copy over the rows after each token. The copy holds a block of another state.
 enum class Copies { unused, written, multiplied };
 
 /// Operands and results of a pass over a block S. For each token in order, the pass computes:
