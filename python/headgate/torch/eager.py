@@ -40,7 +40,7 @@ _ERRORS = (ValueError, TypeError, RuntimeError, BufferError)
 
 
 def is_eager() -> bool:
-    """Returns True if operations run directly: nothing but autograd intercepts them, neither torch.compile nor a mode."""
+    """Returns True if nothing but autograd intercepts operations: neither torch.compile nor a mode."""
     return not (
         _is_compiling()
         or _dispatch_modes()

@@ -305,8 +305,9 @@ def scaled_dot_product_attention(
     query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions. Tensors with two
     dimensions are one head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S). A boolean mask is true where a
     query may attend; a floating-point mask is added to the scores and has a gradient. A CausalBias of PyTorch is its
-    causal mask. is_causal lets query i see keys 0 … i (top-left alignment). With enable_gqa, key and value may have fewer heads, if these divide the heads of query. A
-    query that sees no key has the result 0 and zero gradients. The default of scale is 1/sqrt(E).
+    causal mask. is_causal lets query i see keys 0 … i (top-left alignment). With enable_gqa, key and value may have
+    fewer heads, if these divide the heads of query. A query that sees no key has the result 0 and zero gradients. The
+    default of scale is 1/sqrt(E).
 
     gate, (…,H,L,1) or (…,H,L,Ev), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
     threads are arguments of gated_attention.

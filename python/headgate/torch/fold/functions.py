@@ -33,8 +33,9 @@ def attention(
         q: (*, H, T, D), with any leading dimensions.
         k: (*, H, S, D).
         v: (*, H, S, Dv).
-        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is neither
-            expanded nor copied, and its gradient is summed over them. A float32 bias is not rounded to a q of 16 bits.
+        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is
+            neither expanded nor copied, and its gradient is summed over them. A float32 bias stays float32 beside 16-bit
+            tensors.
             The biases are summed before the call; those of keys, (*, 1, 1, S), that need no gradient are summed
             separately from the others.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.

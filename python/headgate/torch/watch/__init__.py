@@ -24,7 +24,8 @@ def watch(model: Any, figures: Any = None, *, rows: Any = None, gates: Any = Non
     gates: {module name: function}; the function returns the gate (B,T,H,D or 1) from the output of that module.
     blocks: names of modules that return the residual stream; by default the members of lists of layers.
 
-    Raises ValueError for unknown figures and rows that are not whole numbers from 0 on, and AttributeError for unknown modules.
+    Raises ValueError for unknown figures and for rows that are not whole numbers from 0 on. Raises AttributeError for
+    unknown modules.
     """
     from .handle import Watch
 

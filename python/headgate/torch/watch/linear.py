@@ -122,7 +122,8 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
 
 
 def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
-    """Returns where a sequence begins, (B,T) bool, from cu_seqlens over the B·T tokens. Empty sequences begin nowhere."""
+    """Returns a mask (B,T) of the first tokens of sequences. cu_seqlens counts over the B·T tokens. Empty sequences have
+    no first token."""
     begins = cu_seqlens.long()
     first = torch.zeros(B * T, dtype=torch.bool, device=begins.device)
     first[begins[:-1][begins.diff() > 0]] = True

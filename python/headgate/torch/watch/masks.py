@@ -21,8 +21,8 @@ class Rules(NamedTuple):
 def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
     """Splits an additive mask into a bool mask, true where visible, and a finite bias.
 
-    A key is hidden if its value is at most finfo(dtype).min / 2. On CPUs, returns None for a mask that hides nothing, and for
-    a bias of zeros.
+    A key is hidden if its value is at most finfo(dtype).min / 2. On CPUs, returns None for a mask that hides nothing,
+    and for a bias of zeros.
     """
     visible = mask > torch.finfo(mask.dtype).min / 2
     bias = mask.masked_fill(~visible, 0)

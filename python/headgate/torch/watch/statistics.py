@@ -110,7 +110,7 @@ def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Ten
     """Returns {"lse": …} and the wanted ones of "row_max", "entropy", "distance" and "entropy_of_keys", each (B,Hq,T)
     in f64. own_lse is the call's log-sum-exp, if it is known."""
     if call.sinks is not None and wanted & OF_KEYS:
-        # Not computed from the weights with the sink, whose rounding errors exceed the keys' weights beside a large sink.
+        # With the sink, rounding errors would exceed the keys' weights if the sink takes nearly all weight.
         of_keys = statistics_of(replace(call, sinks=None), geometry, wanted & OF_KEYS)
         return of_keys | statistics_of(call, geometry, wanted - OF_KEYS, own_lse)
     if "entropy_of_keys" in wanted:
