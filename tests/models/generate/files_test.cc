@@ -140,9 +140,9 @@ TEST_F(GenerationFilesTest, SpecialTokens_StringsOrObjects_AreRead) {
   write(
       "tokenizer_config.json",
       R"({"eos_token": {"content": "</s>", "lstrip": false}, "bos_token": "<s>", "unk_token": null, "x_token": "x"})");
-  EXPECT_EQ(read().special_tokens, (Tokens{{"bos_token", "<s>"}, {"eos_token", "</s>"}}));
+  EXPECT_EQ(read().special_tokens, (Tokens{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"x_token", "x"}}));
   write("special_tokens_map.json", R"({"bos_token": {"content": "<old>"}})");
-  EXPECT_EQ(read().special_tokens, (Tokens{{"eos_token", "</s>"}, {"bos_token", "<old>"}}));
+  EXPECT_EQ(read().special_tokens, (Tokens{{"eos_token", "</s>"}, {"x_token", "x"}, {"bos_token", "<old>"}}));
   write("tokenizer_config.json", R"({"bos_token": "<new>", "added_tokens_decoder": {}})");
   EXPECT_EQ(read().special_tokens, (Tokens{{"bos_token", "<new>"}}));
   write("tokenizer_config.json", R"({"bos_token": 1})");
