@@ -16,6 +16,12 @@ def is_causal_bias(x: Any) -> bool:
     return loaded is not None and isinstance(x, loaded.CausalBias)
 
 
+def causal_bias_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Returns the attn_mask of a call of scaled_dot_product_attention if it is a CausalBias, or else None."""
+    bias: Any = arguments[3] if len(arguments) > 3 else named.get("attn_mask")
+    return bias if is_causal_bias(bias) else None
+
+
 def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
     """Raises TypeError if `x` is no tensor. Raises ValueError if `x` is sparse or a CausalBias, or if it is nested and
     `nested` is false. Errors name the function `what` and its argument `name`."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .checks import is_causal_bias
+from .checks import causal_bias_of
 from .precision import Precision, precision_of, require_precision
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
@@ -63,9 +63,9 @@ def scaled_dot_product_attention(
 
 def _served(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
-    bias: Any = arguments[3] if len(arguments) > 3 else named.get("attn_mask")
-    if is_causal_bias(bias):
-        # PyTorch recognises a CausalBias only in calls of what is at this name. It then makes the call without one.
+    bias = causal_bias_of(arguments, named)
+    if bias is not None:
+        # PyTorch replaces a CausalBias by is_causal or a mask, but only in calls of the function that has this name.
         return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), arguments, named)
     return _switch.serve(scaled_dot_product_attention, _original, arguments, named)
 

@@ -8,6 +8,7 @@
 #include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
+#include "models/tokenize/token_content.hpp"
 
 namespace headgate::generate {
 namespace {
@@ -111,13 +112,6 @@ std::string template_in(const std::string& directory) {
   return "";
 }
 
-/// Returns the spelling of a special token, which is a string or an object with the string `content`. Returns null for
-/// other values.
-const std::string* spelling_in(const io::Json& value) {
-  const bool object = value.is_object() && value.contains("content");
-  return (object ? value.at("content") : value).get_ptr<const std::string*>();
-}
-
 /// Adds a special token. Replaces one of the same name.
 void set_special_token(GenerationFiles& out, const std::string& name, const std::string& spelling) {
   std::erase_if(out.special_tokens, [&name](const auto& token) { return token.first == name; });
@@ -129,7 +123,7 @@ void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_vi
   for (const auto& item : json.items()) {
     const bool role =
         std::any_of(kRoles.begin(), kRoles.end(), [&](const Role& each) { return each.name == item.key(); });
-    const std::string* spelling = spelling_in(item.value());
+    const std::string* spelling = tokenize::token_content(item.value());
     if (!role && spelling != nullptr && item.key().ends_with(suffix)) set_special_token(out, item.key(), *spelling);
   }
 }
@@ -140,7 +134,7 @@ void add_special_tokens(GenerationFiles& out, const std::string& path, const io:
   for (const Role& role : kRoles) {
     const auto found = json.find(role.name);
     if (found == json.end() || found->is_null()) continue;
-    const std::string* spelling = spelling_in(*found);
+    const std::string* spelling = tokenize::token_content(*found);
     if (spelling == nullptr) {
       io::fail(path, "{} is neither a string nor an object with the string content", role.name);
     }

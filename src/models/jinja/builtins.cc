@@ -185,6 +185,7 @@ Value int_of(const Call& call) {
 
 Value end_of(const Call& call, bool first) {
   if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
+    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves the elements that are left
     Value out = generator->left.front();
     generator->left.erase(generator->left.begin());
     return out;

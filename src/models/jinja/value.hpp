@@ -150,8 +150,8 @@ std::string text_of(const Value& value);
 /// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). Writes one line if `indent` is
 /// negative.
 std::string json_of(const Value& value, int indent, Budget& budget);
-/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string. Takes
-/// them out of a generator.
+/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string. Those
+/// of a generator are removed from it.
 List elements_of(const Value& value, Budget& budget);
 
 }  // namespace headgate::jinja

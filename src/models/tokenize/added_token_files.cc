@@ -7,6 +7,7 @@
 #include "models/io/input_file.hpp"
 #include "models/io/json.hpp"
 #include "models/tokenize/open.hpp"
+#include "models/tokenize/token_content.hpp"
 
 namespace headgate::tokenize {
 namespace {
@@ -35,7 +36,7 @@ class NamedTokens {
     if (found == json_.end() || found->is_null()) return;
     if (!found->is_structured()) io::fail(path_, "{} is neither a list nor an object", key);
     for (const io::Json& token : *found) {
-      const std::string* text = spelling(token);
+      const std::string* text = token_content(token);
       if (text == nullptr)
         io::fail(path_, "{}: a token is neither a string nor an object with the string content", key);
       check(key, *text);
@@ -44,7 +45,7 @@ class NamedTokens {
   /// Checks the tokens whose keys end with "_token", such as eos_token.
   void check_special_tokens() const {
     for (const auto& item : json_.items()) {
-      const std::string* text = item.key().ends_with("_token") ? spelling(item.value()) : nullptr;
+      const std::string* text = item.key().ends_with("_token") ? token_content(item.value()) : nullptr;
       if (text != nullptr) check(item.key(), *text);
     }
     for (const char* key : {"additional_special_tokens", "extra_special_tokens", "model_specific_special_tokens"})
@@ -52,12 +53,6 @@ class NamedTokens {
   }
 
  private:
-  /// Returns the spelling of a token, which is a string or an object with the string `content`, otherwise null.
-  static const std::string* spelling(const io::Json& token) {
-    const bool is_object = token.is_object() && token.contains("content");
-    return (is_object ? token.at("content") : token).get_ptr<const std::string*>();
-  }
-
   void check(const std::string& where, const std::string& token) const {
     if (tokenizer_.find(token) != kNoToken) return;
     io::fail(path_, "{} has the token '{}', which tokenizer.json lacks: add it to the added_tokens there",

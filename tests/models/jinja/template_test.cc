@@ -242,6 +242,9 @@ TEST(Template, LongText_ReadAgainAndAgain_SpendsTheBudget) {
     const std::string loop = "{% for i in range(99999) %}{% set x = " + std::string(expression) + " %}{% endfor %}";
     EXPECT_THROW(render(loop, variables, {.budget = 1 << 24}), Error) << expression;
   }
+  const std::string firsts =
+      "{% set g = range(99999) | map('string') %}{% for i in range(99999) %}{% set x = g | first %}{% endfor %}";
+  EXPECT_THROW(render(firsts, {}, {.budget = 1 << 26}), Error) << "each moves the elements that are left";
   const std::string missing =
       "{% set ns = namespace(l=[]) %}{% for i in range(9) %}{% set ns.l = ns.l + [keys[text]] %}"
       "{% endfor %}{{ ns.l | join('.') }}";

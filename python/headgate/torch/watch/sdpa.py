@@ -17,7 +17,7 @@ from torch.overrides import (
     _push_mode,
 )
 
-from ..checks import is_causal_bias
+from ..checks import causal_bias_of
 from .call import Call
 from .masks import recognised, split_bias
 
@@ -51,11 +51,9 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if function is not _FUNCTION:
             return function(*args, **(kwargs or {}))
-        bias: Any = args[3] if len(args) > 3 else (kwargs or {}).get("attn_mask")
-        if is_causal_bias(
-            bias
-        ):  # has no values; PyTorch's handler calls this function with is_causal or a mask instead
-            with self:
+        bias = causal_bias_of(args, kwargs or {})
+        if bias is not None:
+            with self:  # PyTorch replaces the CausalBias by is_causal or a mask, and calls this function again
                 return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), args, kwargs)
         with self.watch.observed() as layer:
             if layer is not None:

@@ -36,7 +36,7 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
 /// Scores are bitwise identical in all ways.
 struct FusedRules {
   enum class Place : std::uint8_t {
-    none,       ///< the problem has no rule, or other rules too
+    none,       ///< there are no rules, or rules of another kind, too
     memory,     ///< the rules are applied to scores in memory
     registers,  ///< the rules are applied to scores in registers
   };

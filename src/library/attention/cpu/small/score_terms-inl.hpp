@@ -26,7 +26,7 @@ inline bool is_by_query(const Problem& p, const ConstTensorView& map) { return p
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` is true if each panel holds consecutive queries, and false if a gate threshold selects queries.
+  /// `keeps_rows` says whether panels hold consecutive queries. They do not if a gate threshold selects queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
