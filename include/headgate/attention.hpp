@@ -63,7 +63,7 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 /// pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error bounds.
 ///
 /// native16 is a permission: calls use such products only where they are faster. They compute as with exact on CPUs
-/// without such instructions, for few queries, and with weights, gate_threshold, dropout, int8 k and v, or dbias.
+/// without such instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 
 /// The options of attention. The defaults give attention without a mask, with a sigmoid gate if `gate` is present.

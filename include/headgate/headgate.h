@@ -74,7 +74,7 @@ enum {
  * NATIVE16 multiplies bf16 numbers and adds in f32, with the instructions that headgate_native16_products names. It
  * needs bf16 q, k and v. Rounds the softmax weights, and in the backward pass also dy * g and ds, to bf16 before they
  * are multiplied. NATIVE16 is a permission, used where it is faster. Calls compute as with EXACT on CPUs without such
- * instructions, for few queries, and with weights, gate_threshold, dropout, int8 k and v, or dbias. */
+ * instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v. */
 typedef int32_t headgate_precision;
 enum {
   HEADGATE_PRECISION_EXACT = 0,   /**< the default */

@@ -474,8 +474,11 @@ class BackwardPass {
       add_dv(row, g, at, j);
       const Term dp = weight_gradient(kv, row, g, j);
       const Term ds = score_gradient(row, g, dp, dlse, j);
-      add_dq_and_dk(kv, row, ds, score_rounding(row, dp, ds, j), at, j);
-      if (in_.bias.present()) dbias_.add(bias_index(b, h, i, j), ds, in_.bias.shape[2] == 1 ? head : 0);
+      const double rounding = product_rounding(row, dp, j);
+      add_dq_and_dk(kv, row, ds, rounding + rounded_once(ds.value), at, j);
+      if (!in_.bias.present()) continue;
+      const Term term{ds.value, ds.magnitude, ds.inherited + rounding};
+      dbias_.add(bias_index(b, h, i, j), term, in_.bias.shape[2] == 1 ? head : 0);
     }
     if (in_.sinks.present()) add_dsink(row, g, dlse, index_of_sink(in_, b, h, i), at.tile);
   }
@@ -519,10 +522,12 @@ class BackwardPass {
     return {ds, magnitude, row.p[j] * g.delta_inherited};
   }
 
-  /// Bounds the error of ds if do and ds are rounded to bf16; 0 without native16.
-  double score_rounding(const Row& row, const Term& dp, const Term& ds, std::int64_t j) const {
-    return n_.native16 ? kOneRounding * (row.p[j] * dp.inherited + std::abs(ds.value)) + kFlushed : 0.0;
+  /// Bounds the error of ds if do is rounded to bf16; 0 without native16.
+  double product_rounding(const Row& row, const Term& dp, std::int64_t j) const {
+    return n_.native16 ? kOneRounding * row.p[j] * dp.inherited + kFlushed : 0.0;
   }
+  /// Bounds the error of rounding x to bf16; 0 without native16.
+  double rounded_once(double x) const { return n_.native16 ? kOneRounding * std::abs(x) : 0.0; }
 
   /// Adds dx k_j to dq and dx q to row j of dk, where dx = scale · ds · cap_slope is the gradient of q·k_j.
   void add_dq_and_dk(const KeyValue& kv, const Row& row, const Term& ds, double rounding, const RowPlace& at,

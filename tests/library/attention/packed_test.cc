@@ -182,6 +182,17 @@ TEST(Packed, PackedBatch_Native16SequencesOfAllKernels_IsBitwiseIdenticalToSepar
   }
 }
 
+/// One kernel sums dbias of all sequences, also of those that other kernels compute without dbias.
+TEST(Packed, PackedBatch_Native16Bias_IsBitwiseIdenticalToSeparateCalls) {
+  CaseSpec spec = mixed(DType::bf16);
+  spec.precision = Precision::native16;
+  for (const bool bias_f32 : {false, true}) {
+    spec.bias_f32 = bias_f32;
+    spec.bias = {true, true, true, true};
+    expect_sequences_as_alone_on_every_target(spec);
+  }
+}
+
 /// dsinks sums over sequences that different kernels compute.
 TEST(Packed, PackedBatch_Native16SinksOfAllKernels_HaveTheRightGradient) {
   CaseSpec spec = mixed(DType::bf16);

@@ -168,8 +168,10 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
 const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
-  if (const char* reason = not_bf16(p, s, kMostExactBackward)) return reason;
-  return p.gradients.dbias.present() ? "dbias is asked for" : nullptr;
+  // The kernel that sums dbias also clears it. In a packed batch, and in a batch of one, which must give the same bits,
+  // native16 therefore computes sequences of all lengths.
+  constexpr MostExactRows kNone{.dots = -1, .tiles = -1};
+  return not_bf16(p, s, p.gradients.dbias.present() && p.B == 1 ? kNone : kMostExactBackward);
 }
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {

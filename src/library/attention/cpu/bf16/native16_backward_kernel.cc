@@ -6,7 +6,9 @@
 // ds can be stored directly as right operands, in pairs of rows.
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -22,6 +24,8 @@
 #include "library/attention/cpu/bf16/native16_backward_plan-inl.hpp"
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
+#include "library/attention/cpu/common/bias_gradient-inl.hpp"
+#include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/x86/bf16_products-inl.hpp"
@@ -44,6 +48,7 @@ struct GradientSquare {
   std::int64_t panel_stride;
   BFloat16* ds;  ///< destination of ds, row-major with row stride ld
   std::int64_t ld;
+  BiasGradient<float>::Place dbias;  ///< destination of ds before softcap's derivative; absent without dbias
 };
 
 /// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys. Stores 16 of the keys in each of two
@@ -60,31 +65,45 @@ HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i eve
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
 /// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
-HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor) {
+/// If Rule is RegisterRules, first applies it to factor · scores.
+template <class Rule>
+HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor, const Rule& rule) {
+  constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
   const auto f = hn::Set(d, factor);
+  if constexpr (kHasRule) rule.template prefetch<kSquare, kSquare>();
+  const auto exponent = [&](std::int64_t m, std::int64_t x, hn::Vec<Tag<float>> lse) HWY_ATTR {
+    const auto score = hn::Load(d, s.scores + m * kSquare + x);
+    if constexpr (kHasRule) return hn::Sub(rule.apply(hn::Mul(f, score), m, x), lse);
+    return hn::MulSub(f, score, lse);
+  };
   for (std::int64_t m = 0; m < kSquare; m += 2) {
     __m512i weights[2], ds[2];
     HWY_UNROLL(2) for (std::int64_t r = 0; r < 2; ++r) {
       const std::int64_t at = (m + r) * kSquare;
       const auto lse = hn::Set(d, s.lse[m + r]);
       const auto delta = hn::Set(d, s.delta[m + r]);
-      auto p0 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at), lse));
-      auto p1 = exp2_fast(d, hn::MulSub(f, hn::Load(d, s.scores + at + kN), lse));
+      auto p0 = exp2_fast(d, exponent(m + r, 0, lse));
+      auto p1 = exp2_fast(d, exponent(m + r, kN, lse));
       if (has_coarse_lse(s.lse[m + r])) {
         const auto scale = hn::Set(d, std::exp2(-s.rest[m + r]));
         p0 = corrected_weight(d, p0, scale);
         p1 = corrected_weight(d, p1, scale);
       }
-      auto ds0 = hn::Mul(p0, hn::Sub(hn::Load(d, s.dp + at), delta));
-      auto ds1 = hn::Mul(p1, hn::Sub(hn::Load(d, s.dp + at + kN), delta));
+      auto ds0 = zero_where_zero(d, p0, hn::Mul(p0, hn::Sub(hn::Load(d, s.dp + at), delta)));
+      auto ds1 = zero_where_zero(d, p1, hn::Mul(p1, hn::Sub(hn::Load(d, s.dp + at + kN), delta)));
+      if (s.dbias.sums != nullptr) {
+        float* const to = s.dbias.sums + (m + r) * s.dbias.row_stride;
+        hn::StoreU(hn::Add(hn::LoadU(d, to), ds0), d, to);
+        hn::StoreU(hn::Add(hn::LoadU(d, to + kN), ds1), d, to + kN);
+      } else if (s.dbias.terms != nullptr) {
+        _mm512_storeu_si512(s.dbias.terms + (m + r) * s.dbias.row_stride, to_bf16(ds0.raw, ds1.raw));
+      }
       if (s.slope != nullptr) {
         ds0 = hn::Mul(ds0, hn::Load(d, s.slope + at));
         ds1 = hn::Mul(ds1, hn::Load(d, s.slope + at + kN));
       }
-      ds0 = zero_where_zero(d, p0, ds0);
-      ds1 = zero_where_zero(d, p1, ds1);
       weights[r] = to_bf16(p0.raw, p1.raw);
       ds[r] = to_bf16(ds0.raw, ds1.raw);
       _mm512_storeu_si512(s.ds + (m + r) * s.ld, ds[r]);
@@ -132,7 +151,10 @@ class Native16BackwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)),
+        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias) {}
+
+  const BiasGradient<float>& dbias() const { return dbias_; }
 
   /// Selects key/value head h of `part` for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
@@ -207,14 +229,19 @@ class Native16BackwardWorker {
     std::fill_n(scratch_.dk_t.data, scratch_.dk_t.count(), 0.0F);
     std::fill_n(scratch_.dv_t.data, scratch_.dv_t.count(), 0.0F);
     for (std::int64_t g = 0; g < p_.group; ++g) {
+      const std::int64_t h = query_head(g);
+      dbias_.begin_block();
       for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
         const std::int64_t i0 = tile * kTile;
-        const Tile t{visibility, query_head(g), packed_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block,
-                     j0,         keys};
-        if (!score_tile(t)) continue;
+        const Tile t{visibility, h, packed_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block, j0, keys};
+        dbias_.enter_tile(*part_, h, tile, block);
+        const bool visited = score_tile(t);
+        dbias_.leave_tile(*part_, h, tile, block);
+        if (!visited) continue;
         add_key_gradients(t);
         add_query_gradient(t);
       }
+      dbias_.end_block(*part_, h, block, j0, keys);
     }
     write_key_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk_t, j0, keys, static_cast<float>(p_.scale));
     write_key_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv_t, j0, keys, 1.0F);
@@ -257,22 +284,38 @@ class Native16BackwardWorker {
     return {begin / kSquare * kSquare, whole_squares(end)};
   }
 
-  /// Computes P and ds of the tile for the columns of squares_of(), with zeros for hidden keys.
+  /// Computes P and ds of the tile for the columns of squares_of(), with zeros for hidden keys. Adds ds to dbias.
   /// Returns false if no query of the tile sees a key of the block.
   bool score_tile(const Tile& t) const {
     bool any = false;
+    RuleAddresses<float, kSquare> rules;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
       const KeyRange squares = squares_of(t, r);
       if (squares.empty()) continue;
       any = true;
+      const bool in_registers = has_register_rules(t, r);
+      if (in_registers) {
+        rules.find(plan_.fused, plan_.rules, p_.inputs, sequence_, t.h, kSquare, t.j0,
+                   [&](std::int64_t m) { return t.i0 + r + m; });
+      }
       // Starts the products of the next square before it finishes the current one, so that the two overlap.
       multiply_square(t, r, squares.begin);
       for (std::int64_t c = squares.begin; c < squares.end; c += kSquare) {
         if (c + kSquare < squares.end) multiply_square(t, r, c + kSquare);
-        finish_square(t, r, c);
+        finish_square(t, r, c, in_registers ? &rules : nullptr);
       }
     }
     return any;
+  }
+
+  /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile. That requires no
+  /// padding rows, whose elements of a bias do not exist, and moderate scores: RegisterRules does not clamp biases,
+  /// which then makes no difference to P.
+  bool has_register_rules(const Tile& t, std::int64_t r) const {
+    constexpr float kMost = 1e30F;
+    if (!plan_.fused.in_registers() || r + kSquare > t.rows) return false;
+    const float* lse = shared_.lse.at(t.batch, r);
+    return std::all_of(lse, lse + kSquare, [](float x) { return std::abs(x) < kMost; });
   }
 
   float* scores_at(std::int64_t c) const { return scratch_.squares.at(c / kSquare % 2); }
@@ -288,20 +331,48 @@ class Native16BackwardWorker {
                                                     dp_at(c), kSquare);
   }
 
-  void finish_square(const Tile& t, std::int64_t r, std::int64_t c) const {
+  /// Computes P and ds of a square from its products. `rules` is null if score rules are applied in memory.
+  void finish_square(const Tile& t, std::int64_t r, std::int64_t c, const RuleAddresses<float, kSquare>* rules) const {
     const std::int64_t first = t.i0 + r, last = std::min(first + kSquare, t.i0 + t.rows) - 1;
     const bool whole = t.visibility.row(last).begin <= t.j0 + c && t.visibility.row(first).end >= t.j0 + c + kSquare;
-    float factor = plan_.rules.query_factor();
-    if (!whole || plan_.rules.any()) {
-      rule_and_hide(t, r, c);
-      factor = 1.0F;
+    const bool has_padding = r + kSquare > t.rows || c + kSquare > t.keys;
+    BiasGradient<float>::Place dbias;
+    if (dbias_.wanted() && !has_padding) dbias = dbias_.place(sequence_, t.h, first, t.j0, c);
+    const bool adds_rows = dbias_.wanted() && !dbias.present();
+    if (adds_rows) {
+      dbias = {.sums = scratch_.bias_ds.data, .row_stride = kSquare};
+      std::fill_n(dbias.sums, kSquare * kSquare, 0.0F);
     }
-    gradients_of(
-        {scores_at(c), dp_at(c), scratch_.slope.data, shared_.lse.at(t.batch, r), shared_.lse_rest.at(t.batch, r),
-         shared_.delta.at(t.batch, r), pairs_of(scratch_.weight_pairs).at(c / kTileCols, r),
-         pairs_of(scratch_.ds_pairs).at(c / kTileCols, r), scratch_.ds_pairs.shape[1], scratch_.ds.at(r, c),
-         Plan::kScoreStride},
-        factor);
+    const GradientSquare square{scores_at(c),
+                                dp_at(c),
+                                scratch_.slope.data,
+                                shared_.lse.at(t.batch, r),
+                                shared_.lse_rest.at(t.batch, r),
+                                shared_.delta.at(t.batch, r),
+                                pairs_of(scratch_.weight_pairs).at(c / kTileCols, r),
+                                pairs_of(scratch_.ds_pairs).at(c / kTileCols, r),
+                                scratch_.ds_pairs.shape[1],
+                                scratch_.ds.at(r, c),
+                                Plan::kScoreStride,
+                                dbias};
+    const float factor = plan_.rules.query_factor();
+    if (whole && rules != nullptr) {
+      rules->visit<Overflow::stays_hidden>(plan_.fused, c,
+                                           [&](const auto& rule) HWY_ATTR { gradients_of(square, factor, rule); });
+    } else if (whole && !plan_.rules.any()) {
+      gradients_of(square, factor, NoRule());
+    } else {
+      rule_and_hide(t, r, c);
+      gradients_of(square, 1.0F, NoRule());
+    }
+    if (adds_rows) add_bias_gradient(t, r, c);
+  }
+
+  /// Adds scratch_.bias_ds, the ds of a square, to dbias.
+  void add_bias_gradient(const Tile& t, std::int64_t r, std::int64_t c) const {
+    const std::int64_t keys = std::min(kSquare, t.keys - c);
+    for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m)
+      dbias_.add(sequence_, t.h, t.i0 + r + m, t.j0, c, keys, scratch_.bias_ds.at(m));
   }
 
   /// Multiplies the square's scores by the query factor, applies the score rules, and sets hidden keys to −∞.
@@ -391,6 +462,7 @@ class Native16BackwardWorker {
   const Native16BackwardBuffers& shared_;
   int thread_;
   const Native16BackwardScratch scratch_;
+  const BiasGradient<float> dbias_;
   [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;

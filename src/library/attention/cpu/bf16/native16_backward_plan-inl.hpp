@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "library/attention/cpu/common/bias_gradient-inl.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
@@ -28,7 +29,6 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass with bf16 products, in strips of kSquare rows. BackwardPlan is its f32 counterpart.
 struct Native16BackwardPlan {
-  static constexpr bool kMayHaveDbias = false;  ///< false: another kernel computes calls with dbias
   static constexpr std::int64_t kTile = kQueryTile;
   /// Number of keys per block. With larger blocks, queries and dq are read less often from outer caches.
   /// The f32 kernel uses half as many keys, because f32 products take at least twice as long.
@@ -41,17 +41,20 @@ struct Native16BackwardPlan {
       : p(problem),
         list(sequences),
         rules(problem),
+        fused(rules.fused(false)),
         sink_parts(dsinks_terms),
         D_padded(whole_squares(p.D)),
-        Dv_padded(whole_squares(p.Dv)) {
+        Dv_padded(whole_squares(p.Dv)),
+        dbias(problem, DType::f32) {
     const Sequence longest = longest_sequence(p, list);
     tile_rows = std::clamp(whole_squares(longest.T), kSquare, kTile);
     block_rows = std::clamp(whole_squares(longest.S), kSquare, kBlock);
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
-    whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
+    whole_heads = !dbias.wanted() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     most = batches.most();
+    dbias.set_parts(heads.tile_blocks);
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
@@ -70,13 +73,15 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
+  FusedRules fused;            ///< how the score rules are applied; place `memory` means the same as `none`
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
+  BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< queries per tile (at most kTile) and keys per block (at most kBlock)
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread computes whole heads by itself
+  bool whole_heads = false;  ///< true if each thread computes whole heads by itself; never with dbias
 };
 
 /// Scratch buffers of one thread.
@@ -103,6 +108,8 @@ struct Native16BackwardScratch {
     scaled = ws.take<float>("scaled", widest);
     if (plan.rules.any()) rule_row = ws.take<float>("rule rows", 2 * kSquare);
     if (plan.rules.capped()) slope = ws.take<float>("slope", kSquare, kSquare);
+    if (plan.dbias.wanted()) bias_ds = ws.take<float>("ds of a square", kSquare, kSquare);
+    dbias = BiasGradientScratch<float>(ws, plan.dbias, Plan::kBlock);
   }
 
   View<float, 2> squares;          ///< (4, kSquare · kSquare): the scores of two squares, then d_o · vᵀ of both
@@ -117,6 +124,8 @@ struct Native16BackwardScratch {
   View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one row of key bias
   View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
+  View<float, 2> bias_ds;                        ///< ds of a square that dbias takes row by row, (kSquare, kSquare)
+  BiasGradientScratch<float> dbias;
 };
 
 /// Buffers shared by all threads: packed operands of one batch of key/value heads, each with `group` query heads.
@@ -138,6 +147,7 @@ struct Native16BackwardBuffers {
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
     tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
+    dbias = BiasGradientBuffers<float>(ws, plan.p, plan.dbias);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));
   }
 
@@ -151,7 +161,8 @@ struct Native16BackwardBuffers {
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile: the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
-  View<std::byte, 2> scratch;      ///< memory for each thread's Native16BackwardScratch, (threads, bytes)
+  BiasGradientBuffers<float> dbias;  ///< where dbias is summed
+  View<std::byte, 2> scratch;        ///< memory for each thread's Native16BackwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -4,7 +4,9 @@
 // Otherwise the algorithm is that of forward_kernel.cc.
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <type_traits>
 
 #include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -20,6 +22,7 @@
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/online_softmax-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
@@ -39,14 +42,22 @@ struct StripScores {
 };
 
 /// Computes weights = exp2(factor · scores + start), rounded to bf16, with one `start` per row.
+/// If Rule is RegisterRules, first applies it to factor · scores. There are then kSquare columns.
 /// Adds the exponentials, before rounding, to sums (rows, lanes).
 /// With kSees, also updates seen (rows, lanes), the largest exponent of each row and lane.
-template <bool kSees>
+template <bool kSees, class Rule>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
-                                                float* HWY_RESTRICT sums, float* HWY_RESTRICT seen) {
+                                                float* HWY_RESTRICT sums, float* HWY_RESTRICT seen, const Rule& rule) {
+  constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
   const auto f = hn::Set(d, factor);
+  if constexpr (kHasRule) rule.template prefetch<kSquare, kSquare>();
+  const auto exponent = [&](std::int64_t m, const float* at, std::int64_t j, hn::Vec<Tag<float>> first) HWY_ATTR {
+    const auto score = hn::Load(d, at + j);
+    if constexpr (kHasRule) return hn::Add(rule.apply(hn::Mul(f, score), m, j), first);
+    return hn::MulAdd(f, score, first);
+  };
   for (std::int64_t m = 0; m < s.rows; ++m) {
     const float* HWY_RESTRICT from = s.scores + m * s.lds;
     BFloat16* HWY_RESTRICT to = s.weights + m * s.ldw;
@@ -55,8 +66,8 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
     [[maybe_unused]] auto largest = first;
     if constexpr (kSees) largest = hn::Load(d, seen + m * kN);
     for (std::int64_t j = 0; j < s.cols; j += 2 * kN) {
-      const auto x0 = hn::MulAdd(f, hn::Load(d, from + j), first);
-      const auto x1 = hn::MulAdd(f, hn::Load(d, from + j + kN), first);
+      const auto x0 = exponent(m, from, j, first);
+      const auto x1 = exponent(m, from, j + kN, first);
       if constexpr (kSees) largest = hn::Max(largest, hn::Max(x0, x1));
       const auto p0 = exp2_fast(d, x0);
       const auto p1 = exp2_fast(d, x1);
@@ -68,12 +79,18 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
   }
 }
 
+/// A strip of kSquare rows against one key block.
+struct Native16Strip : SoftmaxStrip<float, kSquare> {
+  RuleAddresses<float, kSquare> rules;  ///< set only for rules that are applied in registers
+};
+
 /// Performs the forward pass for the tasks of one thread.
 template <class Unit>
 class Native16ForwardWorker {
  public:
   using Plan = Native16ForwardPlan;
-  using BlockStrip = SoftmaxStrip<float, kSquare>;
+  using BlockStrip = Native16Strip;
+  using SoftmaxRows = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = false;  // false because weigh() rounds differently from weigh_near_maxima()
   static_assert(kExp2Saturates<float>);            // true: an exponent that is too large makes the sum ∞
@@ -84,7 +101,8 @@ class Native16ForwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
-        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest) {}
+        softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest),
+        fused_(plan.rules.fused(softmax_.keeps_largest())) {}
 
   /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
@@ -118,6 +136,7 @@ class Native16ForwardWorker {
     softmax_.start(whole_squares(count_), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
     head_ = &part;
+    rose_.fill(false);
     visit_blocks(*this, visibility_.rows(i0_, i0_ + count_), count_, Plan::kBandRows);
     const OutputRows<float> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r) {
@@ -132,7 +151,15 @@ class Native16ForwardWorker {
   KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
   float* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
-  void begin(BlockStrip& s) const { softmax_.begin(s, *this, !plan_.rules.any()); }
+  void begin(BlockStrip& s) const {
+    const bool has_rule = plan_.rules.any();
+    softmax_.begin(s, *this, !has_rule || (fused_.any() && !rose_[s.r / kSquare]));
+    if (!has_rule || !s.near_maxima) return;
+    s.near_maxima = softmax_.lowest_maximum(s) > kLeastFusedMaximum<float>;
+    if (!s.near_maxima || !fused_.in_registers()) return;
+    s.rules.find(fused_, plan_.rules, p_.inputs, sequence_, h_, s.rows, s.j0,
+                 [&](std::int64_t m) { return query(s.r + m); });
+  }
 
   /// Does nothing, because end() computes all panels of a strip together, so that their products overlap.
   void panel(const BlockStrip& /*s*/, std::int64_t /*c*/) const {}
@@ -141,7 +168,7 @@ class Native16ForwardWorker {
   void end(BlockStrip* strips, std::int64_t /*count*/) const {
     BlockStrip& s = strips[0];
     if (s.near_maxima) weigh_near_maxima(s);
-    softmax_.finish(s, *this);
+    rose_[s.r / kSquare] = softmax_.finish(s, *this);
     const PairPanels v = values(*head_, h_ / p_.group, s.j0 / kBlock);
     for (std::int64_t x = 0; x < plan_.Dv_padded; x += kSquare) {
       Unit::template multiply<SquareWrite::accumulate>(scratch_.weights.at(0, s.at.c0), Plan::kWeightStride,
@@ -150,7 +177,7 @@ class Native16ForwardWorker {
     }
   }
 
-  void score(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void score(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<float> d;
     const PairPanels k = block_keys(s);
     for (std::int64_t c = c0; c < c1; c += kSquare) multiply_square(s, k, c, scores(0) + c, Plan::kScoreStride);
@@ -163,10 +190,10 @@ class Native16ForwardWorker {
     }
   }
 
-  void weigh(BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void weigh(SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     add_weights(s,
                 {scores(0) + c0, Plan::kScoreStride, s.rows, c1 - c0, scratch_.weights.at(0, c0), Plan::kWeightStride},
-                1.0F);
+                1.0F, NoRule());
   }
 
  private:
@@ -191,21 +218,40 @@ class Native16ForwardWorker {
     }
   }
 
-  PairPanels block_keys(const BlockStrip& s) const { return keys(*head_, h_ / p_.group, s.j0 / kBlock); }
+  PairPanels block_keys(const SoftmaxRows& s) const { return keys(*head_, h_ / p_.group, s.j0 / kBlock); }
 
-  void multiply_square(const BlockStrip& s, const PairPanels& k, std::int64_t c, float* to, std::int64_t ld) const {
+  void multiply_square(const SoftmaxRows& s, const PairPanels& k, std::int64_t c, float* to, std::int64_t ld) const {
     Unit::template multiply<SquareWrite::overwrite>(scratch_.queries.at(s.r), plan_.D_padded, k.from(c / kTileCols, 0),
                                                     plan_.D_padded, to, ld);
   }
 
   /// Calls weights_of() for some columns of the strip, and tracks the largest exponents if max_logit is asked for.
-  void add_weights(BlockStrip& s, const StripScores& columns, float factor) const {
-    if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen);
-    weights_of<false>(columns, factor, s.start, s.sums, s.seen);
+  template <class Rule>
+  void add_weights(SoftmaxRows& s, const StripScores& columns, float factor, const Rule& rule) const {
+    if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen, rule);
+    weights_of<false>(columns, factor, s.start, s.sums, s.seen, rule);
   }
 
   /// Computes the strip's weights relative to its current running maxima.
+  /// The order of columns, and thus of sums, does not depend on where score rules are applied.
   void weigh_near_maxima(BlockStrip& s) const {
+    const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
+      if (c0 >= c1) return;
+      score(s, c0, c1);
+      weigh(s, c0, c1);
+    };
+    if (s.at.whole0 >= s.at.whole1) return in_part(s.at.c0, s.at.c1);
+    if (plan_.rules.any() && !fused_.in_registers()) {
+      in_part(s.at.whole0, s.at.whole1);
+    } else {
+      weigh_whole(s);
+    }
+    in_part(s.at.c0, s.at.whole0);
+    in_part(s.at.whole1, s.at.c1);
+  }
+
+  /// Computes the weights of the squares that every row of the strip sees.
+  void weigh_whole(BlockStrip& s) const {
     const float factor = plan_.rules.query_factor();
     const PairPanels k = block_keys(s);
     // Starts the product of the next square before the exponentials of the current one, so that the two overlap.
@@ -216,20 +262,14 @@ class Native16ForwardWorker {
     multiply(s.at.whole0);
     for (std::int64_t c = s.at.whole0; c < s.at.whole1; c += kSquare) {
       multiply(c + kSquare);
-      add_weights(s,
-                  {squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c), Plan::kWeightStride},
-                  factor);
-    }
-    const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
-      if (c0 >= c1) return;
-      score(s, c0, c1);
-      weigh(s, c0, c1);
-    };
-    if (s.at.whole0 < s.at.whole1) {
-      in_part(s.at.c0, s.at.whole0);
-      in_part(s.at.whole1, s.at.c1);
-    } else {
-      in_part(s.at.c0, s.at.c1);
+      const StripScores columns{squares[c / kSquare % 2], kSquare, s.rows, kSquare, scratch_.weights.at(0, c),
+                                Plan::kWeightStride};
+      if (!plan_.rules.any()) {
+        add_weights(s, columns, factor, NoRule());
+      } else {
+        s.rules.visit<Overflow::stays_hidden>(
+            fused_, c, [&](const auto& rule) HWY_ATTR { add_weights(s, columns, factor, rule); });
+      }
     }
   }
 
@@ -239,11 +279,15 @@ class Native16ForwardWorker {
   int thread_;
   const Native16ForwardScratch scratch_;
   const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
+  const FusedRules fused_;              // how the score rules are applied
   [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration while this object exists
   const PackedHeads* head_ = nullptr;
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
+  /// for each strip of the tile: true if a running maximum rose by more than kSlack in the last key block, as in
+  /// ForwardWorker
+  mutable std::array<bool, Plan::kTile / kSquare> rose_{};
 };
 
 void native16_forward_on(const ForwardProblem& p, const WorkList& list, WorkSlot& slot) {

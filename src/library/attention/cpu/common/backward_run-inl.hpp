@@ -88,12 +88,8 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
 /// Runs a backward pass with one Worker(plan, shared, thread) per thread. `shared` holds the data that workers share.
 template <class Worker, class Plan, class Buffers>
 void run_backward(const Plan& plan, const Buffers& shared) {
-  std::int64_t bias_rows = 0;  // number of rows of dbias, or of its copy
-  if constexpr (Plan::kMayHaveDbias) {
-    const Shape& bias = shared.dbias.shape;
-    bias_rows = bias[0] * bias[1] * bias[2];  // 0 without dbias
-    std::fill_n(shared.dbias_turns.data, shared.dbias_turns.count(), 0);
-  }
+  const std::int64_t dbias_rows = shared.dbias.rows();
+  shared.dbias.clear_turns();
   HeadBatch batch(plan, shared.parts.data);
   Cancellation cancellation(plan.p.context);
   std::atomic<std::int64_t> next_block{0};
@@ -104,7 +100,7 @@ void run_backward(const Plan& plan, const Buffers& shared) {
   start_batch();
   run_team(plan.threads, [&](const Team& team) {
     Worker worker(plan, shared, team.thread());
-    if constexpr (Plan::kMayHaveDbias) team.in_parts(bias_rows, [&](std::int64_t n) { worker.zero_dbias_row(n); });
+    team.in_parts(dbias_rows, [&](std::int64_t n) { worker.dbias().clear_row(n); });
     for_each_batch(
         team, batch,
         [&] {
@@ -118,9 +114,7 @@ void run_backward(const Plan& plan, const Buffers& shared) {
           batch.next_unless(cancellation);
           start_batch();
         });
-    if constexpr (Plan::kMayHaveDbias) {
-      team.in_parts(plan.dbias_copied ? bias_rows : 0, [&](std::int64_t n) { worker.write_dbias_row(n); });
-    }
+    team.in_parts(plan.dbias.is_copied() ? dbias_rows : 0, [&](std::int64_t n) { worker.dbias().write_row(n); });
   });
   cancellation.throw_if_seen();
 }

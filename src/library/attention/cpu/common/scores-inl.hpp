@@ -47,7 +47,17 @@ struct FusedRules {
   // Kernels read the next members only in registers.
   Addend addend = Addend::none;  ///< whether there is a bias or, if not, a key bias
   Second second = Second::none;  ///< rule besides the addend
+
+  bool any() const { return place != Place::none; }
+  bool in_memory() const { return place == Place::memory; }
+  bool in_registers() const { return place == Place::registers; }
 };
+
+/// Lowest running maximum with which rows apply biases in registers. There, a large negative finite bias may overflow
+/// to −∞ when it is multiplied by log2(e). Above this maximum, the key's weight is 0 in any case. Rows with lower
+/// maxima compute whole blocks by ScoreRules, which clamps biases.
+template <typename T>
+inline constexpr T kLeastFusedMaximum = T{-1e30};
 
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
 /// Causality, window and key lengths are handled elsewhere (Visibility), because they limit the keys that a query
@@ -68,13 +78,16 @@ class ScoreRules {
   }
   bool capped() const { return p_.softcap > 0; }
   /// Returns how kernels may apply the rules. Registers require that keys are adjacent in memory, and that there is one
-  /// rule, or an addend with a second rule.
-  FusedRules fused() const {
+  /// rule, or an addend with a second rule. `finds_largest` tells whether the largest score is asked for. With sinks,
+  /// the rules are then applied in memory: in registers, a finite bias may overflow to −∞ in a row whose running
+  /// maximum is a sink, and the largest score would be −∞, too.
+  FusedRules fused(bool finds_largest) const {
     using Place = FusedRules::Place;
     const AttentionInputs& in = p_.inputs;
     if (in_natural_units() || in.key_indices.present() || !any_) return {};
     FusedRules rules{Place::memory};
     const auto is_adjacent = [](const ConstTensorView& map) { return !map.present() || map.strides[3] == 1; };
+    if (finds_largest && in.sinks.present()) return rules;
     if (!is_adjacent(in.bias) || !is_adjacent(in.key_bias) || !is_adjacent(in.mask)) return rules;
     const bool has_two_addends = in.bias.present() && in.key_bias.present();
     if (in.mask.present()) {

@@ -22,6 +22,7 @@
 // Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
+#include "library/attention/cpu/common/bias_gradient-inl.hpp"
 #include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
@@ -44,7 +45,8 @@ class BackwardWorker {
         p_(plan.p),
         shared_(shared),
         thread_(thread),
-        scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)) {}
+        scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)),
+        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias) {}
 
   /// Selects key/value head h of `part` for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
@@ -58,8 +60,7 @@ class BackwardWorker {
   void prepare_queries(std::int64_t g, std::int64_t tile) const;
   void run_block(std::int64_t block) const;
   void write_dq(std::int64_t g, std::int64_t tile) const;
-  void zero_dbias_row(std::int64_t n) const;
-  void write_dbias_row(std::int64_t n) const;
+  const BiasGradient<T>& dbias() const { return dbias_; }
 
  private:
   struct Tile;
@@ -87,16 +88,13 @@ class BackwardWorker {
   void score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const;
   void add_key_gradients(const Tile& t) const;
   void add_query_gradient(const Tile& t) const;
-  HeadRows<void> dbias_rows(std::int64_t h) const;
-  Turnstile dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const;
-  std::int64_t dbias_turn(std::int64_t h) const;
-  void add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n, const T* from) const;
 
   const Plan& plan_;
   const BackwardProblem& p_;
   const BackwardBuffers<T>& shared_;
   int thread_;
   const BackwardScratch<T> scratch_;
+  const BiasGradient<T> dbias_;
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
@@ -218,10 +216,9 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   const std::int64_t keys = std::min(kBlock, sequence_.S - j0);
   std::fill_n(scratch_.dk.data, scratch_.dk.count(), T{0});
   std::fill_n(scratch_.dv.data, scratch_.dv.count(), T{0});
-  const bool dbias_by_tile = p_.gradients.dbias.present() && !plan_.dbias_over_queries;
   for (std::int64_t g = 0; g < p_.group; ++g) {
     const std::int64_t h = query_head(g);
-    if (plan_.dbias_over_queries) std::fill_n(scratch_.dbias_sum.data, kBlock, T{0});
+    dbias_.begin_block();
     for (std::int64_t tile = 0; tile < part_->tiles; ++tile) {
       const std::int64_t i0 = tile * kTile;
       const Tile t{visibility,
@@ -237,19 +234,14 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
                    shared_.out_strips.sub(packed_tile(g, tile)),
                    shared_.keys_t.sub(packed_block(block)),
                    shared_.values_t.sub(packed_block(block))};
-      if (dbias_by_tile) dbias_turnstile(h, tile, block).enter(dbias_turn(h));
+      dbias_.enter_tile(*part_, h, tile, block);
       const bool visited = score_tile(t);
-      if (dbias_by_tile) dbias_turnstile(h, tile, block).leave(dbias_turn(h));
+      dbias_.leave_tile(*part_, h, tile, block);
       if (!visited) continue;
       add_key_gradients(t);
       add_query_gradient(t);
     }
-    if (plan_.dbias_over_queries && part_->tiles > 0) {
-      const Turnstile turnstile = dbias_turnstile(h, 0, block);
-      turnstile.enter(dbias_turn(h));
-      add_dbias_row(h, 0, j0, keys, scratch_.dbias_sum.data);
-      turnstile.leave(dbias_turn(h));
-    }
+    dbias_.end_block(*part_, h, block, j0, keys);
   }
   write_rows(key_rows(p_.gradients.dk, sequence_, hkv_), scratch_.dk.range(0, 0, keys), j0, static_cast<T>(p_.scale),
              scratch_.scaled.data);
@@ -327,15 +319,8 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   for (std::int64_t m = 0; m < kMR; ++m) score_gradient_row(t, s, m, row_delta[m]);
   if (p_.gradients.dbias.present()) {
     const std::int64_t n = std::min(s.c1, t.keys) - s.c0;
-    for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T* ds = scratch_.ds.at(s.r + m, s.c0);
-      if (plan_.dbias_over_queries) {
-        T* HWY_RESTRICT sum = scratch_.dbias_sum.at(s.c0);
-        for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
-      } else {
-        add_dbias_row(t.h, t.i0 + s.r + m, t.j0 + s.c0, n, ds);
-      }
-    }
+    for (std::int64_t m = 0; m < s.rows; ++m)
+      dbias_.add(sequence_, t.h, t.i0 + s.r + m, t.j0, s.c0, n, scratch_.ds.at(s.r + m, s.c0));
   }
   if (!plan_.rules.capped()) return;
   for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -417,75 +402,12 @@ void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   turnstile.leave(t.block - first_block);
 }
 
-/// Returns the rows and columns of dbias (or of its copy) to which query head h adds, for the current sequence.
-template <typename T>
-HeadRows<void> BackwardWorker<T>::dbias_rows(std::int64_t h) const {
-  const Shape& shape = shared_.dbias.shape;
-  const HeadRows all(shared_.dbias, shape[0] == 1 ? 0 : sequence_.b, shape[1] == 1 ? 0 : h);
-  const HeadRows own = all.columns(sequence_.k0, sequence_.S);
-  return plan_.dbias_over_queries ? own : own.range(sequence_.q0, sequence_.T);
-}
-
-template <typename T>
-Turnstile BackwardWorker<T>::dbias_turnstile(std::int64_t h, std::int64_t tile, std::int64_t block) const {
-  const std::int64_t first = plan_.dbias_over_sequences ? 0 : part_->tile_blocks_before;
-  const std::int64_t at = first + tile * part_->blocks + block;
-  return Turnstile(shared_.dbias_turns(shared_.dbias.shape[1] == 1 ? 0 : h, at));
-}
-
-/// Returns the turn (Turnstile) in which head h of the current sequence adds to dbias. Heads and sequences that add to
-/// the same elements have consecutive turns.
-template <typename T>
-std::int64_t BackwardWorker<T>::dbias_turn(std::int64_t h) const {
-  const bool over_heads = shared_.dbias.shape[1] == 1;
-  const std::int64_t shared_heads = over_heads ? p_.Hq : 1;
-  return (plan_.dbias_over_sequences ? part_->n * shared_heads : 0) + (over_heads ? h : 0);
-}
-
-/// Adds from[0 .. n) to columns first … first + n of dbias for query i.
-template <typename T>
-void BackwardWorker<T>::add_dbias_row(std::int64_t h, std::int64_t i, std::int64_t first, std::int64_t n,
-                                      const T* from) const {
-  const HeadRows to = dbias_rows(h);
-  const std::int64_t row = plan_.dbias_over_queries ? 0 : i;
-  const auto add = [](auto sum, auto ds) HWY_ATTR { return hn::Add(sum, ds); };
-  if (to.dtype == dtype_of<T>() && to.stride == 1) return update_row(to.template at<T>(row, first, n), n, add, from);
-  T* HWY_RESTRICT sum = scratch_.dbias_row.data;
-  load_row(sum, to, row, first, n);
-  update_row(sum, n, add, from);
-  store_row(to, sum, row, first, n);
-}
-
 template <typename T>
 void BackwardWorker<T>::write_dq(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
   const View<T, 2> sums = shared_.dq.sub(packed_tile(g, tile)).range(0, 0, std::min(kTile, sequence_.T - i0));
   write_rows(query_rows(p_.gradients.dq, sequence_, query_head(g)), sums, i0, static_cast<T>(p_.scale),
              scratch_.scaled.data);
-}
-
-/// Clears row n of dbias (or of its copy). Row n belongs to query n % T of head n / T % Hq of batch element n / (T ·
-/// Hq).
-template <typename T>
-void BackwardWorker<T>::zero_dbias_row(std::int64_t n) const {
-  const Shape& shape = shared_.dbias.shape;
-  const HeadRows to(shared_.dbias, n / (shape[1] * shape[2]), n / shape[2] % shape[1]);
-  std::fill_n(scratch_.dbias_row.data, kBlock, T{0});
-  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock)
-    store_row(to, scratch_.dbias_row.data, n % shape[2], j0, std::min(kBlock, to.cols - j0));
-}
-
-/// Rounds row n of dbias' copy to the caller's dbias. Rows are numbered through batch, head and query.
-template <typename T>
-void BackwardWorker<T>::write_dbias_row(std::int64_t n) const {
-  const Shape& shape = shared_.dbias.shape;
-  const std::int64_t b = n / (shape[1] * shape[2]), h = n / shape[2] % shape[1], i = n % shape[2];
-  const HeadRows to(p_.gradients.dbias, b, h);
-  for (std::int64_t j0 = 0; j0 < to.cols; j0 += kBlock) {
-    const std::int64_t count = std::min(kBlock, to.cols - j0);
-    load_row(scratch_.dbias_row.data, HeadRows(shared_.dbias, b, h), i, j0, count);
-    store_row(to, scratch_.dbias_row.data, i, j0, count);
-  }
 }
 
 template <typename T>

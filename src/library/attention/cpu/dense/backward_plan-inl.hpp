@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "library/attention/cpu/common/bias_gradient-inl.hpp"
 #include "library/attention/cpu/common/dropout-inl.hpp"
 #include "library/attention/cpu/common/head_tasks.hpp"
 #include "library/attention/cpu/common/multiply-inl.hpp"
@@ -32,7 +33,6 @@ namespace headgate::HWY_NAMESPACE {
 /// kTile and kBlock are multiples of the height and width of a register tile on every target.
 template <typename T>
 struct BackwardPlan {
-  static constexpr bool kMayHaveDbias = true;
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;  // a block is one panel: all its keys are packed
@@ -51,27 +51,21 @@ struct BackwardPlan {
         dropout(problem),
         sink_parts(dsinks_terms),
         D_padded(round_up(p.D, kLanes<T>)),
-        Dv_padded(round_up(p.Dv, kLanes<T>)) {
+        Dv_padded(round_up(p.Dv, kLanes<T>)),
+        dbias(problem, dtype_of<T>()) {
     const Sequence longest = longest_sequence(p, list);
     tile_rows = std::clamp(round_up(longest.T, kMR), kMR, kTile);
     block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
-    const TensorView& dbias = p.gradients.dbias;
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     largest = heads.largest;
-    whole_heads = !dbias.present() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
+    whole_heads = !dbias.wanted() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
     prefetches_heads = whole_heads && next_head_fits(heads.largest_bytes);
     most = batches.most();
-    dbias_parts = heads.tile_blocks;
+    dbias.set_parts(heads.tile_blocks);
     const std::int64_t tasks = std::max(most.blocks, most.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
-    if (!dbias.present()) return;
-    dbias_over_sequences = dbias.shape[0] == 1 && !p.packed();
-    if (dbias_over_sequences) dbias_parts /= std::max<std::int64_t>(p.B, 1);
-    dbias_over_queries = dbias.shape[2] == 1 && p.T != 1;
-    const bool one_term = dbias.shape[0] == p.B && dbias.shape[1] == p.Hq && !dbias_over_queries;
-    dbias_copied = dbias.dtype != dtype_of<T>() && !one_term;
   }
 
   /// Returns the packed bytes of one head.
@@ -89,19 +83,13 @@ struct BackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
+  BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, including padding
   HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
   HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
   int threads = 1;
   bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never with dbias
   bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
-  /// number of (query tile, key block) pairs of one head, over all sequences with a separate dbias;
-  /// each pair has a Turnstile for dbias
-  std::int64_t dbias_parts = 0;
-  bool dbias_over_sequences = false;  ///< true if all sequences add to one batch element of dbias
-  bool dbias_over_queries = false;    ///< true if all queries add to one row of dbias
-  /// true if dbias is summed in a copy of type T, because its own dtype would round each partial sum
-  bool dbias_copied = false;
 };
 
 /// Scratch buffers of one thread.
@@ -125,8 +113,7 @@ struct BackwardScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * Plan::kBlock);
     if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
     if (plan.rules.capped()) slope = ws.take<T>("slope", kMR, Plan::kScoreStride);
-    if (plan.p.gradients.dbias.present()) dbias_row = ws.take<T>("dbias row", Plan::kBlock);
-    if (plan.dbias_over_queries) dbias_sum = ws.take<T>("dbias sum", Plan::kBlock);
+    dbias = BiasGradientScratch<T>(ws, plan.dbias, Plan::kBlock);
   }
 
   View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
@@ -138,8 +125,7 @@ struct BackwardScratch {
   View<T, 1> rule_row;                  ///< scratch for one row of bias or mask and one row of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
-  View<T, 1> dbias_row;                 ///< a row of dbias, for the keys of one block
-  View<T, 1> dbias_sum;                 ///< dbias of the thread's key block, summed over queries
+  BiasGradientScratch<T> dbias;
 };
 
 /// Buffers shared by all threads: operands packed for one batch of key/value heads, and dq.
@@ -165,15 +151,7 @@ struct BackwardBuffers {
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.most.parts);
     tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
-    dbias = p.gradients.dbias;
-    if (dbias.present()) {
-      const Shape& shape = dbias.shape;
-      if (plan.dbias_copied) {
-        const auto copy = ws.take<T>("dbias", shape[0], shape[1], shape[2], shape[3]);
-        dbias = {copy.data, dtype_of<T>(), copy.shape, copy.strides};
-      }
-      dbias_turns = ws.take<std::int64_t>("turns of dbias", shape[1], plan.dbias_parts);
-    }
+    dbias = BiasGradientBuffers<T>(ws, p, plan.dbias);
     const std::size_t bytes = count_bytes<BackwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
@@ -188,10 +166,8 @@ struct BackwardBuffers {
   View<std::int64_t, 1> dq_turns;       ///< for each packed tile: the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
-  TensorView dbias;                     ///< where dbias is summed: the caller's tensor, or a copy of type T
-  /// for each (tile, block) pair: the turn that adds to dbias next (Turnstile), (Hq|1, dbias_parts)
-  View<std::int64_t, 2> dbias_turns;
-  View<std::byte, 2> scratch;  ///< memory for each thread's BackwardScratch, (threads, bytes)
+  BiasGradientBuffers<T> dbias;         ///< where dbias is summed
+  View<std::byte, 2> scratch;           ///< memory for each thread's BackwardScratch, (threads, bytes)
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -24,6 +24,7 @@
 #include "library/attention/cpu/common/online_softmax-inl.hpp"
 #include "library/attention/cpu/common/open_rows-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
+#include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
@@ -31,82 +32,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
-
-/// Stands for the absence of a score rule.
-struct NoRule {};
-
-/// Locates the elements of a bias or mask that a score rule reads for the panel at column c of the key block.
-/// rows[m] is the address of row m's element for the first key of the block.
-template <typename Stored>
-struct RuleRows {
-  const void* const* rows;
-  std::int64_t c;
-
-  const Stored* at(std::int64_t m) const { return static_cast<const Stored*>(rows[m]) + c; }
-  /// Prefetches the elements of this panel, which the caller reads after the products, and those of a later panel. The
-  /// CPU does not prefetch them by itself, because reads alternate between many rows that lie in different pages.
-  template <std::int64_t kColumns>
-  HWY_INLINE void prefetch() const {
-    constexpr std::int64_t kLine = 64 / sizeof(Stored), kAhead = 2 * kColumns;
-    for (std::int64_t m = 0; m < kMR; ++m) {
-      for (std::int64_t x = 0; x < kColumns; x += kLine) {
-        __builtin_prefetch(at(m) + x, 0, 3);
-        __builtin_prefetch(at(m) + kAhead + x, 0, 2);
-      }
-    }
-  }
-};
-
-/// Loads elements of a bias, multiplied by log2(e). Each query has its own row, or all share the row of a key bias.
-template <typename T, typename Stored>
-struct BiasRows : RuleRows<Stored> {
-  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t m, std::int64_t x) const {
-    return hn::Mul(load_as<T>(this->at(m) + x), hn::Set(Tag<T>(), static_cast<T>(kLog2e)));
-  }
-};
-
-/// Loads elements of the key bias of a problem that has a bias too, multiplied by log2(e).
-template <typename T>
-struct KeyBiasRow {
-  const T* row;
-
-  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t x) const {
-    return hn::Mul(hn::LoadU(Tag<T>(), row + x), hn::Set(Tag<T>(), static_cast<T>(kLog2e)));
-  }
-};
-
-/// Hides f32 scores whose element of the mask is 0.
-struct MaskRows : RuleRows<std::uint8_t> {
-  HWY_INLINE hn::Vec<Tag<float>> hide(hn::Vec<Tag<float>> score, std::int64_t m, std::int64_t x) const {
-    const Tag<float> d;
-    const hn::RebindToUnsigned<Tag<float>> wide;
-    const hn::Rebind<std::uint8_t, Tag<float>> bytes;
-    const auto is_hidden = hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, at(m) + x)), hn::Zero(wide));
-    return hn::IfThenElse(hn::RebindMask(d, is_hidden), hn::Set(d, OnlineSoftmax<float>::kHidden), score);
-  }
-};
-
-/// Applies score rules in registers. Addend is BiasRows or NoRule. Second is KeyBiasRow, MaskRows or NoRule.
-/// Adds terms in the order of ScoreRules, so that scores have the same bits.
-template <typename T, class Addend, class Second>
-struct RegisterRules {
-  Addend addend;
-  Second second;
-
-  HWY_INLINE hn::Vec<Tag<T>> apply(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
-    if constexpr (!std::is_same_v<Addend, NoRule>) {
-      auto term = addend.load(m, x);
-      if constexpr (std::is_same_v<Second, KeyBiasRow<T>>) term = hn::Add(term, second.load(x));
-      score = hn::Add(score, term);
-    }
-    if constexpr (std::is_same_v<Second, MaskRows>) score = second.hide(score, m, x);
-    return score;
-  }
-  HWY_INLINE void prefetch() const {
-    if constexpr (!std::is_same_v<Addend, NoRule>) addend.template prefetch<kNR<T>>();
-    if constexpr (std::is_same_v<Second, MaskRows>) second.template prefetch<kNR<T>>();
-  }
-};
 
 /// Computes p = exp2(ab + start), or exp2(rule(ab) + start), for a tile of kRows rows and one panel.
 /// Scores stay in registers, and p is written once.
@@ -126,7 +51,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     x[m][0] = x[m][1] = kHasRule ? hn::Zero(d) : hn::Set(d, start[m]);
   }
-  if constexpr (kHasRule) rule.prefetch();
+  if constexpr (kHasRule) rule.template prefetch<kMR, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
   if constexpr (kHasRule) {
     // Adds the bias and the maximum after the product, not as the start of its sums. Scores are therefore bitwise
@@ -156,10 +81,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
 /// A strip of kMR rows against one key block.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
-  // Addresses of the elements for the block's first key. Set only for rules that are applied in registers.
-  const void* addend_rows[kMR];  ///< for each row, in the bias or key bias that ScoreRules::addend() returns
-  const void* mask_rows[kMR];    ///< for each row, in the mask
-  const T* key_bias;             ///< in a key bias besides a bias
+  RuleAddresses<T, kMR> rules;  ///< set only for rules that are applied in registers
 };
 
 /// Performs the forward pass for the tasks of one thread.
@@ -179,7 +101,7 @@ class ForwardWorker {
         thread_(thread),
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest),
-        fused_(fused_rules()) {}
+        fused_(plan.rules.fused(softmax_.keeps_largest())) {}
 
   /// Lists the open rows of query tile `tile` of head h, and writes the outputs of its closed rows. A row is closed if
   /// all its gate values are within the gate threshold. `number` is the tile's index among all tiles of the batch.
@@ -241,7 +163,7 @@ class ForwardWorker {
     // A score rule that is not applied in registers needs two more passes over the scores. A band then has a single
     // strip, so that its scores stay in the first-level cache.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
-                 plan_.rules.any() && !rules_in_registers() ? kMR : Plan::kBandRows);
+                 plan_.rules.any() && !fused_.in_registers() ? kMR : Plan::kBandRows);
     finish_rows();
     if (p_.outputs.weights.present()) write_weights();
   }
@@ -255,10 +177,12 @@ class ForwardWorker {
 
   void begin(BlockStrip& s) const {
     const bool has_rule = plan_.rules.any();
-    softmax_.begin(s, *this, !has_rule || (is_fused() && !rose_[s.r / kMR]));
+    softmax_.begin(s, *this, !has_rule || (fused_.any() && !rose_[s.r / kMR]));
     if (!has_rule || !s.near_maxima) return;
-    s.near_maxima = softmax_.lowest_maximum(s) > kLeastMaximum;
-    if (s.near_maxima && rules_in_registers()) find_rule_rows(s);
+    s.near_maxima = softmax_.lowest_maximum(s) > kLeastFusedMaximum<T>;
+    if (!s.near_maxima || !fused_.in_registers()) return;
+    s.rules.find(fused_, plan_.rules, p_.inputs, sequence_, h_, s.rows, s.j0,
+                 [&](std::int64_t m) { return query(s.r + m); });
   }
 
   /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
@@ -267,7 +191,7 @@ class ForwardWorker {
   /// subtraction. If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
-    if (!s.near_maxima || c < s.done || c >= s.at.c1 || rules_in_memory()) return;
+    if (!s.near_maxima || c < s.done || c >= s.at.c1 || fused_.in_memory()) return;
     if (c >= s.at.whole0 && c < s.at.whole1) return whole_panel(s, c);
     if (plan_.rules.any()) {
       score(s, c, c + kNR<T>);
@@ -284,7 +208,7 @@ class ForwardWorker {
   void end(BlockStrip* strips, std::int64_t count) const {
     for (std::int64_t n = 0; n < count; ++n) {
       BlockStrip& s = strips[n];
-      if (s.near_maxima && (rules_in_memory() || (is_fused() && has_nan(s)))) block(s);
+      if (s.near_maxima && (fused_.in_memory() || (fused_.any() && has_nan(s)))) block(s);
       rose_[s.r / kMR] = softmax_.finish(s, *this);
     }
     if (plan_.dropout.any()) {
@@ -313,24 +237,6 @@ class ForwardWorker {
   }
 
  private:
-  /// Lowest running maximum with which rows apply a bias in registers. There, a large negative finite bias may overflow
-  /// to −∞ when it is multiplied by log2(e). Above this maximum, the key's weight is 0 in any case.
-  /// Rows with lower maxima compute whole blocks by ScoreRules, which clamps biases.
-  static constexpr T kLeastMaximum = T{-1e30};
-
-  /// Returns how the score rules are applied. With both sinks and max_logit, they are applied in memory.
-  /// In registers, a finite bias may overflow to −∞ in a row whose running maximum is a sink. max_logit would then be
-  /// −∞, too.
-  FusedRules fused_rules() const {
-    FusedRules rules = plan_.rules.fused();
-    const bool has_both = p_.inputs.sinks.present() && softmax_.keeps_largest();
-    if (rules.place == FusedRules::Place::registers && has_both) rules.place = FusedRules::Place::memory;
-    return rules;
-  }
-  bool is_fused() const { return fused_.place != FusedRules::Place::none; }
-  bool rules_in_memory() const { return fused_.place == FusedRules::Place::memory; }
-  bool rules_in_registers() const { return fused_.place == FusedRules::Place::registers; }
-
   /// Schedules prefetches of the operands of query head g of the next task, `next`. The prefetches run during the
   /// products of one query head of the current part, `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
@@ -443,58 +349,16 @@ class ForwardWorker {
     }
   }
 
-  /// Sets the addresses from which rules in registers read. Padding rows get those of the strip's last row.
-  void find_rule_rows(BlockStrip& s) const {
-    const AttentionInputs& in = p_.inputs;
-    if (fused_.addend != FusedRules::Addend::none) find_rows(s.addend_rows, s, plan_.rules.addend());
-    if (fused_.second == FusedRules::Second::mask) find_rows(s.mask_rows, s, in.mask);
-    if (fused_.second != FusedRules::Second::key_bias) return;
-    const HeadRows<const void> row = map_rows(in.key_bias, sequence_, h_);
-    s.key_bias = static_cast<const T*>(row.data) + row.start + s.j0;
-  }
-
-  /// Sets to[m] to the address in `map` for row m of the strip and the first key of its block.
-  void find_rows(const void** to, const BlockStrip& s, const ConstTensorView& map) const {
-    const HeadRows<const void> rows = map_rows(map, sequence_, h_);
-    const auto bytes = static_cast<std::int64_t>(dtype_bytes(rows.dtype));
-    for (std::int64_t m = 0; m < kMR; ++m) {
-      const std::int64_t i = query(s.r + std::min(m, s.rows - 1));
-      to[m] = static_cast<const char*>(rows.data) + (rows.start + i * rows.row_stride + s.j0) * bytes;
-    }
-  }
-
   /// Computes the exponentials of the panel at column c, which every row of the strip sees.
   void whole_panel(BlockStrip& s, std::int64_t c) const {
-    if (!rules_in_registers()) {
+    if (!fused_.in_registers()) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR { multiply_whole<kRows>(s, c, NoRule()); });
       return;
     }
-    switch (fused_.addend) {
-      case FusedRules::Addend::own: apply_beside(s, c, BiasRows<T, T>{{s.addend_rows, c}}); break;
-      case FusedRules::Addend::bf16:
-        if constexpr (std::is_same_v<T, float>) apply_beside(s, c, BiasRows<T, BFloat16>{{s.addend_rows, c}});
-        break;
-      case FusedRules::Addend::none:
-        if constexpr (std::is_same_v<T, float>) apply_rules(s, c, NoRule(), MaskRows{{s.mask_rows, c}});
-    }
+    // Strips with fewer than kMR rows compute padding rows too.
+    s.rules.template visit<Overflow::becomes_nan>(fused_, c,
+                                                  [&](const auto& rule) HWY_ATTR { multiply_whole<kMR>(s, c, rule); });
     s.near_maxima = softmax_.may_be_within_slack(s);
-  }
-
-  /// Calls apply_rules() with the second rule.
-  template <class Addend>
-  void apply_beside(BlockStrip& s, std::int64_t c, const Addend& addend) const {
-    switch (fused_.second) {
-      case FusedRules::Second::none: return apply_rules(s, c, addend, NoRule());
-      case FusedRules::Second::key_bias: return apply_rules(s, c, addend, KeyBiasRow<T>{s.key_bias + c});
-      case FusedRules::Second::mask:
-        if constexpr (std::is_same_v<T, float>) apply_rules(s, c, addend, MaskRows{{s.mask_rows, c}});
-    }
-  }
-
-  /// Computes a panel with rules in registers. Strips with fewer than kMR rows compute padding rows too.
-  template <class Addend, class Second>
-  void apply_rules(BlockStrip& s, std::int64_t c, const Addend& addend, const Second& second) const {
-    multiply_whole<kMR>(s, c, RegisterRules<T, Addend, Second>{addend, second});
   }
 
   template <std::int64_t kRows, class Rule>
