@@ -113,6 +113,11 @@ void add_native16(std::vector<BenchGroup>& groups) {
     for (const std::int64_t dim : {64, 128, 256}) add(op, fmt::format("D{}", dim), square(kHeads, 2048, dim));
     for (const std::int64_t dim : {64, 128}) add(op, fmt::format("causal/D{}", dim), causal(square(kHeads, 2048, dim)));
     add(op, "T512/D64", square(kHeads, 512, 64));
+    for (const std::int64_t dim : {64, 128}) {
+      CaseSpec biased = square(kHeads, 2048, dim);
+      biased.bias = {true, false, true, true};
+      add(op, fmt::format("bias/D{}", dim), biased);
+    }
   }
 }
 
@@ -265,10 +270,13 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
 }
 
 /// Adds forward passes with a bias, a boolean mask, or a bias and a second rule, each compared with the same pass
-/// without rules.
-void add_score_rules(std::vector<BenchGroup>& groups) {
+/// without rules, in f32 and in bf16 products.
+void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
+  const bool has_halves = precision == Precision::native16;
   for (const std::int64_t dim : {64, 128}) {
-    const CaseSpec spec = square(kHeads, 2048, dim);
+    CaseSpec spec = square(kHeads, 2048, dim);
+    spec.precision = precision;
+    if (has_halves) spec.dtype = DType::bf16;
     CaseSpec biased = spec, masked = spec;
     biased.bias = {true, false, true, true};
     masked.mask = {true, false, false, true};
@@ -277,8 +285,10 @@ void add_score_rules(std::vector<BenchGroup>& groups) {
     of_keys.key_bias = DType::f32;
     BenchGroup group;
     const auto add = [&](const char* rules, const CaseSpec& each) {
-      if (!group.cases.empty()) group.ratios.push_back({group.cases.size(), 0, kRuleFloor});
-      group.cases.push_back({fmt::format("rule/D{}/{}", dim, rules), attention_job(BenchOp::forward, each), 0, {}});
+      const auto floor = has_halves ? std::nullopt : std::optional(kRuleFloor);
+      if (!group.cases.empty()) group.ratios.push_back({group.cases.size(), 0, floor});
+      const std::string name = fmt::format("{}rule/D{}/{}", has_halves ? "native16/" : "", dim, rules);
+      group.cases.push_back({name, attention_job(BenchOp::forward, each), 0, {}});
     };
     add("none", spec);
     add("bias", biased);
@@ -496,7 +506,8 @@ std::vector<BenchGroup> bench_groups(int threads) {
   add_storage_types(groups);
   add_native16(groups);
   add_gate_cost(groups);
-  add_score_rules(groups);
+  add_score_rules(groups, Precision::exact);
+  add_score_rules(groups, Precision::native16);
   add_gate_threshold(groups);
   add_odd_shapes(groups);
   add_double_precision(groups);
