@@ -260,10 +260,10 @@ def attention_forward(
     rules |= precision_of(query, precision)
     if dropout:
         rules["dropout"] = dropout
-    T = query.shape[2]
+    T, S = query.shape[2], key.shape[2]
     if query.shape[0] != key.shape[0]:  # learned queries, shared by all sequences
         query = query.expand(key.shape[0], -1, -1, -1)
-    lists = lists_of_index(what, module, query, key.shape[2], indices, block_indices)
+    lists = lists_of_index(what, module, query, S, indices, block_indices)
     if cu_seq_lens_q is not None:
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     if attention_mask is not None:
@@ -290,7 +290,8 @@ def attention_forward(
     if not output_attentions:
         return _attend(what, names, query, key, value, rules)[0], None
     y, lse = _attend(what, names, query, key, value, {**rules, "return_lse": True})
-    return y, _weights(query, key, lse, rules)
+    weights = _weights(query, key, lse, rules)
+    return y, torch.nn.functional.pad(weights, (0, S - weights.shape[-1]))  # unused slots of a static cache
 
 
 def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor, weights: bool) -> None:

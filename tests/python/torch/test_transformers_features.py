@@ -61,6 +61,16 @@ def test_weights_of_a_query_that_sees_nothing_are_zero():
     torch.testing.assert_close(weights.sum(-1)[:, :, [0, 2]], torch.ones(1, 4, 2))
 
 
+def test_weights_of_unused_slots_of_a_static_cache_are_zero():
+    layer = models.model("llama", "headgate").model.layers[0].self_attn
+    q, k = torch.randn(1, 4, 3, 16), torch.randn(1, 2, 8, 16)
+    attend = headgate.torch.transformers.attention_forward
+    y, weights = attend(layer, q, k, k, None, output_attentions=True)
+    expected, of_tokens = attend(layer, q, k[:, :, :3], k[:, :, :3], None, output_attentions=True)
+    assert weights.shape == (1, 4, 3, 8) and not weights[..., 3:].any()
+    assert torch.equal(weights[..., :3], of_tokens) and torch.equal(y, expected)
+
+
 def t5(attention):
     torch.manual_seed(0)
     config = transformers.T5Config(

@@ -416,3 +416,46 @@ def test_frame_of_heads_may_be_empty():
     with watch(nn.Sequential(Weights()), "largest_logit") as seen:
         pass
     assert len(seen.head_frame()) == 0
+
+
+class GatedDecoder(nn.Module):
+    """Reads an encoder's tokens. Its own tokens have a mask of their own, or none."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = headgate.torch.GatedAttention(32, 4)
+
+    def forward(self, x, encoder_hidden_states, attention_mask=None):
+        return self.attention(x) + encoder_hidden_states.mean(1, keepdim=True)
+
+
+class GatedEncoderDecoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = headgate.torch.GatedAttention(32, 4)
+        self.decoder = GatedDecoder()
+
+    def forward(self, x, y, attention_mask, decoder_attention_mask=None):
+        hidden = self.encoder(x)
+        return self.decoder(y, encoder_hidden_states=hidden, attention_mask=decoder_attention_mask)
+
+
+@pytest.mark.parametrize("own_mask", [False, True])
+def test_gates_of_a_decoder_do_not_use_the_padding_of_its_encoder(own_mask):
+    torch.manual_seed(0)
+    model, x, y = GatedEncoderDecoder().eval(), torch.randn(2, 9, 32), torch.randn(2, 6, 32)
+    mask, own = torch.ones(2, 9, dtype=torch.bool), torch.ones(2, 6, dtype=torch.bool)
+    mask[1, 5:] = False
+    own[0, 4:] = False
+    with torch.no_grad():
+        with watch(model, ["gate_mean"]) as seen:
+            model(x, y, attention_mask=mask, decoder_attention_mask=own if own_mask else None)
+        with watch(model.encoder, ["gate_mean"]) as encoder:
+            for row in range(2):
+                model.encoder(x[row : row + 1, : int(mask[row].sum())])
+        with watch(model.decoder.attention, ["gate_mean"]) as decoder:
+            for row in range(2):
+                model.decoder.attention(y[row : row + 1, : int(own[row].sum()) if own_mask else 6])
+    found = {row["module"]: row["gate_mean"] for row in seen.layers}
+    assert found["encoder"] == pytest.approx(encoder.layers[0]["gate_mean"], rel=1e-5)
+    assert found["decoder.attention"] == pytest.approx(decoder.layers[0]["gate_mean"], rel=1e-5)

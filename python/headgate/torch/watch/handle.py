@@ -194,15 +194,19 @@ class Watch:
                 return forward(*args, **kwargs)
             self._ran.add(name)
             is_outermost = not self._stack
-            if is_outermost:
+            crosses = any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)
+            before = self._padding
+            # A decoder that reads an encoder's tokens has a mask of its own. The model's mask is that of the encoder.
+            if is_outermost or (crosses and not any(outer for _, outer in self._stack)):
                 self._padding = _padding_of(forward, args, kwargs)
-            self._stack.append((module, any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)))
+            self._stack.append((module, crosses))
             if block:
                 self._last = None
             try:
                 out = forward(*args, **kwargs)
             finally:
                 self._stack.pop()
+                self._padding = before
                 if is_outermost:
                     self._forget_pass()
             if block:
