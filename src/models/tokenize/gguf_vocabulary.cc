@@ -131,7 +131,7 @@ TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
   parts.form.space = parts.space = kBlock;
   parts.drops_space = from.add_space_prefix.value_or(true);
   if (parts.drops_space) parts.form.prefix = kBlock;
-  parts.options.byte_fallback = parts.options.fuse_unknown = true;
+  parts.options.byte_fallback = parts.options.fuse_unknown = parts.decodes_bytes = true;
   read_tokens(parts, from);
   read_scores(parts, from);
   const std::int64_t unknown = from.unknown_token_id.value_or(kUnknownId);

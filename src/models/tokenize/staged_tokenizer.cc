@@ -38,6 +38,17 @@ std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   return std::make_unique<Bpe>(parts.vocabulary, merges, options);
 }
 
+/// Returns `text` with `to` in place of each `from`.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
+    out += text.substr(0, at);
+    out += to;
+    text.remove_prefix(at + from.size());
+  }
+  return out += text;
+}
+
 /// Returns the bytes that a token adds to a decoded text. If `as_spelled`, returns the spelling itself, as for added
 /// tokens.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
@@ -45,18 +56,10 @@ std::string bytes_of_token(const TokenizerParts& parts, std::string_view spellin
     const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
     return bytes ? *bytes : std::string(spelling);
   }
-  if (parts.options.byte_fallback && !as_spelled) {
+  if (parts.decodes_bytes && !as_spelled) {
     if (const auto byte = byte_of_token(spelling)) return {static_cast<char>(*byte)};
   }
-  if (parts.space.empty()) return std::string(spelling);
-  std::string out;
-  for (std::size_t at = spelling.find(parts.space); at != std::string_view::npos; at = spelling.find(parts.space)) {
-    out += spelling.substr(0, at);
-    out += ' ';
-    spelling.remove_prefix(at + parts.space.size());
-  }
-  out += spelling;
-  return out;
+  return parts.space.empty() ? std::string(spelling) : replaced(spelling, parts.space, " ");
 }
 
 class StagedTokenizer final : public Tokenizer {
@@ -71,7 +74,8 @@ class StagedTokenizer final : public Tokenizer {
                 .before = std::move(parts.before),
                 .after = std::move(parts.after)},
         tokens_(std::move(parts.vocabulary)),
-        drops_space_(parts.drops_space) {
+        drops_space_(parts.drops_space),
+        dropped_mark_(parts.drops_marks ? parts.space : "") {
     add(parts.added);
     for (const auto* ids : {&stages_.before, &stages_.after}) {
       for (const std::int32_t id : *ids) {
@@ -107,6 +111,11 @@ class StagedTokenizer final : public Tokenizer {
   }
   std::int32_t find(std::string_view spelling) const override { return tokens_.find(spelling); }
   bool drops_space() const override { return drops_space_; }
+  std::string first_bytes(std::int32_t id) const override {
+    const std::string_view decoded = bytes(id), spelling = tokens_.spelling(id);
+    const bool has_mark = !dropped_mark_.empty() && spelling.find(dropped_mark_) != std::string_view::npos;
+    return has_mark ? replaced(spelling, dropped_mark_, "") : std::string(decoded);
+  }
 
  private:
   void add(const std::vector<AddedToken>& added);
@@ -121,6 +130,7 @@ class StagedTokenizer final : public Tokenizer {
   std::string bytes_;          ///< bytes of all tokens, concatenated in the order of ids
   std::vector<std::size_t> begins_;
   bool drops_space_;
+  std::string dropped_mark_;  // mark that first_bytes() drops; empty if none
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {

@@ -36,6 +36,8 @@ struct TokenizerParts {
   bool spaces_in_steps = false;  ///< true if the file replaces spaces in a pre-tokenizer step, here in `form`
   std::string space;             ///< how tokens spell a space; empty: as a space (not used by byte_bpe)
   bool drops_space = false;      ///< decoding drops one space at the front of a whole text
+  bool drops_marks = false;      ///< decoding drops each `space` in the spelling of a text's first token
+  bool decodes_bytes = false;    ///< tokens <0x00> to <0xFF> decode to bytes (not used by byte_bpe)
   std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
 };
 

@@ -80,9 +80,11 @@ class ByteTokenizer final : public Tokenizer {
 
 std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_special) const {
   std::string out;
+  bool is_first = true;
   for (const std::int32_t id : ids) {
-    const std::string_view part = bytes(id);
-    if (!skip_special || !special(id)) out += part;
+    if (skip_special && special(id)) continue;
+    out += is_first ? first_bytes(id) : bytes(id);
+    is_first = false;
   }
   if (drops_space() && out.starts_with(' ')) out.erase(0, 1);
   return out;

@@ -71,6 +71,8 @@ class Tokenizer {
 
   /// Returns whether encoding adds a space before a text and decode() drops it.
   virtual bool drops_space() const { return false; }
+  /// Returns the bytes that a token adds to a decoded text that it begins. Throws Error as bytes() does.
+  virtual std::string first_bytes(std::int32_t id) const { return std::string(bytes(id)); }
   /// Decodes the ids of a whole text to bytes. Omits special tokens if `skip_special`. Drops one space at the beginning
   /// if drops_space(). Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;

@@ -204,28 +204,55 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
   parts.drops_space = start == 1;
 }
 
+/// Checks the order of a decoder's steps. Decoding replaces ▁, then decodes bytes, joins tokens, and drops a space at
+/// the start. Strip before Fuse would drop a space of every token, and ByteFallback after Fuse would find no bytes.
+class DecoderOrder {
+ public:
+  /// Adds the next step.
+  void add(const JsonValue& value, const std::string& type) {
+    constexpr std::string_view kOrder = "Replace, ByteFallback, Fuse, Strip, or Metaspace instead of Replace and Strip";
+    const int stage = type == "ByteFallback" ? 1 : type == "Fuse" ? 2 : type == "Strip" ? 3 : 0;
+    const bool is_strip_too_early = stage == 3 && (last_stage_ != 2 || !has_replace_);
+    if (stage <= last_stage_ || is_strip_too_early) {
+      refuse("{}: {} in this place is not supported; the order is {}", value.where(), type, kOrder);
+    }
+    last_stage_ = stage;
+    has_replace_ = has_replace_ || type == "Replace";
+  }
+
+ private:
+  int last_stage_ = -1;
+  bool has_replace_ = false;
+};
+
 /// Reads the decoder of a model other than byte_bpe.
-void read_text_decoder(TokenizerParts& parts, const JsonValue& value, bool inside) {
+void read_text_decoder(TokenizerParts& parts, const JsonValue& value, DecoderOrder& order, bool inside) {
   const std::string type = value.type();
   if (type == "Sequence" && !inside) {
-    for (const JsonValue& each : value.sequence("decoders")) read_text_decoder(parts, each, true);
-  } else if (type == "Replace") {
+    for (const JsonValue& each : value.sequence("decoders")) read_text_decoder(parts, each, order, true);
+    return;
+  }
+  if (type == "Replace") {
     value.only("Replace", {"type", "pattern", "content"});
     if (literal_of(value.at("pattern")) != kBlock || value.at("content").text() != " ") {
       refuse("{}: only '{}' to ' ' is supported", value.where(), kBlock);
     }
     parts.space = kBlock;
   } else if (type == "Metaspace") {
-    parts.drops_space = read_metaspace(value) != Prepend::never;
+    parts.drops_marks = read_metaspace(value) != Prepend::never;
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
-  } else if (type == "ByteFallback" || type == "Fuse") {  // decoding always does both
+  } else if (type == "ByteFallback") {
+    value.only(type, {"type"});
+    parts.decodes_bytes = true;
+  } else if (type == "Fuse") {  // decoding always joins tokens
     value.only(type, {"type"});
   } else {
     value.refuse_type(inside ? "Replace, ByteFallback, Fuse, Strip and Metaspace are"
                              : "Replace, ByteFallback, Fuse, Strip, Metaspace and Sequence are");
   }
+  order.add(value, type);
 }
 
 void check_byte_decoder(const JsonValue& value) {
@@ -257,10 +284,12 @@ void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value) {
 }
 
 void read_decoder(TokenizerParts& parts, const JsonValue& value) {
+  parts.decodes_bytes = value.is_null() && parts.options.byte_fallback;
   if (value.is_null()) return;
   if (parts.model == ModelKind::byte_bpe) return check_byte_decoder(value);
   parts.drops_space = false;
-  read_text_decoder(parts, value, false);
+  DecoderOrder order;
+  read_text_decoder(parts, value, order, false);
 }
 
 }  // namespace headgate::tokenize

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "models/io/file_error.hpp"
@@ -231,6 +232,16 @@ const std::vector<Change>& changes() {
        "decoder.decoders[0]: only '▁' to ' ' is supported"},
       {"llama2", [](Json& j) { j["decoder"]["decoders"][3]["start"] = 2; },
        "decoder.decoders[3]: only one space at the start is supported"},
+      {"llama2", [](Json& j) { std::swap(j["decoder"]["decoders"][2], j["decoder"]["decoders"][3]); },
+       "decoder.decoders[2]: Strip in this place is not supported"},
+      {"llama2", [](Json& j) { std::swap(j["decoder"]["decoders"][0], j["decoder"]["decoders"][3]); },
+       "decoder.decoders[0]: Strip in this place is not supported"},
+      {"llama2", [](Json& j) { std::swap(j["decoder"]["decoders"][1], j["decoder"]["decoders"][2]); },
+       "decoder.decoders[2]: ByteFallback in this place is not supported"},
+      {"llama2", [](Json& j) { j["decoder"]["decoders"][1] = j["decoder"]["decoders"][0]; },
+       "decoder.decoders[1]: Replace in this place is not supported"},
+      {"llama2", [](Json& j) { j["decoder"] = j["decoder"]["decoders"][3]; },
+       "decoder: Strip in this place is not supported"},
   };
   return all;
 }
@@ -254,6 +265,26 @@ TEST(SentencePieceJson, UnigramFile_WithoutAModelType_IsRead) {
   const Ids ids = read(json)->encode("All human beings").ids;
   json["model"].erase("type");
   EXPECT_EQ(read(json)->encode("All human beings").ids, ids);
+}
+
+/// Metaspace drops all marks of a text's first token. Strip drops one space.
+TEST(SentencePieceJson, Decoder_FirstTokenWithSeveralMarks_DropsWhatItsDecoderDrops) {
+  Json json = golden_file("t5");
+  json["model"]["vocab"][10][0] = "▁▁x▁y";
+  json["model"]["vocab"][11][0] = "▁▁z";
+  EXPECT_EQ(read(json)->decode(Ids{10, 11}), "xy  z");
+  json["decoder"]["prepend_scheme"] = "never";
+  EXPECT_EQ(read(json)->decode(Ids{10, 11}), "  x y  z");
+  json["decoder"] = golden_file("llama2")["decoder"];
+  EXPECT_EQ(read(json)->decode(Ids{10, 11}), " x y  z");
+}
+
+TEST(SentencePieceJson, Decoder_WithoutByteFallback_KeepsTheSpelling) {
+  Json json = golden_file("llama2");
+  const Ids ids = read(json)->encode("🜁", {.add_special = false}).ids;
+  EXPECT_EQ(read(json)->decode(ids), "🜁");
+  json["decoder"]["decoders"].erase(1);
+  EXPECT_EQ(read(json)->decode(ids), "<0xF0><0x9F><0x9C><0x81>");
 }
 
 TEST(SentencePieceJson, Decoder_Absent_FollowsTheNormalizer) {
