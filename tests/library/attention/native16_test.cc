@@ -2,6 +2,7 @@
 // Tests Precision::native16: bf16 products if the CPU has them, exact arithmetic otherwise. Other tests check its
 // accuracy: random problems and standard cases of bf16 use it, with every kind of product that the CPU has.
 
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -10,6 +11,8 @@
 
 #include "library/attention/property.hpp"
 #include "library/core/convert.hpp"
+#include "library/core/element.hpp"
+#include "support/owned_tensor.hpp"
 
 namespace headgate {
 namespace {
@@ -62,6 +65,14 @@ class ProductsGuard {
   ProductsGuard(const ProductsGuard&) = delete;
   ProductsGuard& operator=(const ProductsGuard&) = delete;
   ~ProductsGuard() { set_native16_products(""); }
+};
+
+/// Names the kinds of products that the CPU has, or the default choice if it has none. Restores the default at the end.
+struct ProductsOfCpu : ProductsGuard {
+  std::vector<std::string> names = supported_native16_products();
+  ProductsOfCpu() {
+    if (names.empty()) names.emplace_back();
+  }
 };
 
 TEST(Native16, Output_CpuWithProducts_IsRounded) {
@@ -146,51 +157,60 @@ TEST(Native16, BiasGradient_PackedSequencesOfAllLengths_IsRight) {
   }
 }
 
-/// Holds results of a call in which each of 100 queries sees almost all of 700 keys.
-struct RuleResults {
-  std::vector<float> y, dq, dk, dv, dbias;
-  bool operator==(const RuleResults& other) const = default;
+constexpr std::int64_t kRuleQueries = 100, kRuleKeys = 700, kRuleDim = 16;
+
+/// Holds numbers whose bits tests compare: q, k and v of 100 queries and 700 keys.
+struct RuleOperands {
+  std::vector<BFloat16> q = wave(kRuleQueries, 0.7), k = wave(kRuleKeys, 0.7), v = wave(kRuleKeys, 0.3);
+
+  static std::vector<BFloat16> wave(std::int64_t rows, double step) {
+    std::vector<BFloat16> x(static_cast<std::size_t>(rows * kRuleDim));
+    for (std::size_t n = 0; n < x.size(); ++n)
+      x[n] = to_bf16(static_cast<float>(std::sin(step * static_cast<double>(n))));
+    return x;
+  }
 };
 
-/// Runs both passes in native16 with the bias, key bias and mask of `rules`. The window hides the first key from the
-/// last query: calls with a window read strided tensors in place.
-RuleResults results_with(const AttentionInputs& rules) {
-  const Shape queries{1, 1, 100, 16}, keys{1, 1, 700, 16}, map{1, 1, 100, 700};
-  std::vector<BFloat16> x(700 * 16);
-  for (std::size_t n = 0; n < x.size(); ++n) x[n] = to_bf16(static_cast<float>(std::sin(0.7 * static_cast<double>(n))));
+/// Returns the bits of y, dq, dk, dv and dbias in native16 with the bias, key bias and mask of `rules`. The window
+/// hides the first key from the last query: calls with a window read strided tensors in place. If `apart`, the elements
+/// of dbias are not adjacent in memory.
+std::vector<std::uint32_t> results_with(const AttentionInputs& rules, const RuleOperands& x = {}, bool apart = false) {
+  const Shape queries{1, 1, kRuleQueries, kRuleDim}, keys{1, 1, kRuleKeys, kRuleDim};
+  const Shape map{1, 1, kRuleQueries, kRuleKeys};
+  const auto view = [](const std::vector<BFloat16>& from, const Shape& shape) {
+    return ConstTensorView{from.data(), DType::bf16, shape, contiguous_strides(shape)};
+  };
   AttentionInputs in = rules;
-  in.q = {x.data(), DType::bf16, queries, contiguous_strides(queries)};
-  in.k = in.v = {x.data(), DType::bf16, keys, contiguous_strides(keys)};
+  in.q = view(x.q, queries);
+  in.k = view(x.k, keys);
+  in.v = view(x.v, keys);
   AttentionOptions options;
   options.precision = Precision::native16;
-  options.window_left = 698;
-  std::vector<BFloat16> y(100 * 16), dq(100 * 16), dk(700 * 16), dv(700 * 16);
-  std::vector<double> lse(100);
-  std::vector<float> dbias(rules.bias.present() ? 100 * 700 : 0);
-  const TensorView out{y.data(), DType::bf16, queries, contiguous_strides(queries)};
-  const TensorView lse_out = make_view(lse.data(), Shape{1, 1, 100, 1});
-  attention_forward({.y = out, .lse = lse_out}, in, options);
-  AttentionGradients gradients;
-  gradients.dq = {dq.data(), DType::bf16, queries, contiguous_strides(queries)};
-  gradients.dk = {dk.data(), DType::bf16, keys, contiguous_strides(keys)};
-  gradients.dv = {dv.data(), DType::bf16, keys, contiguous_strides(keys)};
-  if (!dbias.empty()) gradients.dbias = {dbias.data(), DType::f32, map, contiguous_strides(map)};
-  attention_backward(gradients, in, {.y = out, .lse = lse_out}, {.dy = in.q}, options);
-  const auto widened = [](const std::vector<BFloat16>& from) {
-    std::vector<float> to(from.size());
-    for (std::size_t n = 0; n < from.size(); ++n) to[n] = to_f32(from[n]);
-    return to;
+  options.window_left = kRuleKeys - 2;
+  const Owned y(in.q), dq(in.q), dk(in.k), dv(in.v), lse(DType::f64, {1, 1, kRuleQueries, 1});
+  const std::int64_t step = apart ? 2 : 1;
+  std::vector<float> dbias(static_cast<std::size_t>(step * kRuleQueries * kRuleKeys));
+  AttentionGradients gradients{.dq = dq.view, .dk = dk.view, .dv = dv.view};
+  if (rules.bias.present()) gradients.dbias = {dbias.data(), rules.bias.dtype, map, {0, 0, step * kRuleKeys, step}};
+  attention_forward({.y = y.view, .lse = lse.view}, in, options);
+  attention_backward(gradients, in, {.y = y.view, .lse = lse.view}, {.dy = in.q}, options);
+  std::vector<std::uint32_t> bits;
+  const auto add = [&bits](const ConstTensorView& from) {
+    for (std::int64_t i = 0; from.present() && i < from.shape[2]; ++i) {
+      for (std::int64_t c = 0; c < from.shape[3]; ++c)
+        bits.push_back(std::bit_cast<std::uint32_t>(static_cast<float>(load(from, 0, 0, i, c))));
+    }
   };
-  return {widened(y), widened(dq), widened(dk), widened(dv), dbias};
+  for (const TensorView& each : {y.view, dq.view, dk.view, dv.view, gradients.dbias}) add(each);
+  return bits;
 }
 
 /// Strides decide whether rules are applied in registers. The bias may rise so much that running maxima move.
 TEST(Native16, ScoreRules_AnyStrides_GiveTheSameBits) {
-  const Shape map{1, 1, 100, 700}, keys{1, 1, 1, 700}, dense = contiguous_strides(map), strided{0, 0, 1400, 2};
-  const ProductsGuard guard;
-  std::vector<std::string> products = supported_native16_products();
-  if (products.empty()) products.emplace_back();
-  for (const std::string& name : products) {
+  const Shape map{1, 1, kRuleQueries, kRuleKeys}, keys{1, 1, 1, kRuleKeys};
+  const Shape dense = contiguous_strides(map), strided{0, 0, 2 * kRuleKeys, 2};
+  const ProductsOfCpu products;
+  for (const std::string& name : products.names) {
     set_native16_products(name);
     for (const float slope : {0.0F, 0.1F, -0.1F}) {
       std::vector<float> bias(100 * 700), every_second(2 * bias.size());
@@ -221,6 +241,50 @@ TEST(Native16, ScoreRules_AnyStrides_GiveTheSameBits) {
             << name << ", slope " << slope << ", rules " << rules;
       }
     }
+  }
+}
+
+/// A bias of -FLT_MAX hides no key, so that NaN in k stays visible. Two biases whose products with log2(e) overflow may
+/// add up to 0.
+TEST(Native16, ScoreRules_OverflowingBiases_GiveTheSameBits) {
+  const Shape map{1, 1, kRuleQueries, kRuleKeys}, keys{1, 1, 1, kRuleKeys};
+  const Shape dense = contiguous_strides(map), strided{0, 0, 2 * kRuleKeys, 2};
+  constexpr std::int64_t kKey = 300;
+  const ProductsOfCpu products;
+  for (const bool with_key_bias : {false, true}) {
+    RuleOperands x;
+    if (!with_key_bias) x.k[kKey * kRuleDim] = to_bf16(std::numeric_limits<float>::quiet_NaN());
+    std::vector<float> bias(kRuleQueries * kRuleKeys), of_keys(kRuleKeys), every_second(2 * bias.size());
+    of_keys[kKey] = -3e38F;
+    for (std::int64_t i = 0; i < kRuleQueries; ++i) {
+      const std::int64_t at = i * kRuleKeys + kKey;
+      bias[at] = every_second[2 * at] = with_key_bias ? 3e38F : -std::numeric_limits<float>::max();
+    }
+    AttentionInputs given;
+    given.bias = {bias.data(), DType::f32, map, dense};
+    if (with_key_bias) given.key_bias = {of_keys.data(), DType::f32, keys, contiguous_strides(keys)};
+    AttentionInputs in_place = given;
+    in_place.bias = {every_second.data(), DType::f32, map, strided};
+    for (const std::string& name : products.names) {
+      set_native16_products(name);
+      EXPECT_EQ(results_with(given, x), results_with(in_place, x)) << name << ", key bias " << with_key_bias;
+    }
+  }
+}
+
+/// The kernel stores adjacent elements of a bf16 dbias in vectors. Its gradients here are subnormal numbers, among
+/// others.
+TEST(Native16, BiasGradient_AnyStrides_HasTheSameBits) {
+  const Shape map{1, 1, kRuleQueries, kRuleKeys};
+  std::vector<BFloat16> bias(kRuleQueries * kRuleKeys);
+  for (std::size_t n = 0; n < bias.size(); ++n)
+    bias[n] = to_bf16(n % 7 == 0 ? 0.0F : -80.0F - static_cast<float>(n % 8));
+  AttentionInputs rules;
+  rules.bias = {bias.data(), DType::bf16, map, contiguous_strides(map)};
+  const ProductsOfCpu products;
+  for (const std::string& name : products.names) {
+    set_native16_products(name);
+    EXPECT_EQ(results_with(rules), results_with(rules, {}, true)) << name;
   }
 }
 

@@ -98,7 +98,10 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
         hn::StoreU(hn::Add(hn::LoadU(d, to), ds0), d, to);
         hn::StoreU(hn::Add(hn::LoadU(d, to + kN), ds1), d, to + kN);
       } else if (s.dbias.terms != nullptr) {
-        _mm512_storeu_si512(s.dbias.terms + (m + r) * s.dbias.row_stride, to_bf16(ds0.raw, ds1.raw));
+        // Rounds as rows of other strides are rounded: to_bf16() of vectors would flush subnormal numbers.
+        BFloat16* const to = s.dbias.terms + (m + r) * s.dbias.row_stride;
+        store_bf16(ds0, to);
+        store_bf16(ds1, to + kN);
       }
       if (s.slope != nullptr) {
         ds0 = hn::Mul(ds0, hn::Load(d, s.slope + at));
@@ -309,7 +312,7 @@ class Native16BackwardWorker {
   }
 
   /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile. That requires no
-  /// padding rows, whose elements of a bias do not exist, and moderate scores: RegisterRules does not clamp biases,
+  /// padding rows, whose elements of a bias do not exist, and moderate scores: RegisterRules does not clamp a bias,
   /// which then makes no difference to P.
   bool has_register_rules(const Tile& t, std::int64_t r) const {
     constexpr float kMost = 1e30F;

@@ -46,26 +46,22 @@ struct RuleRows {
   }
 };
 
-/// Loads elements of a bias, multiplied by log2(e). Each query has its own row, or all share the row of a key bias.
+/// Loads elements of a bias. Each query has its own row, or all share the row of a key bias.
 template <typename T, typename Stored>
 struct BiasRows : RuleRows {
-  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t m, std::int64_t x) const {
-    return hn::Mul(load_as<T>(at<Stored>(m) + x), hn::Set(Tag<T>(), static_cast<T>(kLog2e)));
-  }
+  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t m, std::int64_t x) const { return load_as<T>(at<Stored>(m) + x); }
   template <std::int64_t kRows, std::int64_t kColumns>
   HWY_INLINE void prefetch() const {
     RuleRows::prefetch<Stored, kRows, kColumns>();
   }
 };
 
-/// Loads elements of the key bias of a problem that has a bias too, multiplied by log2(e).
+/// Loads elements of the key bias of a problem that has a bias too.
 template <typename T>
 struct KeyBiasRow {
   const T* row;
 
-  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t x) const {
-    return hn::Mul(hn::LoadU(Tag<T>(), row + x), hn::Set(Tag<T>(), static_cast<T>(kLog2e)));
-  }
+  HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t x) const { return hn::LoadU(Tag<T>(), row + x); }
 };
 
 /// Hides f32 scores whose element of the mask is 0.
@@ -83,14 +79,15 @@ struct MaskRows : RuleRows {
   }
 };
 
-/// Selects what RegisterRules does where a bias is −∞ and the score is not below ∞:
-///   becomes_nan   the score becomes NaN, and the kernel detects it;
-///   stays_hidden  the score becomes −∞, as in ScoreRules.
+/// Selects what RegisterRules does where numbers overflow:
+///   becomes_nan   a bias of −∞ makes a score of +∞ NaN, and finite biases may add up to ±∞. The kernel detects NaN;
+///   stays_hidden  a bias of −∞ makes every score −∞, and a sum of two finite biases is clamped, as in ScoreRules.
+/// In both, a finite bias without a second one may become ±∞ when it is multiplied by log2(e), while ScoreRules clamps
+/// it. Where running maxima are moderate, the key's weight is then 0, ∞ or NaN either way.
 enum class Overflow { becomes_nan, stays_hidden };
 
 /// Applies score rules in registers. Addend is BiasRows or NoRule. Second is KeyBiasRow, MaskRows or NoRule.
-/// Adds terms in the order of ScoreRules, so that scores have the same bits. There is one exception: a finite bias may
-/// become infinite when it is multiplied by log2(e), while ScoreRules clamps it.
+/// Adds terms in the order of ScoreRules, so that scores have the same bits unless they overflow (Overflow).
 template <typename T, class Addend, class Second, Overflow kOverflow>
 struct RegisterRules {
   Addend addend;
@@ -112,17 +109,20 @@ struct RegisterRules {
   HWY_INLINE hn::Vec<Tag<T>> add(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
     constexpr bool kHasKeyBias = std::is_same_v<Second, KeyBiasRow<T>>;
     const Tag<T> d;
-    const auto term = addend.load(m, x);
-    [[maybe_unused]] const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
-    if constexpr (kHasKeyBias) {
-      const auto of_key = second.load(x);
-      const auto sum = hn::Add(score, hn::Add(term, of_key));
-      if constexpr (kOverflow == Overflow::becomes_nan) return sum;
-      return hn::IfThenElse(hn::Or(hn::Eq(term, hidden), hn::Eq(of_key, hidden)), hidden, sum);
+    const auto log2e = hn::Set(d, static_cast<T>(kLog2e));
+    const auto bias = addend.load(m, x);
+    if constexpr (kOverflow == Overflow::becomes_nan) {
+      auto term = hn::Mul(bias, log2e);
+      if constexpr (kHasKeyBias) term = hn::Add(term, hn::Mul(second.load(x), log2e));
+      return hn::Add(score, term);
     } else {
-      const auto sum = hn::Add(score, term);
-      if constexpr (kOverflow == Overflow::becomes_nan) return sum;
-      return hn::IfThenElse(hn::Eq(term, hidden), hidden, sum);
+      const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
+      if constexpr (kHasKeyBias) {
+        const auto term = add_visible(d, in_log2_units(d, bias), in_log2_units(d, second.load(x)));
+        return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term));
+      } else {
+        return hn::IfThenElse(hn::Eq(bias, hidden), hidden, hn::Add(score, hn::Mul(bias, log2e)));
+      }
     }
   }
 };
