@@ -67,20 +67,6 @@ enum {
   HEADGATE_CAUSALITY_CAUSAL = 1 /**< key j is visible to query i iff j <= at_i */
 };
 
-/** The precision of the factors in matrix products.
- *
- * EXACT multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
- *
- * NATIVE16 multiplies bf16 numbers and adds in f32, with the instructions that headgate_native16_products names. It
- * needs bf16 q, k and v. Rounds the softmax weights, and in the backward pass also dy * g and ds, to bf16 before they
- * are multiplied. NATIVE16 is a permission, used where it is faster. Calls compute as with EXACT on CPUs without such
- * instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v. */
-typedef int32_t headgate_precision;
-enum {
-  HEADGATE_PRECISION_EXACT = 0,   /**< the default */
-  HEADGATE_PRECISION_NATIVE16 = 1 /**< q must be bf16 */
-};
-
 /** The options of attention. Zeros are the defaults: scale 1/sqrt(D), no softcap, no window, not causal, a sigmoid gate
  * that is multiplied. A value other than 0 is refused if its has_ field is 0, so that no setting is ignored. */
 typedef struct headgate_attention_options {

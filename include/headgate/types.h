@@ -3,7 +3,8 @@
 #define HEADGATE_TYPES_H_
 
 /** @file
- * Types of all operations of the C API: statuses, tensors and gate functions. headgate/headgate.h includes it. */
+ * Types of all operations of the C API: statuses, tensors, gate functions and precisions. headgate/headgate.h includes
+ * it. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -119,6 +120,23 @@ enum {
   HEADGATE_GATE_FN_SILU = 4,       /**< z sigmoid(z) */
   HEADGATE_GATE_FN_SOFTPLUS = 5,   /**< log(1 + e^z) */
   HEADGATE_GATE_FN_IDENTITY = 6    /**< z */
+};
+
+/* --- precision ---------------------------------------------------------------------------------------------------- */
+
+/** The precision of the factors in matrix products.
+ *
+ * EXACT multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
+ *
+ * NATIVE16 multiplies bf16 numbers and adds in f32, with the instructions that headgate_native16_products names. It
+ * needs bf16 q, k and v. Attention rounds the softmax weights, and in the backward pass also dy * g and ds, to bf16
+ * before they are multiplied. NATIVE16 is a permission, used where it is faster. Calls of attention compute as with
+ * EXACT on CPUs without such instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
+ * headgate_linear_attention_options has what linear attention rounds. */
+typedef int32_t headgate_precision;
+enum {
+  HEADGATE_PRECISION_EXACT = 0,   /**< the default */
+  HEADGATE_PRECISION_NATIVE16 = 1 /**< q must be bf16 */
 };
 
 #ifdef __cplusplus

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "headgate/runtime.hpp"
+#include "verify/linear_attention_spec.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
@@ -19,6 +20,11 @@ bool Implementation::takes(const CaseSpec& spec) const {
   // With precision `exact`, the kind of products matters only for bf16: some scores use bf16 dot products
   // (library/attention/cpu/decode/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
+}
+
+bool Implementation::takes(const LinearCaseSpec& spec) const {
+  if (spec.precision == Precision::exact) return is_plain_target();
+  return !target.empty() && products.empty() == supported_native16_products().empty();
 }
 
 void Implementation::activate() const {

@@ -23,12 +23,14 @@ struct Implementation {
   /// Returns whether this implementation should run the problem. If the CPU has native16 products, native16 problems
   /// run only on implementations that name a kind of products.
   bool takes(const CaseSpec& spec) const;
-  /// Linear attention, the short convolution and the gated norm run once per vector target, because they have no other
-  /// backends and no native16 products.
-  bool takes(const LinearCaseSpec& /*spec*/) const { return runs_linear(); }
-  bool takes(const ConvolutionCaseSpec& /*spec*/) const { return runs_linear(); }
-  bool takes(const NormCaseSpec& /*spec*/) const { return runs_linear(); }
-  bool runs_linear() const { return !target.empty() && products.empty(); }
+  /// Linear attention has no other backends. Exact problems run once per vector target.
+  bool takes(const LinearCaseSpec& spec) const;
+  /// The short convolution and the gated norm run once per vector target, because they have no other backends and no
+  /// native16 products.
+  bool takes(const ConvolutionCaseSpec& /*spec*/) const { return is_plain_target(); }
+  bool takes(const NormCaseSpec& /*spec*/) const { return is_plain_target(); }
+  /// Returns whether this is a vector target without a choice of products.
+  bool is_plain_target() const { return !target.empty() && products.empty(); }
 
   /// Selects this implementation for later calls.
   void activate() const;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "library/core/linear_words.hpp"
+#include "library/core/precision_words.hpp"
 
 namespace headgate::verify {
 namespace {
@@ -238,6 +239,7 @@ std::string describe(const LinearCaseSpec& spec) {
   };
   add(spec.scale.has_value(), fmt::format("scale={}", spec.scale.value_or(0.0)));
   add(spec.l2_norm.has_value(), fmt::format("l2_norm={}", spec.l2_norm.value_or(0.0)));
+  add(spec.precision != Precision::exact, fmt::format("precision={}", word_of(spec.precision)));
   add(spec.layout != Layout::bhtd, fmt::format("layout={}", word_of(spec.layout)));
   add(spec.correlated_keys, "keys=correlated");
   add(spec.zero_keys_at_end, "zero_keys_at_end");
@@ -281,6 +283,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick) {
   }
   spec.zero_keys_at_end = maybe(pick, 6);
   spec.snapshots = draw_snapshots(pick, {DType::f32, DType::f64});
+  if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   return spec;
 }
 
@@ -296,6 +299,11 @@ std::vector<LinearCaseSpec> standard_linear_cases() {
     add_sizes(list, dtype);
     add_states(list, dtype);
     add_packed(list, dtype);
+  }
+  for (std::size_t n = 0, exact = list.size(); n < exact; ++n) {
+    if (list[n].dtype != DType::bf16) continue;
+    list.push_back(list[n]);
+    list.back().precision = Precision::native16;
   }
   std::uint64_t seed = 1;
   for (LinearCaseSpec& spec : list) spec.seed = seed++;

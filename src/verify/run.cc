@@ -78,7 +78,7 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   const auto start = Clock::now();
   RunResult result;
   for (const Implementation& each : implementations()) {
-    result.targets.push_back({.target = each.name, .runs_linear = each.runs_linear()});
+    result.targets.push_back({.target = each.name, .is_plain = each.is_plain_target()});
   }
   const std::size_t listed = options.listed.size() + options.listed_linear.size() + options.listed_convolution.size() +
                              options.listed_norm.size();

@@ -36,7 +36,7 @@ struct RunOptions {
 /// The largest errors found on one vector target.
 struct TargetErrors {
   std::string target;
-  bool runs_linear = false;  ///< true if operations other than attention are also checked on this target
+  bool is_plain = false;  ///< true if exact linear attention, the convolution and the norm are checked on it too
   WorstError forward{}, backward{}, statistics{};
   WorstError linear_forward{}, linear_backward{}, linear_statistics{};
   WorstError convolution_forward{}, convolution_backward{};

@@ -124,6 +124,20 @@ TEST(LinearCheck, WrongRecurrence_EachFault_IsNoticed) {
   }
 }
 
+/// The tolerance of native16 is wider, but not so wide that it accepts another recurrence.
+TEST(LinearCheck, WrongRecurrence_Native16_IsNoticed) {
+  LinearCaseSpec spec = full_linear_spec(DType::bf16);
+  spec.precision = Precision::native16;
+  for (const LinearFault fault : {LinearFault::no_decay_at_one_token, LinearFault::read_before_decay,
+                                  LinearFault::no_scale, LinearFault::state_before_last, LinearFault::other_key_head,
+                                  LinearFault::other_state, LinearFault::sequences_run_on}) {
+    LinearCase problem(spec);
+    EXPECT_NE(check_linear_forward_case(problem, reference_kernels(fault)), std::nullopt) << static_cast<int>(fault);
+  }
+  LinearCase problem(spec);
+  EXPECT_EQ(check_linear_forward_case(problem, reference_kernels(LinearFault::state_in_bf16)), std::nullopt);
+}
+
 TEST(LinearCheck, WrongRecurrence_DecayOfEachFeature_IsNoticed) {
   for (const LinearFault fault : {LinearFault::no_decay_at_one_token, LinearFault::read_before_decay,
                                   LinearFault::decay_off_by_one, LinearFault::decay_of_new_state}) {

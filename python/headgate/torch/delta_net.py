@@ -9,7 +9,7 @@ K taps, N sequences.
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,7 @@ from .checks import require_input, require_number, require_sequences, require_te
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import L2_NORM_EPS, linear_attention
+from .precision import Precision, precision_of
 from .short_convolution import short_convolution
 from .transforms import transforms_are_active
 
@@ -41,17 +42,19 @@ class _Pass(NamedTuple):
     """The inputs of the delta rule."""
     state: Tensor | None
     """(B,Hv,D,Dv), before the pass."""
+    options: dict[str, Any]
+    """The options of linear_attention."""
 
     def of_first(self, T: int) -> "_Pass":
         """Returns the same pass, cut to its first T tokens."""
         rows = self.columns[0].shape[1] - self.T
-        return _Pass(T, [x[:, : rows + T] for x in self.columns], tuple(x[:, :T] for x in self.rule), self.state)
+        return _Pass(T, [x[:, : rows + T] for x in self.columns], tuple(x[:, :T] for x in self.rule), self.state, self.options)
 
     def states(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Returns the state and the convolution's states after the pass."""
         state = self.state
         if self.T > 0:
-            state = linear_attention(*self.rule, state=self.state, return_state=True, **_RULE)[1]
+            state = linear_attention(*self.rule, state=self.state, return_state=True, **self.options)[1]
         return state, [x[:, self.T :].clone() for x in self.columns]
 
 
@@ -288,6 +291,7 @@ class GatedDeltaNet(nn.Module):
         linear_allow_neg_eigval: whether β is 2σ(b), so that the state's transition may have negative eigenvalues.
         rms_norm_eps: added to the mean square in the norm.
         initializer_range: the standard deviation of the initial matrices.
+        precision: linear_attention's precision where the delta rule computes in bfloat16; other calls are exact.
     """
 
     @in_words_of("GatedDeltaNet", {})
@@ -304,11 +308,13 @@ class GatedDeltaNet(nn.Module):
         linear_allow_neg_eigval: bool = False,
         rms_norm_eps: float = 1e-6,
         initializer_range: float = 0.02,
+        precision: Precision = "exact",
     ):
         keys = {name: value for name, value in locals().items() if name in _PARAMETERS}
         super().__init__()
-        if weight_layout not in WEIGHT_LAYOUTS:
-            raise ValueError(f"weight_layout: '{weight_layout}' is none of {', '.join(WEIGHT_LAYOUTS)}")
+        for name, words in (("weight_layout", (*WEIGHT_LAYOUTS,)), ("precision", get_args(Precision))):
+            if keys[name] not in words:
+                raise ValueError(f"{name}: '{keys[name]}' is none of {', '.join(words)}")
         self.keys, self._layout = keys, WEIGHT_LAYOUTS[weight_layout]
         self.Hk, self.D = linear_num_key_heads, linear_key_head_dim
         self.Hv = self.Hk if linear_num_value_heads is None else linear_num_value_heads
@@ -427,7 +433,7 @@ class GatedDeltaNet(nn.Module):
         (1,T,C). Each sequence has its own state.
         """
         read, z, convolution, mixed = self._inputs(h, mask, cu_seqlens, cache)
-        given = {"cu_seqlens": cu_seqlens, **_RULE}
+        given = {"cu_seqlens": cu_seqlens, **self._rule(read[0])}
         if cache is None:
             y = linear_attention(*read, **given)
         else:
@@ -437,6 +443,10 @@ class GatedDeltaNet(nn.Module):
         if cache is not None:  # a failed call leaves the cache unchanged
             cache._add(h.shape[1], state, convolution, self._pass_of(cache, read, mixed, cu_seqlens))
         return out
+
+    def _rule(self, q: Tensor) -> dict[str, Any]:
+        """Returns the options of linear_attention for queries q."""
+        return {**_RULE, **precision_of(q, self.keys["precision"])}
 
     def _pass_of(
         self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None
@@ -449,7 +459,7 @@ class GatedDeltaNet(nn.Module):
         for x, before in zip(mixed, cache.convolution or [None] * len(mixed)):
             before = x.new_zeros(x.shape[0], rows, x.shape[2]) if before is None else before
             columns.append(torch.cat((before, x.to(before.dtype)), dim=1))
-        return _Pass(mixed[0].shape[1], columns, read, cache.state)
+        return _Pass(mixed[0].shape[1], columns, read, cache.state, self._rule(read[0]))
 
     @torch.no_grad()
     @in_words_of("GatedDeltaNet", {})

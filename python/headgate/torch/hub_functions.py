@@ -24,6 +24,7 @@ from .errors import call_as
 from .foreign_arguments import CONVOLUTION, RULE, refuse_unknown
 from .linear_attention import L2_NORM_EPS, linear_attention
 from .packed_rows import begins_of, one_row
+from .precision import Precision, require_precision
 from .short_convolution import short_convolution
 
 MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
@@ -119,6 +120,8 @@ class RulePass(NamedTuple):
 
 
 _records_passes = False
+_precision: Precision = "exact"
+"""precision of linear_attention in calls in bfloat16. register() sets it."""
 
 
 def record_passes() -> None:
@@ -161,6 +164,8 @@ def recurrent_rule(
     over all B·T tokens, or seq_idx (B,T) defines them. Without these arguments, each row is one sequence and N = B.
     Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise. Returns
     NotImplemented for calls that transformers must compute.
+
+    Calls in bfloat16 have the precision of register().
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
@@ -172,6 +177,8 @@ def recurrent_rule(
     g = g if g.dim() == 4 else g.unsqueeze(-1)
     read = [query, key, value, _beside(g, query.dtype), _beside(beta, query.dtype).unsqueeze(-1)]
     options: dict[str, Any] = {"layout": "bthd", "return_state": output_final_state}
+    if _precision != "exact" and query.dtype == torch.bfloat16:
+        options["precision"] = _precision
     if scale is not None:
         options["scale"] = scale
     if begins is not None:
@@ -331,8 +338,11 @@ def module_of(model: str) -> ModuleType | None:
         return None
 
 
-def register() -> None:
-    """Replaces FUNCTIONS in the modules of MODELS. A repeated call does nothing."""
+def register(precision: Precision = "exact") -> None:
+    """Replaces FUNCTIONS in the modules of MODELS. A repeated call only sets the precision of calls in bfloat16."""
+    global _precision
+    require_precision("register", precision)
+    _precision = precision
     for module in filter(None, map(module_of, MODELS)):
         for name, ours in FUNCTIONS.items():
             known = any(each.module is module and each.name == name for each in _replaced)

@@ -380,7 +380,7 @@ def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> 
     return torch.cat(rows)
 
 
-def register(*, functions: bool = True) -> str:
+def register(*, functions: bool = True, linear_precision: Precision = "exact") -> str:
     """Registers `attn_implementation="headgate"` with transformers, for every model with attention through its
     AttentionInterface. Returns that name. Also registers "headgate-native16", which computes attention in bfloat16 with
     precision="native16": faster where the CPU multiplies bfloat16, and as accurate as PyTorch's own attention.
@@ -388,8 +388,10 @@ def register(*, functions: bool = True) -> str:
     Also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, for any
     attn_implementation. This covers the chunked and the recurrent (gated) delta rule, and the causal convolution before
     it (hub_functions.py). It also affects models built before the call. `functions=False` leaves these functions alone.
+    linear_precision="native16" permits the delta rule in bfloat16 to multiply bfloat16 numbers, as the argument
+    `precision` of linear_attention does.
 
-    Calls after the first do nothing. unregister() undoes the replacement of functions.
+    Calls after the first only set linear_precision. unregister() undoes the replacement of functions.
     """
     for name, precision in IMPLEMENTATIONS.items():
         function = attention_forward if name == NAME else functools.partial(attention_forward, precision=precision)
@@ -397,7 +399,7 @@ def register(*, functions: bool = True) -> str:
         transformers.AttentionMaskInterface.register(name, make_mask)
     mask_functions.register()
     if functions:
-        hub_functions.register()
+        hub_functions.register(linear_precision)
     return NAME
 
 

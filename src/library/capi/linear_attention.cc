@@ -16,7 +16,7 @@ static_assert(same(HEADGATE_LINEAR_RULE_GATED_DELTA, LinearRule::gated_delta) &&
 
 // Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
 // with version 0.2 depend on them.
-static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_options) == 8 + 2 * 8 + 4 * 4 + 2 * 8);
+static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_options) == 8 + 2 * 8 + 4 * 4 + 2 * 8 + 2 * 4);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_inputs) == 8 + 8 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_outputs) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_incoming) == 8 + 2 * 80);

@@ -8,6 +8,7 @@
 #include "headgate/linear_attention.hpp"
 #include "library/core/linear_words.hpp"
 #include "library/core/option_rows.hpp"
+#include "library/core/precision_words.hpp"
 #include "library/core/tensor_rows.hpp"
 
 // Tables of the tensors and options of linear attention, one row each (tensor_rows.hpp, option_rows.hpp).
@@ -131,6 +132,11 @@ inline constexpr auto kLinearOptions = [] {
               {"l2_norm", "--l2-norm", "EPS",
                "eps of L2 norms, at least 0: q and k are first divided by sqrt(sum x^2 + eps) over D", "no norms"},
               {.given = &C::has_l2_norm, .given_name = "has_l2_norm"}),
+          option_row(OptionOf::products, &O::precision, &C::precision,
+                     {"precision", "--precision", "P",
+                      "of products of bf16 in the forward pass: exact, in float32; native16, in bf16 with float32 sums "
+                      "where the CPU has instructions for it (`headgate info` names them), as exact where it has none"},
+                     {.older_end_here = true}),
       },
       execution_rows<C>());
 }();

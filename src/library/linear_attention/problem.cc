@@ -104,6 +104,11 @@ void check_options(const Call& call, const LinearAttentionOptions& options, Line
   if (!(p.eps >= 0.0) || !std::isfinite(p.eps)) {
     call.fail("l2_norm is {} but must be at least 0 and finite: it is the eps of the norm", p.eps);
   }
+  check_enum(call, "precision", options.precision, Precision::native16);
+  p.precision = options.precision;
+  if (p.precision == Precision::native16 && p.inputs.q.dtype != DType::bf16) {
+    call.fail("precision is native16 but q is {}, not bf16", dtype_name(p.inputs.q.dtype));
+  }
   p.context = call.context(options.context);
 }
 

@@ -16,11 +16,12 @@ struct LinearProblem {
   std::int64_t B = 0, Hq = 0, Hk = 0, Hv = 0, T = 0, D = 0, Dv = 0;
   std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
   double scale = 1.0;
-  bool has_delta = true;         ///< whether the rule has a delta: u = β (v − e^g Sᵀ k) instead of v
-  bool normalises = false;       ///< whether q and k are divided by their L2 norms
-  double eps = 0.0;              ///< number added to the sums of squares in the L2 norms
-  ExecutionContext context;      ///< resolved()
-  LinearAttentionInputs inputs;  ///< beta has a stride of 0 between heads if they share it
+  bool has_delta = true;                   ///< whether the rule has a delta: u = β (v − e^g Sᵀ k) instead of v
+  bool normalises = false;                 ///< whether q and k are divided by their L2 norms
+  double eps = 0.0;                        ///< number added to the sums of squares in the L2 norms
+  Precision precision = Precision::exact;  ///< native16 permits the forward pass to multiply bf16 numbers
+  ExecutionContext context;                ///< resolved()
+  LinearAttentionInputs inputs;            ///< beta has a stride of 0 between heads if they share it
 
   /// Returns the number of heads of y.
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }

@@ -13,6 +13,7 @@
 
 #include "headgate/linear_attention_statistics.hpp"
 #include "library/core/linear_words.hpp"
+#include "library/core/precision_words.hpp"
 #include "tool/bench/job.hpp"
 #include "tool/bench/workload.hpp"
 #include "verify/linear_attention_case.hpp"
@@ -43,17 +44,19 @@ double flops_of(const LinearCaseSpec& s, BenchOp op) {
 }
 
 nlohmann::ordered_json facts_of(const LinearCaseSpec& s, const std::string& op) {
-  return {{"op", op},
-          {"rule", word_of(s.rule)},
-          {"B", s.B},
-          {"Hq", s.Hq},
-          {"Hk", s.Hk},
-          {"Hv", s.Hv},
-          {"T", s.T},
-          {"D", s.D},
-          {"Dv", s.Dv},
-          {"dtype", dtype_name(s.dtype)},
-          {"decay", word_of(s.decay)}};
+  nlohmann::ordered_json facts = {{"op", op},
+                                  {"rule", word_of(s.rule)},
+                                  {"B", s.B},
+                                  {"Hq", s.Hq},
+                                  {"Hk", s.Hk},
+                                  {"Hv", s.Hv},
+                                  {"T", s.T},
+                                  {"D", s.D},
+                                  {"Dv", s.Dv},
+                                  {"dtype", dtype_name(s.dtype)},
+                                  {"decay", word_of(s.decay)}};
+  if (s.precision != Precision::exact) facts["precision"] = word_of(s.precision);
+  return facts;
 }
 
 class LinearAttentionJob : public BenchJob {
@@ -156,6 +159,11 @@ std::vector<BenchGroup> linear_attention_groups(int threads) {
     LinearCaseSpec spec = layer(kHeads, kTokens, 128);
     spec.dtype = DType::bf16;
     kinds.cases.push_back({fmt::format("linear/{}/D128/bf16", word_of(op)), linear_job(op, spec), 0, floor});
+    if (op == BenchOp::forward) {
+      spec.precision = Precision::native16;
+      kinds.ratios.push_back({kinds.cases.size(), kinds.cases.size() - 1, {}});
+      kinds.cases.push_back({"linear/forward/D128/native16", linear_job(op, spec), 0, {}});
+    }
     spec = layer(kHeads, kTokens, 128);
     spec.decay = DecayInput::per_feature;
     kinds.ratios.push_back({kinds.cases.size(), 0, kPerFeatureFloor});

@@ -30,9 +30,11 @@ void print_errors(const std::vector<verify::TargetErrors>& targets) {
       "reaches 1)\n");
   for (const verify::TargetErrors& errors : targets) {
     print_passes(errors.target, "attention", errors.forward, errors.backward, &errors.statistics);
-    if (!errors.runs_linear) continue;
-    print_passes(errors.target, "linear attention", errors.linear_forward, errors.linear_backward,
-                 &errors.linear_statistics);
+    if (errors.is_plain || errors.linear_forward.ratio > 0.0) {
+      print_passes(errors.target, "linear attention", errors.linear_forward, errors.linear_backward,
+                   &errors.linear_statistics);
+    }
+    if (!errors.is_plain) continue;
     print_passes(errors.target, "short convolution", errors.convolution_forward, errors.convolution_backward);
     print_passes(errors.target, "gated norm", errors.norm_forward, errors.norm_backward);
   }
@@ -48,9 +50,11 @@ nlohmann::ordered_json result_json(const verify::RunResult& result) {
     nlohmann::ordered_json target = {{"target", errors.target},
                                      {"attention", errors_json(errors.forward, errors.backward)}};
     target["attention"]["statistics"] = errors.statistics.ratio;
-    if (errors.runs_linear) {
+    if (errors.is_plain || errors.linear_forward.ratio > 0.0) {
       target["linear_attention"] = errors_json(errors.linear_forward, errors.linear_backward);
       target["linear_attention"]["statistics"] = errors.linear_statistics.ratio;
+    }
+    if (errors.is_plain) {
       target["short_convolution"] = errors_json(errors.convolution_forward, errors.convolution_backward);
       target["gated_norm"] = errors_json(errors.norm_forward, errors.norm_backward);
     }

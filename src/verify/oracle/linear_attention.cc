@@ -26,6 +26,10 @@
 // at once: the second product is rounded before it is corrected for the first token's update.
 // The error of one element of a column is at most the norm. The error of a product xᵀs is at most ‖x‖ times the norm.
 //
+// With native16, kernels round the factors of products to bf16: q, k, the state, and what tokens write to it. Each
+// error in f32 above then has a counterpart in bf16. It is bounded by the same sums and norms, in unit roundoffs of
+// bf16, but without the drift: e^g stays f32.
+//
 // Two kinds of rounding errors add up differently over tokens:
 // - Errors of sums and products have either sign. They form a random walk, so their squares are added.
 // - Errors of e^g may be equal at every token, for example if all tokens have the same g. They drift, so they are added
@@ -36,6 +40,10 @@ namespace headgate::reference {
 namespace {
 
 using Row = std::vector<double>;
+
+/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16: 2⁻¹²⁶, the smallest normal number,
+/// over 2⁻⁸.
+constexpr double kFlushed = 0x1p-118;
 
 /// Sizes of one problem, and how heads of q, k and y map to states.
 struct Sizes {
@@ -293,8 +301,10 @@ double* row_of(std::vector<double>& array, std::int64_t head, std::int64_t T, st
 class ForwardPass {
  public:
   ForwardPass(LinearForward& out, const LinearAttentionInputs& in, const LinearAttentionOptions& options)
-      : out_(out), in_(in), options_(options), n_(in, options) {
-    for (LinearForwardArrays* arrays : {static_cast<LinearForwardArrays*>(&out), &out.magnitude}) {
+      : out_(out), in_(in), options_(options), n_(in, options), native16_(options.precision == Precision::native16) {
+    std::vector<LinearForwardArrays*> all{&out, &out.magnitude};
+    if (native16_) all.push_back(&out.rounded);
+    for (LinearForwardArrays* arrays : all) {
       arrays->y.assign(n_.B * n_.Ho * n_.T * n_.Dv, 0.0);
       arrays->state.assign(linear_sequences(in) * n_.Hv * n_.D * n_.Dv, 0.0);
       arrays->snapshots.assign(arrays->state.size() * snapshots(), 0.0);
@@ -330,6 +340,15 @@ class ForwardPass {
       y[j] = n_.scale * read.value[j];
       magnitude[j] = std::abs(n_.scale) * (read.absolute[j] + q_norm * state.errors[j].bound());
     }
+    if (!native16_) return;
+    double* rounded = row_of(out_.rounded.y, sequence.b * n_.Ho + head, n_.T, i, n_.Dv);
+    for (std::int64_t j = 0; j < n_.Dv; ++j) {
+      double terms = q_norm * (state.errors[j].walk + kFlushed);
+      for (std::int64_t d = 0; d < n_.D; ++d) {
+        terms += (std::abs(q[d]) + kFlushed) * (std::abs(state.s[d * n_.Dv + j]) + kFlushed);
+      }
+      rounded[j] = std::abs(n_.scale) * terms;
+    }
   }
 
   std::int64_t snapshots() const { return snapshots_of(in_.snapshot_lengths); }
@@ -338,6 +357,7 @@ class ForwardPass {
     for (std::int64_t x = 0; x < n_.D * n_.Dv; ++x) {
       (out_.*array)[at * n_.D * n_.Dv + x] = state.s[x];
       (out_.magnitude.*array)[at * n_.D * n_.Dv + x] = std::abs(state.s[x]) + state.errors[x % n_.Dv].bound();
+      if (native16_) (out_.rounded.*array)[at * n_.D * n_.Dv + x] = state.errors[x % n_.Dv].walk + kFlushed;
     }
   }
 
@@ -345,6 +365,7 @@ class ForwardPass {
   const LinearAttentionInputs& in_;
   const LinearAttentionOptions& options_;
   const Sizes n_;
+  const bool native16_;
 };
 
 /// One row of a gradient and of its magnitudes, to be added to the gradient's arrays.

@@ -23,6 +23,9 @@ struct LinearForwardArrays {
 /// state.
 struct LinearForward : LinearForwardArrays {
   LinearForwardArrays magnitude;
+  /// Bounds what native16 adds to the errors by rounding factors of products to bf16, in unit roundoffs of bf16. Empty
+  /// with exact.
+  LinearForwardArrays rounded;
 };
 
 /// Gradients in the shapes of their inputs. ddecay and dbeta are empty if that input is absent.

@@ -110,8 +110,8 @@ TEST(LinearTensors, Gradient_IsNamedAfterItsInput) { expect_names_of_gradients(k
 TEST(LinearTensors, RequiredInputs_StandFirst) { expect_required_first(kLinearInputs); }
 
 TEST(LinearOptions, Rows_AreAllMembersOnce) {
-  // struct_size, has_scale and has_l2_norm are no options.
-  expect_all_options<LinearAttentionOptions, headgate_linear_attention_options>(kLinearOptions, 3);
+  // struct_size, has_scale, has_l2_norm and reserved are no options.
+  expect_all_options<LinearAttentionOptions, headgate_linear_attention_options>(kLinearOptions, 4);
 }
 
 TEST(ConvolutionTensors, Rows_AreInTheOrderOfBothStructs) {

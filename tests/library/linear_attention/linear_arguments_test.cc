@@ -96,6 +96,8 @@ const std::vector<Wrong>& wrong_calls() {
       {[](Call& c) { c.options.scale = std::numeric_limits<double>::infinity(); },
        "scale is inf but must be finite in f32"},
       {[](Call& c) { c.options.scale = 1e39; }, "scale is 1e+39 but must be finite in f32"},
+      {[](Call& c) { c.options.precision = Precision::native16; }, "precision is native16 but q is f32, not bf16"},
+      {[](Call& c) { c.options.precision = static_cast<Precision>(2); }, "precision is 2 but must be 0 to 1"},
       {[](Call& c) { c.options.l2_norm = -1.0; },
        "l2_norm is -1 but must be at least 0 and finite: it is the eps of the norm"},
       {[](Call& c) {

@@ -28,6 +28,7 @@ class LinearAttention : public ::testing::TestWithParam<DType> {
     return holds_on_drawn_problems(what, [check] {
       LinearCaseSpec spec = verify::draw_linear_spec(picked);
       spec.dtype = GetParam();
+      if (spec.dtype != DType::bf16) spec.precision = Precision::exact;
       return linear_mismatch(spec, check);
     });
   }

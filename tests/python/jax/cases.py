@@ -144,7 +144,7 @@ def linear_cases() -> list[Case]:
         ("packed snapshots", {**rows9, "cu_seqlens": bounds, "snapshot_lengths": np.array([[0], [0], [3]])}, {}),
         ("execution", linear(), {"threads": 1, "target": headgate.active_target(), "backend": "cpu"}),
         ("bthd", bthd, {"layout": "bthd"}),
-        ("bf16", {name: x.astype(ml_dtypes.bfloat16) for name, x in linear().items()}, {}),
+        ("bf16", {name: x.astype(ml_dtypes.bfloat16) for name, x in linear().items()}, {"precision": "native16"}),
         ("no batch", {name: x[0] for name, x in linear().items()}, {}),
     ]
     return [Case(*row) for row in rows]

@@ -53,6 +53,12 @@ def check_types(what: str, tensors: dict[str, Tensor | None], allowed: dict[str,
             raise ValueError(f"{what}: {name} is {word(tensor.dtype)} but must be {words} on GPUs")
 
 
+def check_precision(what: str, options: dict[str, Any], dtype: torch.dtype) -> None:
+    """Raises ValueError if options["precision"] is native16 and q, of type `dtype`, is not bfloat16."""
+    if options["precision"] == "native16" and dtype != torch.bfloat16:
+        raise ValueError(f"{what}: precision native16 is for bfloat16, and q is {word(dtype)}")
+
+
 def require_shape(what: str, name: str, tensor: Tensor | None, *shapes: tuple[Any, ...]) -> None:
     if tensor is None or any(tuple(tensor.shape) == shape for shape in shapes):
         return

@@ -12,7 +12,11 @@ from .support import DTYPES, LAYOUTS, LINEAR, LINEAR_MAX_STATE_ROWS, MAX_HEAD_DI
 from .triton_operation import TritonOperation
 
 NAME = "linear_attention"
-_CHOICES = {"layout": LAYOUTS, "rule": ("gated_delta", "delta", "gated", "linear")}
+_CHOICES = {
+    "layout": LAYOUTS,
+    "rule": ("gated_delta", "delta", "gated", "linear"),
+    "precision": ("exact", "native16"),
+}
 
 
 def _check_rule(tensors: dict[str, Tensor | None], rule: str) -> None:
@@ -49,6 +53,7 @@ def _check(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> None:
     types |= {"beta": types["decay"], "state": (torch.float32, torch.float64), "cu_seqlens": checks.INDICES}
     checks.check_types(NAME, tensors, types)
     checks.check_choices(NAME, options, _CHOICES)
+    checks.check_precision(NAME, options, dtype)
     checks.require_finite(NAME, options, "scale")
     checks.require_finite(NAME, options, "l2_norm", 0.0)
     _check_rule(tensors, options["rule"])

@@ -110,8 +110,7 @@ _CHOICES = {
 
 def _check_options(options: dict[str, Any], q: Tensor) -> None:
     checks.check_choices(NAME, options, _CHOICES)
-    if options["precision"] == "native16" and q.dtype != torch.bfloat16:
-        raise ValueError(f"{NAME}: precision native16 is for bfloat16, and q is {checks.word(q.dtype)}")
+    checks.check_precision(NAME, options, q.dtype)
     for name in ("window_left", "window_right"):
         if options[name] < -1:
             raise ValueError(f"{NAME}: {name} is {options[name]} but must be at least -1")

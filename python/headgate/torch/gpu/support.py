@@ -41,7 +41,7 @@ GATED_ATTENTION = Supported(
 LINEAR = Supported(
     LINEAR_ATTENTION,
     ("q", "k", "v", "decay", "beta", "state", "cu_seqlens"),
-    ("layout", "rule", "scale", "l2_norm"),
+    ("layout", "rule", "scale", "l2_norm", "precision"),
 )
 CONVOLUTION = Supported(SHORT_CONVOLUTION, ("x", "weight", "bias", "state", "cu_seqlens"), ("activation",))
 NORM = Supported(GATED_NORM, ("x", "weight", "gate"), ("layout", "eps", "gate_fn"))

@@ -86,8 +86,8 @@ class TritonOperation:
     of headgate.torch on GPUs.
 
     The module `compute` implements the operation with its Inputs, Options, Gradients, forward and backward.
-    `check(tensors, options)` raises ValueError for invalid types, shapes or values. The other arguments are those of
-    CustomOperation.
+    `check(tensors, options)` raises ValueError for invalid types, shapes or values. Supported options that are no field
+    of Options have no effect. The other arguments are those of CustomOperation.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class TritonOperation:
         self.name, self.supported, self._compute, self._check = name, supported, compute, check
         self._has_state, self._cast, self._cast_unless_f32 = has_state, cast, cast_unless_f32
         self._differentiable = compute.Gradients._fields
+        self._options = tuple(name for name in supported.options if name in compute.Options._fields)
         self._register()
         self.call = in_words_of(name, {})(self._call)
 
@@ -123,7 +124,7 @@ class TritonOperation:
             found = compute.backward(*incoming, compute.Inputs(*inputs), compute.Options(**options), names, wrap_triton)
             return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)
 
-        name, options = f"{self.name}_triton", self.supported.options
+        name, options = f"{self.name}_triton", self._options
         results = tuple[Tensor, Tensor] if has_state else Tensor
         with_signature(forward, (), self.supported, options, {"keep_state": bool} if has_state else {}, results)
         before = leading(dy=Tensor, dstate=Tensor | None) if has_state else leading(dy=Tensor)
@@ -142,7 +143,7 @@ class TritonOperation:
         autocast(tensors, self._cast_unless_f32, self._cast, device=tensors[self._cast[0]].device.type)
         tensors = {name: tensors[name] for name in self.supported.tensors}
         self._check(tensors, options)
-        settings = {name: options[name] for name in self.supported.options}
+        settings = {name: options[name] for name in self._options}
         compute = getattr(torch.ops.headgate, f"{self.name}_triton")
         if not self._has_state:
             return compute(*tensors.values(), **settings)
