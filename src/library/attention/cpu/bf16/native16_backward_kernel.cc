@@ -10,10 +10,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
+#include "library/call/native16.hpp"
 #include "library/core/turnstile.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -22,13 +22,14 @@
 
 // Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/bf16/native16_backward_plan-inl.hpp"
+#include "library/attention/cpu/bf16/pack_pairs-inl.hpp"
 #include "library/attention/cpu/common/backward_rows-inl.hpp"
 #include "library/attention/cpu/common/backward_run-inl.hpp"
 #include "library/attention/cpu/common/bias_gradient-inl.hpp"
 #include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
-#include "library/attention/cpu/x86/bf16_products-inl.hpp"
+#include "library/core/bf16_products-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

@@ -8,10 +8,10 @@
 #include <limits>
 #include <type_traits>
 
-#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/packed_heads.hpp"
 #include "library/attention/cpu/common/visibility.hpp"
 #include "library/attention/cpu/kernels.hpp"
+#include "library/call/native16.hpp"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "library/attention/cpu/bf16/native16_forward_kernel.cc"
@@ -19,6 +19,7 @@
 
 // Per-target headers must follow foreach_target.h.
 #include "library/attention/cpu/bf16/native16_forward_plan-inl.hpp"
+#include "library/attention/cpu/bf16/pack_pairs-inl.hpp"
 #include "library/attention/cpu/common/forward_run-inl.hpp"
 #include "library/attention/cpu/common/online_softmax-inl.hpp"
 #include "library/attention/cpu/common/output_rows-inl.hpp"
@@ -26,7 +27,7 @@
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
-#include "library/attention/cpu/x86/bf16_products-inl.hpp"
+#include "library/core/bf16_products-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();

@@ -13,12 +13,12 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "library/attention/cpu/common/native16.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/decode/cpu_tuning.hpp"
 #include "library/attention/cpu/decode/stored_rows-inl.hpp"
-#include "library/attention/cpu/x86/dots-inl.hpp"
+#include "library/call/native16.hpp"
 #include "library/core/convert.hpp"
+#include "library/core/dots-inl.hpp"
 #include "library/core/view.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Multiplies bf16 matrices with f32 sums, and packs their operands (AVX-512 only).
-#if defined(HEADGATE_ATTENTION_NATIVE16_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_ATTENTION_NATIVE16_INL_
-#undef HEADGATE_ATTENTION_NATIVE16_INL_
+#if defined(HEADGATE_CORE_BF16_PRODUCTS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_CORE_BF16_PRODUCTS_INL_
+#undef HEADGATE_CORE_BF16_PRODUCTS_INL_
 #else
-#define HEADGATE_ATTENTION_NATIVE16_INL_
+#define HEADGATE_CORE_BF16_PRODUCTS_INL_
 #endif
 
 #if HWY_TARGET == HWY_AVX3
@@ -15,10 +15,9 @@
 #include <array>
 #include <cstdint>
 
-#include "library/attention/cpu/common/native16.hpp"
-#include "library/attention/cpu/common/rows-inl.hpp"
-#include "library/attention/cpu/x86/dots-inl.hpp"
 #include "library/core/convert.hpp"
+#include "library/core/dots-inl.hpp"
+#include "library/core/vec-inl.hpp"
 
 #undef HEADGATE_TILES_ATTR
 /// Function attribute for code that uses AMX and AVX-512 BF16.
@@ -58,8 +57,6 @@ enum class SquareWrite { overwrite, accumulate };
 /// The destructor restores the configuration that the thread had before.
 class Tiles {
  public:
-  static constexpr Native16Unit kUnit = Native16Unit::tiles;
-
   HEADGATE_TILES_ATTR Tiles() {
     _tile_storeconfig(before_.data());
     memory_is_used();
@@ -129,8 +126,6 @@ class Tiles {
 /// Multiplies square blocks of bf16 numbers with AVX-512 BF16 dot products.
 class Dots {
  public:
-  static constexpr Native16Unit kUnit = Native16Unit::dots;
-
   /// Computes the same product as Tiles::multiply.
   template <SquareWrite kWrite>
   HEADGATE_DOTS_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
@@ -244,36 +239,8 @@ HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride
   return buffer;
 }
 
-/// Packs rows first … first + n of k or v as columns of panels of pairs, padded to whole squares.
-/// `buffer` is scratch for 16 rows.
-inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int64_t first, std::int64_t n,
-                                    const View<BFloat16, 2>& buffer) {
-  const std::int64_t panel_size = kTileCols * round_up(from.cols, kTileDepth);
-  for (std::int64_t r0 = 0; r0 < whole_squares(n); r0 += kTileCols, to += panel_size) {
-    const std::int64_t count = std::clamp<std::int64_t>(n - r0, 0, kTileCols);
-    const BFloat16* rows[kTileCols];
-    from.each_row<BFloat16>(first + r0, count, [&](std::int64_t r, const BFloat16* row) {
-      rows[r] = dense_halves(row, from.stride(), from.cols, buffer.at(r));
-    });
-    pairs_of_transpose(to, rows, count, from.cols);
-  }
-}
-
-/// Packs rows first … first + n of k or v as rows of panels of pairs, from row `row` on, padded to whole squares.
-/// `row` is even.
-inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
-                               std::int64_t n, const View<BFloat16, 2>& buffer) {
-  for (std::int64_t r = 0; r < whole_squares(n); r += 2) {
-    const BFloat16* rows[2] = {nullptr, nullptr};
-    from.each_row<BFloat16>(first + r, std::clamp<std::int64_t>(n - r, 0, 2), [&](std::int64_t x, const BFloat16* at) {
-      rows[x] = dense_halves(at, from.stride(), from.cols, buffer.at(x));
-    });
-    pairs_of_rows(to.at(0, row + r), to.panel_stride, rows[0], rows[1], from.cols);
-  }
-}
-
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif  // HWY_TARGET == HWY_AVX3
 
-#endif  // HEADGATE_ATTENTION_NATIVE16_INL_
+#endif  // HEADGATE_CORE_BF16_PRODUCTS_INL_

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Helpers for vectors of bf16 numbers in AVX-512 BF16 (AVX-512 only).
-#if defined(HEADGATE_ATTENTION_DOTS_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_ATTENTION_DOTS_INL_
-#undef HEADGATE_ATTENTION_DOTS_INL_
+#if defined(HEADGATE_CORE_DOTS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_CORE_DOTS_INL_
+#undef HEADGATE_CORE_DOTS_INL_
 #else
-#define HEADGATE_ATTENTION_DOTS_INL_
+#define HEADGATE_CORE_DOTS_INL_
 #endif
 
 #include <cstdint>
@@ -37,4 +37,4 @@ HWY_INLINE __m512i load_halves(const BFloat16* from, std::int64_t n) {
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HEADGATE_ATTENTION_DOTS_INL_
+#endif  // HEADGATE_CORE_DOTS_INL_

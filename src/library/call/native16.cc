@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "library/attention/cpu/common/native16.hpp"
+#include "library/call/native16.hpp"
 
 #include <atomic>
 #include <string>
