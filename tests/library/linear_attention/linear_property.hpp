@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -11,6 +13,13 @@
 #include "verify/linear_attention_check.hpp"
 
 namespace headgate {
+
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+/// The case owns its inputs' memory and hands out read-only views.
+inline TensorView writable(const ConstTensorView& x) {
+  return {const_cast<void*>(x.data), x.dtype, x.shape, x.strides};
+}
 
 using CheckLinearCase = std::optional<std::string> (*)(verify::LinearCase&, const verify::LinearKernels&,
                                                        verify::WorstError*);
@@ -33,6 +42,16 @@ inline void expect_both(const verify::LinearCaseSpec& spec, const verify::Linear
   expect_right(spec, verify::check_linear_forward_case, kernels);
   expect_right(spec, verify::check_linear_backward_case, kernels);
 }
+
+/// A type of the tensors and a precision of the products.
+struct Arithmetic {
+  DType dtype;
+  Precision precision = Precision::exact;
+};
+
+/// Every type, and bf16 with native16.
+inline constexpr std::array<Arithmetic, 5> kArithmetics{
+    {{DType::f32}, {DType::f64}, {DType::bf16}, {DType::f16}, {DType::bf16, Precision::native16}}};
 
 /// A layer of Gated DeltaNet: normalised queries and keys, a decay and a β for each head, a state in and out.
 inline verify::LinearCaseSpec gated_delta_spec(std::int64_t T, std::int64_t D, std::int64_t Dv) {

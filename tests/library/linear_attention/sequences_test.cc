@@ -79,10 +79,11 @@ LinearCaseSpec packed_spec(const std::vector<std::int64_t>& tokens) {
 }
 
 TEST(LinearSequences, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCalls) {
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, precision] : kArithmetics) {
     for (const DecayInput decay : {DecayInput::headwise, DecayInput::per_feature}) {
       LinearCaseSpec spec = packed_spec({70, 1, 0, 128, 5, 1, 65});
       spec.dtype = dtype;
+      spec.precision = precision;
       spec.decay = decay;
       spec.Hq = spec.Hv = 4;
       spec.Hk = 2;
@@ -210,12 +211,13 @@ class SplitCalls {
 };
 
 TEST(LinearSequences, SplitSequence_AnyCuts_MatchesTheOracle) {
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, precision] : kArithmetics) {
     for (const DecayInput decay : {DecayInput::none, DecayInput::headwise, DecayInput::per_feature}) {
       LinearCaseSpec spec = gated_delta_spec(150, 16, 20);
       spec.B = 2;
       spec.Hq = spec.Hk = spec.Hv = 2;
       spec.dtype = dtype;
+      spec.precision = precision;
       spec.decay = decay;
       spec.in_place = decay == DecayInput::headwise;
       expect_both(spec, SplitCalls({64, 128}).kernels());
@@ -264,11 +266,12 @@ TEST(LinearSequences, Decoding_ThatBeginsWithAPrompt_MatchesTheOracle) {
 }
 
 TEST(LinearSequences, SplitSequence_AtMultiplesOf64_IsBitwiseIdenticalToOneCall) {
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, precision] : kArithmetics) {
     for (const DecayInput decay : {DecayInput::none, DecayInput::headwise, DecayInput::per_feature}) {
       LinearCaseSpec spec = gated_delta_spec(200, 24, 20);
       spec.Hq = spec.Hk = spec.Hv = 2;
       spec.dtype = dtype;
+      spec.precision = precision;
       spec.decay = decay;
       spec.state = spec.new_state = spec.dstate = dtype == DType::f64 ? DType::f64 : DType::f32;
       const auto error = verify::check_linear_on_every_target(
@@ -344,12 +347,13 @@ void expect_snapshots_as_parts(const LinearCaseSpec& spec) {
 
 TEST(LinearSnapshots, PackedBatch_EachRuleAndDecay_IsBitwiseIdenticalToACallForEachPart) {
   std::uint64_t seed = 1;
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, precision] : kArithmetics) {
     for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
       for (const DecayInput decay : {DecayInput::headwise, DecayInput::per_feature}) {
         for (const DType snapshots : {DType::f32, DType::f64}) {
           LinearCaseSpec spec = packed_spec({70, 1, 0, 129, 5});
           spec.dtype = dtype;
+          spec.precision = precision;
           spec.decay = decay;
           spec = of_rule(spec, rule);
           spec.Hq = spec.Hv = 4;
@@ -366,7 +370,7 @@ TEST(LinearSnapshots, PackedBatch_EachRuleAndDecay_IsBitwiseIdenticalToACallForE
 
 TEST(LinearSnapshots, SharedHeadsLayoutsAndStates_AreBitwiseIdenticalToACallForEachPart) {
   std::uint64_t seed = 1;
-  for (const DType dtype : kDTypes) {
+  for (const auto& [dtype, precision] : kArithmetics) {
     for (const auto& [Hq, Hk, Hv] : {std::array{4, 1, 2}, {1, 1, 4}, {2, 2, 6}}) {
       for (const DType state : {DType::none, DType::f32, DType::f64}) {
         for (int layout = 0; layout < 6; ++layout) {
@@ -376,6 +380,7 @@ TEST(LinearSnapshots, SharedHeadsLayoutsAndStates_AreBitwiseIdenticalToACallForE
           spec.Hk = Hk;
           spec.Hv = Hv;
           spec.dtype = dtype;
+          spec.precision = precision;
           spec.layout = static_cast<verify::Layout>(layout);
           spec.state = state;
           spec.in_place = state == DType::f64;

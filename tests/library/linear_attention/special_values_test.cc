@@ -19,11 +19,7 @@ using verify::DecayInput;
 using verify::LinearCase;
 using verify::LinearCaseSpec;
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
-/// The case owns its inputs' memory and hands out read-only views.
-TensorView writable(const ConstTensorView& x) { return {const_cast<void*>(x.data), x.dtype, x.shape, x.strides}; }
 
 using Change = std::function<void(const LinearAttentionInputs&)>;
 

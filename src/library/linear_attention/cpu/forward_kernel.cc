@@ -9,6 +9,7 @@
 #include "library/core/dispatch.hpp"
 #include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
+#include "library/linear_attention/cpu/kernels.hpp"
 #include "library/linear_attention/problem.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -54,6 +55,7 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(linear_forward_typed);
 
 void cpu_linear_forward(const LinearForwardProblem& problem) {
+  if (declines_native16(problem) == nullptr) return native16_linear_forward(problem);
   HEADGATE_FOR_DTYPE(linear_forward_typed, problem.inputs.q.dtype, problem.context.target)(problem);
 }
 

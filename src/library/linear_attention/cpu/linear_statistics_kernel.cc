@@ -319,6 +319,7 @@ inline void store_tile_means(const LinearStatisticsProblem& p, const View<double
 template <typename T>
 void run_to_last_state(const LinearStatisticsProblem& p, const View<T, 4>& states) {
   LinearForwardProblem forward{static_cast<const LinearProblem&>(p), {}};
+  forward.precision = Precision::exact;
   forward.outputs.state = make_view(states.data, {p.N, p.Hv, p.D, p.Dv});
   cpu_linear_forward(forward);
 }

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// Computes chunks of tokens of gated linear attention with bf16 products (AVX-512 only).
+#if defined(HEADGATE_LINEAR_NATIVE16_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_NATIVE16_CHUNK_INL_
+#undef HEADGATE_LINEAR_NATIVE16_CHUNK_INL_
+#else
+#define HEADGATE_LINEAR_NATIVE16_CHUNK_INL_
+#endif
+
+#include <algorithm>
+#include <cstdint>
+
+#include "library/core/bf16_products-inl.hpp"
+#include "library/core/view.hpp"
+#include "library/core/workspace.hpp"
+#include "library/linear_attention/cpu/scan_operands-inl.hpp"
+#include "library/linear_attention/problem.hpp"
+
+// A chunk has up to kSquare tokens. Its rows of q, k and v are Q, K and V, and S is the state before it. The matrix E
+// has E_ij = e^{g_{j+1} + … + g_i} for j ≤ i, and 0 above the diagonal. The vector e has e_i = e^{g_0 + … + g_i}.
+// Products of matrices' elements are written ∘. The delta rule reads the state for all tokens of the chunk at once:
+//
+//   A = strictly lower part of (K Kᵀ) ∘ E
+//   U = β ∘ (V − e ∘ (K S) − A U), by forward substitution from the first row to the last
+//   Y = scale (e ∘ (Q S) + ((Q Kᵀ) ∘ E) U)
+//   S ← e_last S + Kᵀ (E_last ∘ U)
+//
+// Rules without delta have U = V. E comes from sums of decays between two tokens, never from quotients. So a decay of
+// −∞ gives 0, and not ∞ − ∞. Rows of tokens beyond the chunk's last are zeros.
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Number of elements by which rows of f32 matrices are padded, so that rows map to different cache sets.
+inline constexpr std::int64_t kRowPadding = 16;
+
+/// Bound of the sums of decays over any tokens of a chunk. A chunk ends before a token that would exceed it, so that
+/// its factors are at most kMostFactor, as in the scan. One token alone may exceed it.
+inline constexpr float kMostGrowth = 4.1588831F;  // log(64)
+static_assert(kMostFactor == 64.0);
+
+/// Returns how many of the first `count` tokens with decays g form a chunk.
+inline std::int64_t tokens_of_chunk(const float* g, std::int64_t count) {
+  float largest = 0.0F;  // of the sums that end at the current token
+  for (std::int64_t n = 0; n < count; ++n) {
+    largest = std::max(largest, 0.0F) + g[n];
+    if (largest > kMostGrowth) return std::max<std::int64_t>(n, 1);
+  }
+  return count;
+}
+
+/// Selects the lanes of the first (high = false) or the second 16 of 32 elements, those with index < n.
+HWY_INLINE __mmask16 lanes_below(std::int64_t n, bool high) {
+  const std::int64_t count = std::clamp<std::int64_t>(high ? n - kTileCols : n, 0, kTileCols);
+  return static_cast<__mmask16>((1U << count) - 1U);
+}
+
+/// The factors e and E of a chunk.
+struct ChunkDecays {
+  ChunkDecays(Workspace& ws, const LinearProblem& p)
+      : present(p.has_decay()),
+        logs(ws.take<float>("decays", kSquare)),
+        prefixes(ws.take<float>("decays", kSquare)),
+        between(ws.take<float>("decays", kSquare, kSquare)) {}
+
+  /// Fills in the factors of a problem without decay: 1, and 0 above the diagonal.
+  void fill() const {
+    std::fill_n(prefixes.data, kSquare, 1.0F);
+    for (std::int64_t i = 0; i < kSquare; ++i) {
+      for (std::int64_t j = 0; j < kSquare; ++j) between(i, j) = j <= i ? 1.0F : 0.0F;
+    }
+  }
+
+  /// Computes the factors of `count` tokens from `logs`, beginning at token `first`.
+  void make(std::int64_t first, std::int64_t count) const {
+    if (!present) return;
+    const Tag<float> d;
+    const float* const g = logs.at(first);
+    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();  // sums of decays after token j up to token i
+    float prefix = 0.0F;
+    HWY_ALIGN float sums[kSquare] = {};
+    for (std::int64_t i = 0; i < count; ++i) {
+      const __m512 own = _mm512_set1_ps(g[i]);
+      low = _mm512_maskz_add_ps(lanes_below(i, false), low, own);
+      high = _mm512_maskz_add_ps(lanes_below(i, true), high, own);
+      const auto exp_of_sums = [&](__m512 x) HWY_ATTR { return exp_of<float>(hn::Vec<Tag<float>>{x}).raw; };
+      float* const row = between.at(i);
+      _mm512_storeu_ps(row, _mm512_maskz_mov_ps(lanes_below(i + 1, false), exp_of_sums(low)));
+      if (i >= kTileCols)
+        _mm512_storeu_ps(row + kTileCols, _mm512_maskz_mov_ps(lanes_below(i + 1, true), exp_of_sums(high)));
+      else
+        _mm512_storeu_ps(row + kTileCols, _mm512_setzero_ps());
+      sums[i] = prefix += g[i];
+    }
+    for (std::int64_t i = 0; i < kSquare; i += kLanes<float>)
+      hn::StoreU(exp_of<float>(hn::Load(d, sums + i)), d, prefixes.at(i));
+  }
+
+  bool present;
+  View<float, 1> logs;      ///< the decays g of up to kSquare tokens
+  View<float, 1> prefixes;  ///< e
+  View<float, 2> between;   ///< E
+};
+
+/// Rounds n numbers to bf16; n is a multiple of 32.
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
+                                                      std::int64_t n) {
+  for (std::int64_t x = 0; x < n; x += 32)
+    _mm512_storeu_si512(to + x, to_bf16(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
+}
+
+/// Packs the rows of q or k of a chunk as rows of bf16, normalised if the problem normalises. `row` is scratch for one
+/// row. Fills rows of tokens beyond the chunk with zeros.
+inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const void>& from, const Chunk& chunk,
+                            const LinearProblem& p, const View<float, 1>& row) {
+  const std::int64_t padded = to.shape[1];
+  for (std::int64_t n = 0; n < chunk.count; ++n) {
+    load_normalised(row.data, from, chunk, n, padded, p, 1.0F);
+    round_row(to.at(n), row.data, padded);
+  }
+  std::fill(to.at(chunk.count), to.at(kSquare), BFloat16{});
+}
+
+/// The keys of a chunk as operands of all products.
+struct ChunkKeys {
+  ChunkKeys(Workspace& ws, std::int64_t padded)
+      : rows(ws.take<BFloat16>("keys", kSquare, padded)),
+        columns(ws.take<BFloat16>("keys", padded, kSquare)),
+        panels(ws.take<BFloat16>("keys", kSquare / kTileCols, padded * kTileCols)),
+        products(ws.take<float>("keys", kSquare, kSquare)) {}
+
+  /// Makes `panels` and `columns` from `rows`.
+  void transpose() const {
+    const std::int64_t padded = rows.shape[1];
+    for (std::int64_t n = 0; n < kSquare / kTileCols; ++n) {
+      const BFloat16* each[kTileCols];
+      for (std::int64_t r = 0; r < kTileCols; ++r) each[r] = rows.at(n * kTileCols + r);
+      pairs_of_transpose(panels.at(n), each, kTileCols, padded);
+    }
+    HWY_ALIGN std::uint16_t order[2][kSquare];  // of the even and of the odd elements of two vectors
+    for (std::int64_t r = 0; r < kSquare; ++r) {
+      order[0][r] = static_cast<std::uint16_t>(2 * r);
+      order[1][r] = static_cast<std::uint16_t>(2 * r + 1);
+    }
+    const __m512i even = _mm512_load_si512(order[0]), odd = _mm512_load_si512(order[1]);
+    for (std::int64_t x = 0; x < padded; x += 2) {
+      const __m512i low = _mm512_loadu_si512(panels.at(0, x * kTileCols));
+      const __m512i high = _mm512_loadu_si512(panels.at(1, x * kTileCols));
+      _mm512_storeu_si512(columns.at(x), _mm512_permutex2var_epi16(low, even, high));
+      _mm512_storeu_si512(columns.at(x + 1), _mm512_permutex2var_epi16(low, odd, high));
+    }
+  }
+
+  PairPanels transposed() const { return {panels.data, panels.shape[1]}; }
+
+  View<BFloat16, 2> rows;     ///< K (kSquare,D), left operand of K Kᵀ and K S
+  View<BFloat16, 2> columns;  ///< Kᵀ (D,kSquare), left operand of the update of S
+  View<BFloat16, 2> panels;   ///< Kᵀ, right operand of K Kᵀ and Q Kᵀ
+  View<float, 2> products;    ///< K Kᵀ
+};
+
+/// Computes (products ∘ between), rounded to bf16, for `count` rows. Other rows are zeros. Elements above the diagonal
+/// are 0 even if the product is NaN.
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 2>& to, const View<float, 2>& products,
+                                                           const View<float, 2>& between, std::int64_t count) {
+  for (std::int64_t i = 0; i < kSquare; ++i) {
+    const std::int64_t n = i < count ? i + 1 : 0;
+    const float *x = products.at(i), *e = between.at(i);
+    const __m512 low = _mm512_maskz_mul_ps(lanes_below(n, false), _mm512_loadu_ps(x), _mm512_loadu_ps(e));
+    const __m512 high = _mm512_maskz_mul_ps(lanes_below(n, true), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(e + 16));
+    _mm512_storeu_si512(to.at(i), to_bf16(low, high));
+  }
+}
+
+/// Computes A, the strictly lower part of products ∘ between, for `count` rows. Other rows are zeros.
+inline void lower_products(const View<float, 2>& to, const View<float, 2>& products, const View<float, 2>& between,
+                           std::int64_t count) {
+  for (std::int64_t i = 0; i < kSquare; ++i) {
+    const std::int64_t n = i < count ? i : 0;
+    const float *x = products.at(i), *e = between.at(i);
+    _mm512_storeu_ps(to.at(i), _mm512_maskz_mul_ps(lanes_below(n, false), _mm512_loadu_ps(x), _mm512_loadu_ps(e)));
+    _mm512_storeu_ps(to.at(i, 16),
+                     _mm512_maskz_mul_ps(lanes_below(n, true), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(e + 16)));
+  }
+}
+
+/// Solves U = β ∘ (V − e ∘ R − A U) for `count` rows, from the first to the last. `values` holds V, and U overwrites
+/// it. `reads` holds R = K S. Takes four rows and 32 columns at a time, which keeps the sums in registers.
+inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& reads,
+                                    const View<float, 2>& lower, const float* prefixes, const float* betas,
+                                    std::int64_t count, std::int64_t cols) {
+  constexpr std::int64_t kRows = 4;
+  static_assert(kSquare % kRows == 0);
+  for (std::int64_t c = 0; c < cols; c += kSquare) {
+    for (std::int64_t i0 = 0; i0 < count; i0 += kRows) {
+      __m512 sums[kRows][2];
+      HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
+        const __m512 e = _mm512_set1_ps(prefixes[i0 + r]);
+        const float *v = values.at(i0 + r, c), *read = reads.at(i0 + r, c);
+        sums[r][0] = _mm512_fnmadd_ps(e, _mm512_loadu_ps(read), _mm512_loadu_ps(v));
+        sums[r][1] = _mm512_fnmadd_ps(e, _mm512_loadu_ps(read + 16), _mm512_loadu_ps(v + 16));
+      }
+      for (std::int64_t j = 0; j < i0; ++j) {
+        const __m512 u0 = _mm512_loadu_ps(values.at(j, c)), u1 = _mm512_loadu_ps(values.at(j, c + 16));
+        HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
+          const __m512 a = _mm512_set1_ps(lower(i0 + r, j));
+          sums[r][0] = _mm512_fnmadd_ps(a, u0, sums[r][0]);
+          sums[r][1] = _mm512_fnmadd_ps(a, u1, sums[r][1]);
+        }
+      }
+      HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
+        const __m512 beta = _mm512_set1_ps(betas[i0 + r]);
+        sums[r][0] = _mm512_mul_ps(beta, sums[r][0]);
+        sums[r][1] = _mm512_mul_ps(beta, sums[r][1]);
+        for (std::int64_t next = r + 1; next < kRows; ++next) {
+          const __m512 a = _mm512_set1_ps(lower(i0 + next, i0 + r));
+          sums[next][0] = _mm512_fnmadd_ps(a, sums[r][0], sums[next][0]);
+          sums[next][1] = _mm512_fnmadd_ps(a, sums[r][1], sums[next][1]);
+        }
+        _mm512_storeu_ps(values.at(i0 + r, c), sums[r][0]);
+        _mm512_storeu_ps(values.at(i0 + r, c + 16), sums[r][1]);
+      }
+    }
+  }
+}
+
+/// Returns the order of elements that turns two rows of 16 elements, one after the other, into pairs.
+HWY_INLINE __m512i order_of_pairs() {
+  HWY_ALIGN std::uint16_t order[kSquare];
+  for (std::int64_t c = 0; c < kTileCols; ++c) {
+    order[2 * c] = static_cast<std::uint16_t>(c);
+    order[2 * c + 1] = static_cast<std::uint16_t>(kTileCols + c);
+  }
+  return _mm512_load_si512(order);
+}
+
+/// Rounds a state (D,cols) to bf16 and packs it as panels of pairs, then multiplies the state by `factor`.
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, const View<float, 2>& state, float factor,
+                                                       std::int64_t cols) {
+  const __m512i order = order_of_pairs();
+  const __m512 by = _mm512_set1_ps(factor);
+  for (std::int64_t x = 0; x < state.shape[0]; x += 2) {
+    float *even = state.at(x), *odd = state.at(x + 1);
+    for (std::int64_t c = 0; c < cols; c += kTileCols) {
+      const __m512 s0 = _mm512_loadu_ps(even + c), s1 = _mm512_loadu_ps(odd + c);
+      _mm512_storeu_si512(to.at(c / kTileCols, x), _mm512_permutexvar_epi16(order, to_bf16(s0, s1)));
+      if (factor == 1.0F) continue;
+      _mm512_storeu_ps(even + c, _mm512_mul_ps(by, s0));
+      _mm512_storeu_ps(odd + c, _mm512_mul_ps(by, s1));
+    }
+  }
+}
+
+/// Rounds rows of U to bf16 and packs them as panels of pairs: as they are in `plain`, and times `factors`, one for
+/// each row, in `decayed`. Rows from `count` on are zeros. Does not write `decayed` if `factors` is null. Returns
+/// whether all rows are finite after rounding.
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE bool pack_updates(const PairPanels& plain, const PairPanels& decayed,
+                                                         const View<float, 2>& updates, const float* factors,
+                                                         std::int64_t count, std::int64_t cols) {
+  const __m512i order = order_of_pairs();
+  const __m512 most = _mm512_set1_ps(0x1.fep127F);  // the largest bf16
+  unsigned too_large = 0;
+  const auto pairs = [&](__m512 even, __m512 odd)
+                         HEADGATE_DOTS_ATTR { return _mm512_permutexvar_epi16(order, to_bf16(even, odd)); };
+  for (std::int64_t r = 0; r < kSquare; r += 2) {
+    const __mmask16 has_even = r < count ? 0xFFFF : 0, has_odd = r + 1 < count ? 0xFFFF : 0;
+    for (std::int64_t c = 0; c < cols; c += kTileCols) {
+      const __m512 even = _mm512_maskz_loadu_ps(has_even, updates.at(r, c));
+      const __m512 odd = _mm512_maskz_loadu_ps(has_odd, updates.at(r + 1, c));
+      too_large |= _mm512_cmp_ps_mask(_mm512_abs_ps(even), most, _CMP_NLE_UQ);
+      too_large |= _mm512_cmp_ps_mask(_mm512_abs_ps(odd), most, _CMP_NLE_UQ);
+      _mm512_storeu_si512(plain.at(c / kTileCols, r), pairs(even, odd));
+      if (factors == nullptr) continue;
+      const __m512 decayed_even = _mm512_maskz_mul_ps(has_even, _mm512_set1_ps(factors[r]), even);
+      const __m512 decayed_odd = _mm512_maskz_mul_ps(has_odd, _mm512_set1_ps(factors[r + 1]), odd);
+      _mm512_storeu_si512(decayed.at(c / kTileCols, r), pairs(decayed_even, decayed_odd));
+    }
+  }
+  return too_large == 0;
+}
+
+/// Multiplies each of `count` rows by its own factor.
+inline void scale_rows_by(const View<float, 2>& rows, const float* factors, std::int64_t count, std::int64_t cols) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const __m512 by = _mm512_set1_ps(factors[i]);
+    for (std::int64_t c = 0; c < cols; c += kTileCols)
+      _mm512_storeu_ps(rows.at(i, c), _mm512_mul_ps(by, _mm512_loadu_ps(rows.at(i, c))));
+  }
+}
+
+/// Adds weights · updates to `count` rows. Does not multiply weights above the diagonal, unlike a product of squares.
+/// So an infinity or NaN of a token does not reach earlier tokens.
+inline void add_lower_product(const View<float, 2>& to, const View<BFloat16, 2>& weights, const View<float, 2>& updates,
+                              std::int64_t count, std::int64_t cols) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    for (std::int64_t j = 0; j <= i; ++j) {
+      const __m512 weight = _mm512_set1_ps(to_f32(weights(i, j)));
+      for (std::int64_t c = 0; c < cols; c += kTileCols) {
+        const __m512 u = _mm512_loadu_ps(updates.at(j, c));
+        _mm512_storeu_ps(to.at(i, c), _mm512_fmadd_ps(weight, u, _mm512_loadu_ps(to.at(i, c))));
+      }
+    }
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#endif  // HEADGATE_LINEAR_NATIVE16_CHUNK_INL_

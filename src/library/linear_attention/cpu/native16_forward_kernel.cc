@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+// Computes the forward pass of gated linear attention with bf16 products (Precision::native16), in chunks of tokens.
+// native16_chunk-inl.hpp has the formulas.
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "library/call/native16.hpp"
+#include "library/core/cancellation.hpp"
+#include "library/core/dispatch.hpp"
+#include "library/core/team.hpp"
+#include "library/core/workspace.hpp"
+#include "library/linear_attention/cpu/kernels.hpp"
+#include "library/linear_attention/problem.hpp"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "library/linear_attention/cpu/native16_forward_kernel.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+// Per-target headers must follow foreach_target.h.
+#include "library/linear_attention/cpu/forward_scan-inl.hpp"
+#include "library/linear_attention/cpu/native16_chunk-inl.hpp"
+#include "library/linear_attention/cpu/state_tasks-inl.hpp"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_BEFORE_NAMESPACE();
+namespace headgate::HWY_NAMESPACE {
+
+/// Scratch buffers of one thread.
+struct Native16LinearBuffers {
+  Native16LinearBuffers(Workspace& ws, const LinearForwardProblem& p, std::int64_t heads, bool scans)
+      : D(whole_squares(p.D)),
+        cols(whole_squares(p.Dv)),
+        keys(ws, D),
+        decays(ws, p),
+        states(ws.take<float>("state", heads, D, cols + kRowPadding)),
+        state_panels(ws.take<BFloat16>("state panels", cols / kTileCols, D * kTileCols)),
+        queries(ws.take<BFloat16>("queries", kSquare, D)),
+        products(ws.take<float>("products", kSquare, kSquare)),
+        lower(ws.take<float>("products", kSquare, kSquare)),
+        weights(ws.take<BFloat16>("weights", kSquare, kSquare)),
+        updates(ws.take<float>("updates", kSquare, cols + kRowPadding)),
+        outputs(ws.take<float>("outputs", kSquare, cols + kRowPadding)),
+        update_panels(ws.take<BFloat16>("updates", cols / kTileCols, kSquare * kTileCols)),
+        decayed_panels(ws.take<BFloat16>("updates", cols / kTileCols, kSquare * kTileCols)),
+        betas(ws.take<float>("operands", kSquare)),
+        row(ws.take<float>("operands", D)),
+        scan(ws.take<std::byte>(
+            "scan",
+            scans ? count_bytes<LinearForwardBuffers<float>>(static_cast<const LinearProblem&>(p), heads) : 0)) {}
+
+  std::int64_t D, cols;  ///< D and Dv, padded to whole squares
+  ChunkKeys keys;
+  ChunkDecays decays;
+  View<float, 3> states;           ///< (heads,D,cols) S of each head of a task; columns of the task come first
+  View<BFloat16, 2> state_panels;  ///< S rounded to bf16, right operand of K S and Q S
+  View<BFloat16, 2> queries;       ///< Q (kSquare,D)
+  View<float, 2> products;         ///< Q Kᵀ
+  View<float, 2> lower;            ///< A
+  View<BFloat16, 2> weights;       ///< (Q Kᵀ) ∘ E
+  View<float, 2> updates;          ///< V, then U
+  View<float, 2> outputs;          ///< K S, then rows of y
+  View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and E_last ∘ U, as right operands
+  View<float, 1> betas;
+  View<float, 1> row;       ///< scratch for one row of q or k
+  View<std::byte, 1> scan;  ///< memory of the scan, which computes short parts; empty if there are none
+};
+
+/// Runs the tasks of one thread. Blocks of a task are squares: kSquare columns of the state.
+template <class Unit>
+class Native16LinearWorker {
+ public:
+  Native16LinearWorker(const LinearForwardProblem& p, std::int64_t heads, bool scans, std::byte* memory)
+      : p_(p), heads_(heads), scans_(scans), b_(place_buffers<Native16LinearBuffers>(memory, p, heads, scans)) {
+    if (!b_.decays.present) b_.decays.fill();
+  }
+
+  /// Computes the task's columns of its states, and the same columns of y, for all tokens of the sequence. The scan
+  /// computes parts of few tokens.
+  void run(const StateTask& task, Cancellation& cancellation) {
+    static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into the same blocks
+    for_parts(p_, task.n, cancellation, [&](const TokenRange& s, const ConstStates& before, const States& behind) {
+      if (s.T >= kLeastNative16Tokens) return run_part(task, s, before, behind, cancellation);
+      LinearForwardWorker<float>(p_, heads_, b_.scan.data).run_part(task, s, before, behind, cancellation);
+    });
+  }
+
+ private:
+  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
+                Cancellation& cancellation) {
+    first_ = task.first * kSquare;
+    cols_ = std::min(task.end * kSquare, p_.Dv) - first_;
+    padded_ = whole_squares(cols_);
+    packed_keys_ = packed_queries_ = {};
+    for (std::int64_t i = 0; i < task.heads; ++i) load_state(i, before(task.h + i));
+    for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kSquare) {
+      const std::int64_t count = std::min(kSquare, s.T - t);
+      for (std::int64_t i = 0; i < task.heads; ++i) run_tokens(task.h + i, i, s, t, count);
+    }
+    for (std::int64_t i = 0; behind.tensor.present() && i < task.heads; ++i) store_state(i, behind(task.h + i));
+  }
+
+  void load_state(std::int64_t i, const HeadRows<const void>& from) const {
+    const View<float, 2> state = b_.states[i];
+    std::fill(state.data, state.data + state.count(), 0.0F);
+    for (std::int64_t x = 0; from.present() && x < p_.D; ++x) load_row(state.at(x), from, x, first_, cols_);
+  }
+
+  void store_state(std::int64_t i, const HeadRows<void>& to) const {
+    for (std::int64_t x = 0; x < p_.D; ++x) store_row(to, b_.states.at(i, x), x, first_, cols_);
+  }
+
+  /// Computes tokens t … t + count of state h, whose state is states[i]. Divides them into chunks if decays grow.
+  void run_tokens(std::int64_t h, std::int64_t i, const TokenRange& s, std::int64_t t, std::int64_t count) {
+    const ChunkDecays& decays = b_.decays;
+    if (decays.present) {
+      const HeadRows<const void> rows = token_rows(p_.inputs.decay, s, h);
+      for (std::int64_t n = 0; n < count; ++n) load_row(decays.logs.at(n), rows, t + n, 0, 1);
+    }
+    for (std::int64_t n = 0; n < count;) {
+      const std::int64_t tokens = decays.present ? tokens_of_chunk(decays.logs.at(n), count - n) : count;
+      decays.make(n, tokens);
+      run_chunk(h, i, s, {t + n, tokens, Direction::forward});
+      n += tokens;
+    }
+  }
+
+  void run_chunk(std::int64_t h, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
+    const ChunkDecays& decays = b_.decays;
+    const float* const last = decays.between.at(chunk.count - 1);
+    const PairPanels state{b_.state_panels.data, b_.state_panels.shape[1]};
+    pack_keys(p_.key_head(h), s, chunk);
+    pack_state(state, b_.states[i], decays.prefixes(chunk.count - 1), padded_);
+    load_updates(h, s, chunk);
+    if (p_.has_delta) {
+      multiply_rows(b_.keys.rows, state);
+      lower_products(b_.lower, b_.keys.products, decays.between, chunk.count);
+      substitute(b_.updates, b_.outputs, b_.lower, decays.prefixes.data, b_.betas.data, chunk.count, padded_);
+    }
+    const PairPanels plain{b_.update_panels.data, b_.update_panels.shape[1]};
+    const PairPanels decayed = decays.present ? PairPanels{b_.decayed_panels.data, plain.panel_stride} : plain;
+    const bool finite = pack_updates(plain, decayed, b_.updates, decays.present ? last : nullptr, chunk.count, padded_);
+    for (std::int64_t r = 0; r < p_.readers(); ++r) write_rows(h * p_.readers() + r, s, chunk, state, plain, finite);
+    for (std::int64_t x = 0; x < b_.D; x += kSquare) {
+      for (std::int64_t c = 0; c < padded_; c += kSquare) {
+        Unit::template multiply<SquareWrite::accumulate>(b_.keys.columns.at(x), kSquare, decayed.from(c / kTileCols, 0),
+                                                         kSquare, b_.states.at(i, x, c), b_.states.shape[2]);
+      }
+    }
+  }
+
+  /// Identifies rows of a head that are packed.
+  struct Packed {
+    std::int64_t head = -1, t0 = 0, count = 0;
+    bool operator==(const Packed&) const = default;
+  };
+
+  /// Packs the chunk's keys, unless the state before has packed the same ones.
+  void pack_keys(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
+    const Packed wanted{head, chunk.t0, chunk.count};
+    if (packed_keys_ == wanted) return;
+    packed_keys_ = wanted;
+    packed_queries_ = {};  // Q Kᵀ is out of date
+    const ChunkKeys& keys = b_.keys;
+    pack_token_rows(keys.rows, token_rows(p_.inputs.k, s, head), chunk, p_, b_.row);
+    keys.transpose();
+    if (p_.has_delta) multiply_square(keys.rows, keys.products);
+  }
+
+  /// Packs the chunk's queries of a head, and multiplies them by the keys, unless that has been done for the state
+  /// before.
+  void pack_queries(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
+    const Packed wanted{head, chunk.t0, chunk.count};
+    if (packed_queries_ == wanted) return;
+    packed_queries_ = wanted;
+    pack_token_rows(b_.queries, token_rows(p_.inputs.q, s, head), chunk, p_, b_.row);
+    multiply_square(b_.queries, b_.products);
+  }
+
+  /// Computes rows · Kᵀ.
+  void multiply_square(const View<BFloat16, 2>& rows, const View<float, 2>& to) const {
+    Unit::template multiply<SquareWrite::overwrite>(rows.data, b_.D, b_.keys.transposed(), b_.D, to.data, kSquare);
+  }
+
+  /// Computes outputs = rows · S.
+  void multiply_rows(const View<BFloat16, 2>& rows, const PairPanels& state) const {
+    for (std::int64_t c = 0; c < padded_; c += kSquare) {
+      Unit::template multiply<SquareWrite::overwrite>(rows.data, b_.D, state.from(c / kTileCols, 0), b_.D,
+                                                      b_.outputs.at(0, c), b_.outputs.shape[1]);
+    }
+  }
+
+  /// Loads the chunk's columns of V and its β. Rows and columns of padding are zeros.
+  void load_updates(std::int64_t h, const TokenRange& s, const Chunk& chunk) const {
+    const HeadRows<const void> rows = token_rows(p_.inputs.v, s, h);
+    for (std::int64_t n = 0; n < kSquare; ++n) {
+      float* const to = b_.updates.at(n);
+      if (n < chunk.count) {
+        prefetch_ahead(rows, chunk, n);
+        load_row(to, rows, chunk.token(n), first_, cols_);
+      }
+      std::fill(to + (n < chunk.count ? cols_ : 0), to + padded_, 0.0F);
+    }
+    std::fill(b_.betas.at(chunk.count), b_.betas.at(kSquare), 0.0F);
+    load_betas(b_.betas, p_, s, h, chunk);
+  }
+
+  /// Computes and writes the chunk's rows of y of one head. `updates` has U. If U is not `finite`, multiplies by it
+  /// without the zeros above the diagonal.
+  void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
+                  const PairPanels& updates, bool finite) {
+    pack_queries(p_.query_head(head), s, chunk);
+    multiply_rows(b_.queries, state);
+    if (b_.decays.present) scale_rows_by(b_.outputs, b_.decays.prefixes.data, chunk.count, padded_);
+    weigh_products(b_.weights, b_.products, b_.decays.between, chunk.count);
+    if (finite) {
+      for (std::int64_t c = 0; c < padded_; c += kSquare) {
+        Unit::template multiply<SquareWrite::accumulate>(b_.weights.data, kSquare, updates.from(c / kTileCols, 0),
+                                                         kSquare, b_.outputs.at(0, c), b_.outputs.shape[1]);
+      }
+    } else {
+      add_lower_product(b_.outputs, b_.weights, b_.updates, chunk.count, padded_);
+    }
+    const HeadRows<void> y = token_rows(p_.outputs.y, s, head);
+    const auto scale = static_cast<float>(p_.scale);
+    for (std::int64_t n = 0; n < chunk.count; ++n) {
+      float* const row = b_.outputs.at(n);
+      for (std::int64_t c = 0; c < padded_; ++c) row[c] *= scale;
+      store_row(y, row, chunk.token(n), first_, cols_);
+    }
+  }
+
+  const LinearForwardProblem& p_;
+  std::int64_t heads_;
+  bool scans_;
+  const Native16LinearBuffers b_;
+  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
+  Packed packed_keys_, packed_queries_;
+  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  // the task's columns of v, and their number with padding
+};
+
+struct Native16LinearMemory {
+  Native16LinearMemory(Workspace& ws, int threads, std::size_t bytes)
+      : scratch(ws.take<std::byte>("threads", threads, bytes)) {}
+  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the Native16LinearBuffers of each thread
+};
+
+template <class Unit>
+void native16_linear_forward_with(const LinearForwardProblem& p, bool scans) {
+  const StateTasks tasks(p, divide_up(p.Dv, kSquare));
+  const int threads = tasks.threads();
+  const Placed<Native16LinearMemory> memory(threads, count_bytes<Native16LinearBuffers>(p, tasks.together(), scans));
+  Cancellation cancellation(p.context);
+  run_team(threads, [&](const Team& team) {
+    Native16LinearWorker<Unit> worker(p, tasks.together(), scans, memory->scratch.at(team.thread()));
+    team.in_turn_on(tasks.count(), [&](std::int64_t n) {
+      if (!cancellation.requested()) worker.run(tasks(n), cancellation);
+    });
+  });
+  cancellation.throw_if_seen();
+}
+
+void native16_linear_forward_on(const LinearForwardProblem& p, bool scans) {
+  if (native16_unit(p.context.target) == Native16Unit::tiles) {
+    native16_linear_forward_with<Tiles>(p, scans);
+  } else {
+    native16_linear_forward_with<Dots>(p, scans);
+  }
+}
+
+}  // namespace headgate::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif  // HWY_TARGET == HWY_AVX3
+
+#if HWY_ONCE
+namespace headgate {
+namespace {
+
+/// The smallest and the largest number of tokens of a part: of a sequence, or between snapshots of one.
+struct PartLengths {
+  std::int64_t least, most;
+};
+
+PartLengths part_lengths(const LinearForwardProblem& p) {
+  PartLengths lengths{p.T, 0};
+  const auto add = [&lengths](std::int64_t T) { lengths = {std::min(lengths.least, T), std::max(lengths.most, T)}; };
+  for (std::int64_t n = 0; n < p.N; ++n) {
+    std::int64_t from = 0;
+    for (std::int64_t m = 0; m < p.snapshots(); ++m) {
+      const std::int64_t to = snapshot_length(p.inputs.snapshot_lengths, n, m);
+      add(to - from);
+      from = to;
+    }
+    add(p.sequence(n).T - from);
+  }
+  return lengths;
+}
+
+}  // namespace
+
+const char* declines_native16(const LinearForwardProblem& p) {
+  if (p.precision != Precision::native16) return "precision is exact";
+  if (native16_unit(p.context.target) == Native16Unit::none) return "this CPU or target has no fast bf16 products";
+  if (p.decays_by_feature()) return "each feature has its own decay";
+  if (part_lengths(p).most < kLeastNative16Tokens) return "sequences have fewer than 32 tokens";
+  return nullptr;
+}
+
+void native16_linear_forward([[maybe_unused]] const LinearForwardProblem& p) {
+#if (HWY_TARGETS & HWY_AVX3) != 0
+  N_AVX3::native16_linear_forward_on(p, part_lengths(p).least < kLeastNative16Tokens);
+#endif
+}
+
+}  // namespace headgate
+#endif  // HWY_ONCE
