@@ -50,14 +50,15 @@ double milliseconds_of(const Run& run) {
 }
 
 /// Runs the kernel of an operation for which "cpu" is the only backend, through run_on_live_threads(). Then prints a
-/// report if is_verbose(). Prints nothing if the kernel throws.
+/// report if is_verbose(), which ends with `note` and the time. Prints nothing if the kernel throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
-void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&)) {
+void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&),
+                const std::string& note = {}) {
   const auto run = [&] { run_on_live_threads(problem.context.threads, [&] { kernel(problem); }); };
   if (!is_verbose()) return run();
   const double milliseconds = milliseconds_of(run);
-  print_report(formatted("{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
-                         arguments_text<kInputs, kOptions>(problem.inputs, options), milliseconds));
+  print_report(formatted("{}{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
+                         arguments_text<kInputs, kOptions>(problem.inputs, options), note, milliseconds));
 }
 
 }  // namespace headgate

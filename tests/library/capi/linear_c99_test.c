@@ -120,9 +120,19 @@ static void test_linear_refusals(void) {
                        "options.l2_norm is 1 but has_l2_norm is 0");
   CHECK_CHANGE_REFUSED(setup_linear, p.options.struct_size = 8, linear_forward,
                        "options.struct_size is 8 but must be ");
+  CHECK_CHANGE_REFUSED(setup_linear, p.options.precision = HEADGATE_PRECISION_NATIVE16, linear_forward,
+                       "precision is native16 but q is f32, not bf16");
+  CHECK_CHANGE_REFUSED(setup_linear, p.options.reserved = 7, linear_forward, "options.reserved is 7 but must be 0");
   CHECK_CHANGE_REFUSED(setup_linear, p.inputs.struct_size = 0, linear_forward, "inputs.struct_size is 0");
   CHECK_CHANGE_REFUSED(setup_linear, p.outputs.y.reserved = 5, linear_forward, "y.reserved is 5 but must be 0");
   CHECK(p.y[0] == kPoison && p.y[1] == kPoison);
+
+  /* The options without precision, as they were before, with 64-bit pointers. */
+  if (sizeof(void*) == 8) {
+    setup_linear(&p);
+    p.options.struct_size = 56;
+    CHECK_STATUS(linear_forward(&p), HEADGATE_OK);
+  }
 }
 
 /* Three tokens of one channel, K = 2: x = (1, 2, 3), weight = (10, 1), bias = 1/2 and a state of 4. Without an

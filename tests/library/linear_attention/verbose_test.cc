@@ -75,6 +75,26 @@ TEST(Verbose, LinearAttention_EachPass_PrintsOneLine) {
       "headgate: linear_attention_weights" + rest);
 }
 
+TEST(Verbose, LinearAttention_Native16_NamesTheKernel) {
+  std::vector<BFloat16> numbers(40 * kDim);
+  const TensorView x = make_view(numbers.data(), {1, 1, 40, kDim});
+  std::vector<BFloat16> results(40 * kDim);
+  LinearAttentionInputs inputs;
+  inputs.q = inputs.k = inputs.v = x;
+  LinearAttentionOptions options;
+  options.precision = Precision::native16;
+  options.context.threads = 1;
+  const std::string sizes = R"( bf16 \(1,1,40,4\))";
+  expect_line(
+      [&] {
+        linear_attention_forward({make_view(results.data(), {1, 1, 40, kDim}), {}}, inputs, options);
+      },
+      R"(headgate: linear_attention_forward, cpu \w+, 1 thread, q)" + sizes + ", k" + sizes + ", v" + sizes +
+          ", precision native16, kernel " +
+          (native16_products().empty() ? R"(scan \(not native16: this CPU or target has no fast bf16 products\))"
+                                       : "native16"));
+}
+
 TEST(Verbose, ConvolutionAndNorm_EachPass_PrintsOneLine) {
   std::vector<float> x, weight, bias, y, dx;
   const Shape shape{1, 1, kTokens, kDim};
