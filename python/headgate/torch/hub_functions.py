@@ -24,7 +24,7 @@ from .errors import call_as
 from .foreign_arguments import CONVOLUTION, RULE, refuse_unknown
 from .linear_attention import L2_NORM_EPS, linear_attention
 from .packed_rows import begins_of, one_row
-from .precision import Precision, require_precision
+from .precision import Precision
 from .short_convolution import short_convolution
 
 MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
@@ -341,7 +341,6 @@ def module_of(model: str) -> ModuleType | None:
 def register(precision: Precision = "exact") -> None:
     """Replaces FUNCTIONS in the modules of MODELS. A repeated call only sets the precision of calls in bfloat16."""
     global _precision
-    require_precision("register", precision)
     _precision = precision
     for module in filter(None, map(module_of, MODELS)):
         for name, ours in FUNCTIONS.items():

@@ -41,7 +41,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_unknown
 from .key_lists import KeyLists, lists_of_index
 from .packed_rows import begins_of, numbers_in_one_row, one_row
-from .precision import IMPLEMENTATIONS, Precision, precision_of
+from .precision import IMPLEMENTATIONS, Precision, precision_of, require_precision
 from .sharding import described
 
 if TYPE_CHECKING:
@@ -393,6 +393,7 @@ def register(*, functions: bool = True, linear_precision: Precision = "exact") -
 
     Calls after the first only set linear_precision. unregister() undoes the replacement of functions.
     """
+    require_precision("register", linear_precision)
     for name, precision in IMPLEMENTATIONS.items():
         function = attention_forward if name == NAME else functools.partial(attention_forward, precision=precision)
         transformers.AttentionInterface.register(name, function)

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""precision="native16" where other code calls attention: use_everywhere(), transformers and fold. Which calls have it,
-and their results beside exact ones."""
+"""precision="native16" where other code calls attention: use_everywhere(), transformers and fold; and of linear
+attention. Which calls have it, and their results beside exact ones."""
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 import fold_packages
+import headgate
 import headgate.torch.fold.functions
 import headgate.torch.scaled_dot_product
 import headgate.torch.transformers
 import models
-from headgate.torch import fold, use_everywhere
+from headgate.torch import GatedDeltaNet, fold, hub_functions, linear_attention, use_everywhere
 from headgate.torch.precision import IMPLEMENTATIONS
 
 headgate.torch.transformers.register(functions=False)
@@ -85,12 +86,77 @@ def test_fold_calls_in_bf16_have_the_precision(precisions, monkeypatch):
     assert_as_exact(y, served.plain(x, x, ()))
 
 
+def rule_inputs(T=70):
+    q, k, v = (torch.randn(2, T, 3, 32, dtype=BF16) for _ in range(3))
+    return q, k, v, -torch.rand(2, T, 3, 1), torch.rand(2, T, 3, 1)
+
+
+def test_linear_attention_in_native16_is_within_the_rounding_of_bf16():
+    found = {}
+    inputs = rule_inputs()
+    for precision in ("exact", "native16"):
+        leaves = [x.clone().requires_grad_() for x in inputs]
+        y = linear_attention(*leaves, l2_norm=1e-6, layout="bthd", precision=precision)
+        y.float().square().mean().backward()
+        found[precision] = [y.detach(), *(leaf.grad for leaf in leaves)]
+    for ours, exact in zip(found["native16"], found["exact"]):
+        assert_as_exact(ours, exact)
+    assert torch.equal(found["native16"][0], found["exact"][0]) == (headgate.native16_products() == "")
+    with pytest.raises(ValueError, match="precision is native16 but q is f32, not bf16"):
+        linear_attention(*(x.float() for x in inputs), layout="bthd", precision="native16")
+    with pytest.raises(ValueError, match="precision: 'half' is none of exact, native16"):
+        linear_attention(*inputs, layout="bthd", precision="half")
+
+
+@pytest.fixture
+def rule_precisions(monkeypatch):
+    """The precision of each later call of linear_attention by a layer or a model of transformers."""
+    found = []
+    for module in (headgate.torch.delta_net, hub_functions):
+        monkeypatch.setattr(
+            module,
+            "linear_attention",
+            lambda *a, **k: found.append(k.get("precision", "exact")) or linear_attention(*a, **k),
+        )
+    return found
+
+
+def test_transformers_rule_in_bf16_has_the_precision_of_register(rule_precisions):
+    q, k, v, decay, beta = rule_inputs()
+    rule = (q, k, v, decay.squeeze(-1), beta.squeeze(-1))
+    exact, _ = hub_functions.chunk_rule(*rule)
+    try:
+        headgate.torch.transformers.register(linear_precision="native16")
+        y, _ = hub_functions.chunk_rule(*rule)
+        hub_functions.chunk_rule(*(x.float() for x in rule))
+        headgate.torch.transformers.register()
+        hub_functions.chunk_rule(*rule)
+    finally:
+        headgate.torch.transformers.register()
+        headgate.torch.transformers.unregister()
+    assert rule_precisions == ["exact", "native16", "exact", "exact"]
+    assert_as_exact(y, exact)
+
+
+def test_gated_delta_net_in_bf16_has_its_precision(rule_precisions):
+    layer = GatedDeltaNet(64, 2, linear_key_head_dim=16, precision="native16")
+    h = torch.randn(2, 40, 64)
+    layer(h)
+    with torch.autocast("cpu", BF16):
+        layer(h)
+    layer.bfloat16()(h.to(BF16))
+    assert rule_precisions == ["exact", "native16", "native16"]
+    with pytest.raises(ValueError, match="precision: 'half' is none of exact, native16"):
+        GatedDeltaNet(64, 2, linear_key_head_dim=16, precision="half")
+
+
 @pytest.mark.parametrize(
     ("call", "what"),
     [
         (lambda word: use_everywhere(precision=word), "use_everywhere"),
         (lambda word: fold.use_in("esmfold", precision=word), "fold.use_in"),
         (lambda word: fold.attention(*[torch.ones(1, 2, 4, dtype=BF16)] * 3, precision=word), "fold.attention"),
+        (lambda word: headgate.torch.transformers.register(linear_precision=word), "register"),
     ],
 )
 def test_unknown_precision_is_refused_by_name(call, what):
