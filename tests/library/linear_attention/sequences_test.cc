@@ -184,12 +184,14 @@ class SplitCalls {
   void backward(const LinearAttentionGradients& gradients, const LinearAttentionInputs& in,
                 const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) const {
     const std::vector<std::int64_t> at = bounds(in.q.shape[2]);
+    LinearAttentionOptions exact = options;  // gradients are those of exact, so they begin at its states
+    exact.precision = Precision::exact;
     std::vector<Owned> states;  // behind each call but the last
     for (std::size_t n = 0; n + 2 < at.size(); ++n) {
       const ConstTensorView before = n == 0 ? in.state : states.back().view;
       Owned after = handed_on(in);
       const Owned y(part(incoming.dy, 2, at[n], at[n + 1]));
-      linear_attention_forward({y.view, after.view}, tokens_of(in, at[n], at[n + 1], before), options);
+      linear_attention_forward({y.view, after.view}, tokens_of(in, at[n], at[n + 1], before), exact);
       states.push_back(std::move(after));
       states.back().view.data = states.back().bytes.data();
     }

@@ -62,8 +62,8 @@ struct Native16LinearBuffers {
   View<float, 2> updates;          ///< V, then U
   View<float, 2> outputs;          ///< K S, then rows of y
   View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and E_last ∘ U, as right operands
-  View<float, 1> betas;
-  View<float, 1> row;       ///< scratch for one row of q or k
+  View<float, 1> betas;                             ///< (kSquare) β, 0 beyond the chunk
+  View<float, 1> row;                               ///< scratch for one row of q or k
   View<std::byte, 1> scan;  ///< memory of the scan, which computes short parts; empty if there are none
 };
 
@@ -72,7 +72,7 @@ template <class Unit>
 class Native16LinearWorker {
  public:
   Native16LinearWorker(const LinearForwardProblem& p, std::int64_t heads, bool scans, std::byte* memory)
-      : p_(p), heads_(heads), scans_(scans), b_(place_buffers<Native16LinearBuffers>(memory, p, heads, scans)) {
+      : p_(p), heads_(heads), b_(place_buffers<Native16LinearBuffers>(memory, p, heads, scans)) {
     if (!b_.decays.present) b_.decays.fill();
   }
 
@@ -87,6 +87,8 @@ class Native16LinearWorker {
   }
 
  private:
+  /// Computes the tokens of `s` from the states `before`, and writes the last states to `behind`. Computes kSquare
+  /// tokens for all heads of the task before the next ones, so that heads share packed keys.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     first_ = task.first * kSquare;
@@ -126,6 +128,7 @@ class Native16LinearWorker {
     }
   }
 
+  /// Computes a chunk of state h: its rows of y, and the state after it.
   void run_chunk(std::int64_t h, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     const ChunkDecays& decays = b_.decays;
     const float* const last = decays.between.at(chunk.count - 1);
@@ -233,7 +236,6 @@ class Native16LinearWorker {
 
   const LinearForwardProblem& p_;
   std::int64_t heads_;
-  bool scans_;
   const Native16LinearBuffers b_;
   [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   Packed packed_keys_, packed_queries_;
