@@ -48,7 +48,8 @@ class _Pass(NamedTuple):
     def of_first(self, T: int) -> "_Pass":
         """Returns the same pass, cut to its first T tokens."""
         rows = self.columns[0].shape[1] - self.T
-        return _Pass(T, [x[:, : rows + T] for x in self.columns], tuple(x[:, :T] for x in self.rule), self.state, self.options)
+        columns = [x[:, : rows + T] for x in self.columns]
+        return _Pass(T, columns, tuple(x[:, :T] for x in self.rule), self.state, self.options)
 
     def states(self) -> tuple[Tensor | None, list[Tensor | None]]:
         """Returns the state and the convolution's states after the pass."""
@@ -365,7 +366,7 @@ class GatedDeltaNet(nn.Module):
             self.dt_bias.copy_(step + torch.log(-torch.expm1(-step)))
 
     @classmethod
-    def from_config(cls, config: "Mapping[str, Any] | Any") -> "GatedDeltaNet":
+    def from_config(cls, config: "Mapping[str, Any] | Any", precision: Precision = "exact") -> "GatedDeltaNet":
         """Creates a layer from a model's config: the dict of a config.json, or a config object of transformers. The key
         weight_layout selects the layout of the parameters. If it is missing, model_type does."""
         keys = dict(config) if isinstance(config, Mapping) else config.to_dict()
@@ -373,7 +374,8 @@ class GatedDeltaNet(nn.Module):
             keys = {**keys, **keys["text_config"]}
         kind = str(keys.get("weight_layout", keys.get("model_type", "")))
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
-        given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None}
+        # A config's `precision` is not that of linear_attention.
+        given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None and name != "precision"}
         if layout == "olmo_hybrid":
             given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # OLMo-Hybrid ignores the eps of its config
         if layout == "kimi_linear":
@@ -381,7 +383,7 @@ class GatedDeltaNet(nn.Module):
         missing = [name for name in ("hidden_size", "linear_num_key_heads") if name not in given]
         if missing:
             raise ValueError(f"from_config: the config has no {missing[0]}")
-        return cls(**{**given, "weight_layout": layout})
+        return cls(**{**given, "weight_layout": layout, "precision": precision})
 
     def extra_repr(self) -> str:
         sizes = f"heads={self.Hk}x{self.D}/{self.Hv}x{self.Dv}"
@@ -446,7 +448,7 @@ class GatedDeltaNet(nn.Module):
 
     def _rule(self, q: Tensor) -> dict[str, Any]:
         """Returns the options of linear_attention for queries q."""
-        return {**_RULE, **precision_of(q, self.keys["precision"])}
+        return {**_RULE, **precision_of(q, self.keys.get("precision", "exact"))}  # older pickles have no precision
 
     def _pass_of(
         self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None

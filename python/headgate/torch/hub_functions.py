@@ -157,15 +157,13 @@ def recurrent_rule(
     query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16. g, the natural logarithm of the
     decay, is (B,T,Hv) or (B,T,Hv,D); beta is (B,T,Hv). initial_state is (N,Hv,D,Dv), or zero if None.
     use_qk_l2norm_in_kernel first divides query and key by √(Σx² + 1e-6). Value head h reads key head ⌊h / (Hv/Hk)⌋.
-    Computes in float32.
+    Computes in float32, or in bfloat16 with the precision of register().
 
     Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32, or None without output_final_state. Both are
     differentiable. A row may hold several sequences, each with its own state. Either cu_seqlens or cu_seq_lens_q (N+1),
     over all B·T tokens, or seq_idx (B,T) defines them. Without these arguments, each row is one sequence and N = B.
     Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise. Returns
     NotImplemented for calls that transformers must compute.
-
-    Calls in bfloat16 have the precision of register().
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
@@ -338,10 +336,11 @@ def module_of(model: str) -> ModuleType | None:
         return None
 
 
-def register(precision: Precision = "exact") -> None:
-    """Replaces FUNCTIONS in the modules of MODELS. A repeated call only sets the precision of calls in bfloat16."""
+def register(precision: Precision | None = None) -> None:
+    """Replaces FUNCTIONS in the modules of MODELS. A repeated call only sets the precision of calls in bfloat16. None
+    leaves the precision as it is."""
     global _precision
-    _precision = precision
+    _precision = _precision if precision is None else precision
     for module in filter(None, map(module_of, MODELS)):
         for name, ours in FUNCTIONS.items():
             known = any(each.module is module and each.name == name for each in _replaced)
@@ -353,8 +352,10 @@ def register(precision: Precision = "exact") -> None:
 
 
 def unregister() -> None:
-    """Restores the functions that register() replaced, except those that other code has replaced since. Does nothing if
-    register() was not called."""
+    """Restores the functions that register() replaced, except those that other code has replaced since, and the
+    precision "exact". Does nothing if register() was not called."""
+    global _precision
+    _precision = "exact"
     while _replaced:
         each = _replaced.pop()
         if getattr(each.module, each.name) is each.ours:

@@ -22,6 +22,8 @@ def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:
     """Returns {"precision": precision} for gated_attention if the call computes in bfloat16, by the dtype of `query` or
     under autocast. Otherwise returns {}, so that the call is exact."""
     dtype = query.dtype
-    if torch.is_autocast_enabled("cpu") and dtype != torch.float64:
-        dtype = torch.get_autocast_dtype("cpu")
+    device = query.device.type
+    available = torch.amp.autocast_mode.is_autocast_available(device)
+    if available and torch.is_autocast_enabled(device) and dtype != torch.float64:
+        dtype = torch.get_autocast_dtype(device)
     return {"precision": precision} if precision != "exact" and dtype == torch.bfloat16 else {}

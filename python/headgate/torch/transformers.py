@@ -380,7 +380,7 @@ def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> 
     return torch.cat(rows)
 
 
-def register(*, functions: bool = True, linear_precision: Precision = "exact") -> str:
+def register(*, functions: bool = True, linear_precision: Precision | None = None) -> str:
     """Registers `attn_implementation="headgate"` with transformers, for every model with attention through its
     AttentionInterface. Returns that name. Also registers "headgate-native16", which computes attention in bfloat16 with
     precision="native16": faster where the CPU multiplies bfloat16, and as accurate as PyTorch's own attention.
@@ -389,11 +389,15 @@ def register(*, functions: bool = True, linear_precision: Precision = "exact") -
     attn_implementation. This covers the chunked and the recurrent (gated) delta rule, and the causal convolution before
     it (hub_functions.py). It also affects models built before the call. `functions=False` leaves these functions alone.
     linear_precision="native16" permits the delta rule in bfloat16 to multiply bfloat16 numbers, as the argument
-    `precision` of linear_attention does.
+    `precision` of linear_attention does. None, the default, leaves it as an earlier call has set it, at first "exact".
 
-    Calls after the first only set linear_precision. unregister() undoes the replacement of functions.
+    Calls after the first only set linear_precision. unregister() undoes the replacement of functions, and makes the
+    delta rule exact again. Raises ValueError for linear_precision without functions.
     """
-    require_precision("register", linear_precision)
+    if linear_precision is not None:
+        require_precision("register", linear_precision)
+        if not functions:
+            raise ValueError(f"register: linear_precision={linear_precision!r} has no effect with functions=False")
     for name, precision in IMPLEMENTATIONS.items():
         function = attention_forward if name == NAME else functools.partial(attention_forward, precision=precision)
         transformers.AttentionInterface.register(name, function)

@@ -197,6 +197,18 @@ TEST(LinearNative16, NaN_InAnyInput_ReachesWhatItReachesInTheRecurrence) {
   }
 }
 
+/// Threads share the columns of the state, and columns that are not finite are multiplied in another way.
+TEST(LinearNative16, Infinity_InV_AnyNumberOfThreads_GivesTheSameBits) {
+  LinearCaseSpec spec = native16_spec(70, 24, 100);
+  spec.Hq = spec.Hk = spec.Hv = 1;
+  spec.threads = 3;
+  const auto same = verify::check_linear_on_every_target(spec, [](LinearCase& problem, const std::string&) {
+    store(writable(problem.inputs().v), 0, 0, 5, 0, kInfinity);
+    return verify::check_linear_same_bits(problem);
+  });
+  EXPECT_EQ(same.value_or(""), "");
+}
+
 TEST(LinearNative16, Infinity_InV_DoesNotReachEarlierTokensOrOtherColumns) {
   for_each_products([](const std::string& products) {
     const auto outputs = [](double x) {

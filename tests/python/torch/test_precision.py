@@ -130,11 +130,17 @@ def test_transformers_rule_in_bf16_has_the_precision_of_register(rule_precisions
         y, _ = hub_functions.chunk_rule(*rule)
         hub_functions.chunk_rule(*(x.float() for x in rule))
         headgate.torch.transformers.register()
+        headgate.torch.transformers.register(functions=False)
         hub_functions.chunk_rule(*rule)
+        headgate.torch.transformers.register(linear_precision="exact")
+        hub_functions.chunk_rule(*rule)
+        headgate.torch.transformers.register(linear_precision="native16")
     finally:
-        headgate.torch.transformers.register()
         headgate.torch.transformers.unregister()
-    assert rule_precisions == ["exact", "native16", "exact", "exact"]
+    hub_functions.chunk_rule(*rule)
+    with pytest.raises(ValueError, match="register: linear_precision='native16' has no effect with functions=False"):
+        headgate.torch.transformers.register(functions=False, linear_precision="native16")
+    assert rule_precisions == ["exact", "native16", "exact", "native16", "exact", "exact"]
     assert_as_exact(y, exact)
 
 
@@ -146,6 +152,9 @@ def test_gated_delta_net_in_bf16_has_its_precision(rule_precisions):
         layer(h)
     layer.bfloat16()(h.to(BF16))
     assert rule_precisions == ["exact", "native16", "native16"]
+    config = {"hidden_size": 64, "linear_num_key_heads": 2, "precision": "bf16"}
+    assert GatedDeltaNet.from_config(config).keys["precision"] == "exact"
+    assert GatedDeltaNet.from_config(config, precision="native16").keys["precision"] == "native16"
     with pytest.raises(ValueError, match="precision: 'half' is none of exact, native16"):
         GatedDeltaNet(64, 2, linear_key_head_dim=16, precision="half")
 

@@ -86,8 +86,8 @@ class TritonOperation:
     of headgate.torch on GPUs.
 
     The module `compute` implements the operation with its Inputs, Options, Gradients, forward and backward.
-    `check(tensors, options)` raises ValueError for invalid types, shapes or values. Supported options that are no field
-    of Options have no effect. The other arguments are those of CustomOperation.
+    `check(tensors, options)` raises ValueError for invalid types, shapes or values. The option `precision` has no
+    effect if Options lacks it. The other arguments are those of CustomOperation.
     """
 
     def __init__(
@@ -104,7 +104,8 @@ class TritonOperation:
         self.name, self.supported, self._compute, self._check = name, supported, compute, check
         self._has_state, self._cast, self._cast_unless_f32 = has_state, cast, cast_unless_f32
         self._differentiable = compute.Gradients._fields
-        self._options = tuple(name for name in supported.options if name in compute.Options._fields)
+        fields = compute.Options._fields
+        self._options = tuple(name for name in supported.options if name in fields or name != "precision")
         self._register()
         self.call = in_words_of(name, {})(self._call)
 

@@ -119,7 +119,7 @@ inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const vo
     load_normalised(row.data, from, chunk, n, padded, p, 1.0F);
     round_row(to.at(n), row.data, padded);
   }
-  std::fill(to.at(chunk.count), to.at(kSquare), BFloat16{});
+  std::fill(to.data + chunk.count * padded, to.data + kSquare * padded, BFloat16{});
 }
 
 /// The keys of a chunk as operands of all products.
@@ -253,14 +253,14 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, con
 }
 
 /// Rounds rows of U to bf16 and packs them as panels of pairs: as they are in `plain`, and times `factors`, one for
-/// each row, in `decayed`. Rows from `count` on are zeros. Does not write `decayed` if `factors` is null. Returns
-/// whether all rows are finite after rounding.
-HEADGATE_DOTS_ATTR inline HWY_NOINLINE bool pack_updates(const PairPanels& plain, const PairPanels& decayed,
-                                                         const View<float, 2>& updates, const float* factors,
-                                                         std::int64_t count, std::int64_t cols) {
+/// each row, in `decayed`. Rows from `count` on are zeros. Does not write `decayed` if `factors` is null. Returns a
+/// mask: bit n is set if columns 32 n … 32 n + 31 have an element that is not finite after rounding.
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,
+                                                             const View<float, 2>& updates, const float* factors,
+                                                             std::int64_t count, std::int64_t cols) {
   const __m512i order = order_of_pairs();
   const __m512 most = _mm512_set1_ps(0x1.fep127F);  // the largest bf16
-  unsigned too_large = 0;
+  unsigned overflowing = 0;
   const auto pairs = [&](__m512 even, __m512 odd)
                          HEADGATE_DOTS_ATTR { return _mm512_permutexvar_epi16(order, to_bf16(even, odd)); };
   for (std::int64_t r = 0; r < kSquare; r += 2) {
@@ -268,8 +268,9 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE bool pack_updates(const PairPanels& plain
     for (std::int64_t c = 0; c < cols; c += kTileCols) {
       const __m512 even = _mm512_maskz_loadu_ps(has_even, updates.at(r, c));
       const __m512 odd = _mm512_maskz_loadu_ps(has_odd, updates.at(r + 1, c));
-      too_large |= _mm512_cmp_ps_mask(_mm512_abs_ps(even), most, _CMP_NLE_UQ);
-      too_large |= _mm512_cmp_ps_mask(_mm512_abs_ps(odd), most, _CMP_NLE_UQ);
+      const __mmask16 too_large = _mm512_cmp_ps_mask(_mm512_abs_ps(even), most, _CMP_NLE_UQ) |
+                                  _mm512_cmp_ps_mask(_mm512_abs_ps(odd), most, _CMP_NLE_UQ);
+      overflowing |= static_cast<unsigned>(too_large != 0) << static_cast<unsigned>(c / kSquare);
       _mm512_storeu_si512(plain.at(c / kTileCols, r), pairs(even, odd));
       if (factors == nullptr) continue;
       const __m512 decayed_even = _mm512_maskz_mul_ps(has_even, _mm512_set1_ps(factors[r]), even);
@@ -277,7 +278,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE bool pack_updates(const PairPanels& plain
       _mm512_storeu_si512(decayed.at(c / kTileCols, r), pairs(decayed_even, decayed_odd));
     }
   }
-  return too_large == 0;
+  return overflowing;
 }
 
 /// Multiplies each of `count` rows by its own factor.
@@ -289,14 +290,14 @@ inline void scale_rows_by(const View<float, 2>& rows, const float* factors, std:
   }
 }
 
-/// Adds weights · updates to `count` rows. Does not multiply weights above the diagonal, unlike a product of squares.
-/// So an infinity or NaN of a token does not reach earlier tokens.
-inline void add_lower_product(const View<float, 2>& to, const View<BFloat16, 2>& weights, const View<float, 2>& updates,
-                              std::int64_t count, std::int64_t cols) {
+/// Adds weights · updates to `count` rows and the kSquare columns from `first` on. Does not multiply weights above the
+/// diagonal, unlike a product of squares. So an infinity or NaN of a token does not reach earlier tokens.
+inline HWY_NOINLINE void add_lower_product(const View<float, 2>& to, const View<BFloat16, 2>& weights,
+                                           const View<float, 2>& updates, std::int64_t count, std::int64_t first) {
   for (std::int64_t i = 0; i < count; ++i) {
     for (std::int64_t j = 0; j <= i; ++j) {
       const __m512 weight = _mm512_set1_ps(to_f32(weights(i, j)));
-      for (std::int64_t c = 0; c < cols; c += kTileCols) {
+      for (std::int64_t c = first; c < first + kSquare; c += kTileCols) {
         const __m512 u = _mm512_loadu_ps(updates.at(j, c));
         _mm512_storeu_ps(to.at(i, c), _mm512_fmadd_ps(weight, u, _mm512_loadu_ps(to.at(i, c))));
       }

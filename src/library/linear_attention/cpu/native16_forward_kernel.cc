@@ -143,8 +143,10 @@ class Native16LinearWorker {
     }
     const PairPanels plain{b_.update_panels.data, b_.update_panels.shape[1]};
     const PairPanels decayed = decays.present ? PairPanels{b_.decayed_panels.data, plain.panel_stride} : plain;
-    const bool finite = pack_updates(plain, decayed, b_.updates, decays.present ? last : nullptr, chunk.count, padded_);
-    for (std::int64_t r = 0; r < p_.readers(); ++r) write_rows(h * p_.readers() + r, s, chunk, state, plain, finite);
+    const unsigned overflowing =
+        pack_updates(plain, decayed, b_.updates, decays.present ? last : nullptr, chunk.count, padded_);
+    for (std::int64_t r = 0; r < p_.readers(); ++r)
+      write_rows(h * p_.readers() + r, s, chunk, state, plain, overflowing);
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
         Unit::template multiply<SquareWrite::accumulate>(b_.keys.columns.at(x), kSquare, decayed.from(c / kTileCols, 0),
@@ -205,25 +207,26 @@ class Native16LinearWorker {
       }
       std::fill(to + (n < chunk.count ? cols_ : 0), to + padded_, 0.0F);
     }
-    std::fill(b_.betas.at(chunk.count), b_.betas.at(kSquare), 0.0F);
+    std::fill(b_.betas.data + chunk.count, b_.betas.data + kSquare, 0.0F);
     load_betas(b_.betas, p_, s, h, chunk);
   }
 
-  /// Computes and writes the chunk's rows of y of one head. `updates` has U. If U is not `finite`, multiplies by it
-  /// without the zeros above the diagonal.
+  /// Computes and writes the chunk's rows of y of one head. `updates` has U. Where U is not finite, in the squares of
+  /// columns of the mask `overflowing`, multiplies by it without the zeros above the diagonal. Tasks never divide a
+  /// square, so that the bits of y do not depend on the division.
   void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
-                  const PairPanels& updates, bool finite) {
+                  const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);
     multiply_rows(b_.queries, state);
     if (b_.decays.present) scale_rows_by(b_.outputs, b_.decays.prefixes.data, chunk.count, padded_);
     weigh_products(b_.weights, b_.products, b_.decays.between, chunk.count);
-    if (finite) {
-      for (std::int64_t c = 0; c < padded_; c += kSquare) {
+    for (std::int64_t c = 0; c < padded_; c += kSquare) {
+      if ((overflowing >> static_cast<unsigned>(c / kSquare) & 1U) != 0) {
+        add_lower_product(b_.outputs, b_.weights, b_.updates, chunk.count, c);
+      } else {
         Unit::template multiply<SquareWrite::accumulate>(b_.weights.data, kSquare, updates.from(c / kTileCols, 0),
                                                          kSquare, b_.outputs.at(0, c), b_.outputs.shape[1]);
       }
-    } else {
-      add_lower_product(b_.outputs, b_.weights, b_.updates, chunk.count, padded_);
     }
     const HeadRows<void> y = token_rows(p_.outputs.y, s, head);
     const auto scale = static_cast<float>(p_.scale);
@@ -305,7 +308,8 @@ const char* declines_native16(const LinearForwardProblem& p) {
   if (p.precision != Precision::native16) return "precision is exact";
   if (native16_unit(p.context.target) == Native16Unit::none) return "this CPU or target has no fast bf16 products";
   if (p.decays_by_feature()) return "each feature has its own decay";
-  if (part_lengths(p).most < kLeastNative16Tokens) return "sequences have fewer than 32 tokens";
+  if (part_lengths(p).most < kLeastNative16Tokens)
+    return "sequences, or parts between snapshots, have fewer than 32 tokens";
   return nullptr;
 }
 
