@@ -23,13 +23,13 @@ struct Implementation {
   /// Returns whether this implementation should run the problem. If the CPU has native16 products, native16 problems
   /// run only on implementations that name a kind of products.
   bool takes(const CaseSpec& spec) const;
-  /// Linear attention has no other backends. Exact problems run once per vector target.
+  /// Returns the same for linear attention. Problems of Precision::exact run once for each vector target.
   bool takes(const LinearCaseSpec& spec) const;
   /// The short convolution and the gated norm run once per vector target, because they have no other backends and no
   /// native16 products.
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return is_plain_target(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return is_plain_target(); }
-  /// Returns whether this is a vector target without a choice of products.
+  /// Returns whether this is a vector target that multiplies bf16 numbers in its default way.
   bool is_plain_target() const { return !target.empty() && products.empty(); }
 
   /// Selects this implementation for later calls.

@@ -130,7 +130,7 @@ class StagedTokenizer final : public Tokenizer {
   std::string bytes_;          ///< bytes of all tokens, concatenated in the order of ids
   std::vector<std::size_t> begins_;
   bool drops_space_;
-  std::string dropped_mark_;  // mark that first_bytes() drops; empty if none
+  std::string dropped_mark_;  // the spelling of a space that first_bytes() drops; empty if it drops none
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {

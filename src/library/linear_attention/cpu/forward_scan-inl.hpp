@@ -34,8 +34,8 @@ using States = StatesIn<void>;
 using ConstStates = StatesIn<const void>;
 
 /// Calls visit(part, before, behind) for each part of sequence n, in order. Snapshots divide the tokens into parts.
-/// Each part continues from the states `before` it, the snapshot of the part before, and writes its last states to
-/// `behind`.
+/// `before` holds the states from which a part continues: those that the previous part wrote. `behind` is where the
+/// part writes its last states.
 template <class Visit>
 void for_parts(const LinearForwardProblem& p, std::int64_t n, Cancellation& cancellation, const Visit& visit) {
   const TokenRange s = p.sequence(n);
@@ -67,7 +67,7 @@ struct LinearForwardBuffers {
 
   DecayFactors<T> factors;
   View<T, 2> states;   ///< for each head of a task, the column blocks of its state, one after the other
-  View<T, 2> reads;    ///< (kChunk,D) k times the decay factors before the token's rescaling; see also pair_reads()
+  View<T, 2> reads;    ///< (kChunk,D) k times DecayFactors::before(); pair_reads() changes every second row
   View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
   View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
   View<T, 2> values;   ///< (kChunk,Dv)
@@ -208,9 +208,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares for scans over pairs of tokens, which multiply the state by both keys before the first token updates it.
-  /// Multiplies the second key by the factors with which the first token rescales the state. Saves the dot product with
-  /// which run_tokens() corrects the second result for the first token's update.
+  /// Prepares for scans that take two tokens at a time. Such a scan multiplies the state by the keys of both tokens
+  /// before the first token updates it. Multiplies the second token's key by the factors by which the first token
+  /// rescales the state. Saves the dot product of the keys, with which run_tokens() corrects the second product.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;

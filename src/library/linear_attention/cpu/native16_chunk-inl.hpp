@@ -16,16 +16,16 @@
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// A chunk has up to kSquare tokens. Its rows of q, k and v are Q, K and V, and S is the state before it. The matrix E
-// has E_ij = e^{g_{j+1} + … + g_i} for j ≤ i, and 0 above the diagonal. The vector e has e_i = e^{g_0 + … + g_i}.
-// Products of matrices' elements are written ∘. The delta rule reads the state for all tokens of the chunk at once:
+// A chunk has up to kSquare tokens. Its rows of q, k and v are Q, K and V, and S is the state before it. g_i and β_i
+// are the log decay and β of token i. F_ij = exp(g_{j+1} + … + g_i) for j ≤ i, and 0 above the diagonal; F_last is its
+// last row. f_i = exp(g_0 + … + g_i). The operator ∘ multiplies elements, and a vector's elements multiply whole rows.
 //
-//   A = strictly lower part of (K Kᵀ) ∘ E
-//   U = β ∘ (V − e ∘ (K S) − A U), by forward substitution from the first row to the last
-//   Y = scale (e ∘ (Q S) + ((Q Kᵀ) ∘ E) U)
-//   S ← e_last S + Kᵀ (E_last ∘ U)
+//   A = strictly lower part of (K Kᵀ) ∘ F
+//   U = β ∘ (V − f ∘ (K S) − A U), by forward substitution from the first row to the last
+//   Y = scale (f ∘ (Q S) + ((Q Kᵀ) ∘ F) U)
+//   S ← f_last S + Kᵀ (F_last ∘ U)
 //
-// Rules without delta have U = V. E comes from sums of decays between two tokens, never from quotients. So a decay of
+// Rules without delta have U = V. F comes from sums of decays between two tokens, never from quotients. So a decay of
 // −∞ gives 0, and not ∞ − ∞. Rows of tokens beyond the chunk's last are zeros.
 
 #if HWY_TARGET == HWY_AVX3
@@ -56,7 +56,7 @@ HWY_INLINE __mmask16 lanes_below(std::int64_t n, bool high) {
   return static_cast<__mmask16>((1U << count) - 1U);
 }
 
-/// The factors e and E of a chunk.
+/// The factors f and F of a chunk.
 struct ChunkDecays {
   ChunkDecays(Workspace& ws, const LinearProblem& p)
       : present(p.has_decay()),
@@ -99,8 +99,8 @@ struct ChunkDecays {
 
   bool present;
   View<float, 1> logs;      ///< the decays g of up to kSquare tokens
-  View<float, 1> prefixes;  ///< e
-  View<float, 2> between;   ///< E
+  View<float, 1> prefixes;  ///< f
+  View<float, 2> between;   ///< F
 };
 
 /// Rounds n numbers to bf16; n is a multiple of 32.
@@ -185,7 +185,7 @@ inline void lower_products(const View<float, 2>& to, const View<float, 2>& produ
   }
 }
 
-/// Solves U = β ∘ (V − e ∘ R − A U) for `count` rows, from the first to the last. `values` holds V, and U overwrites
+/// Solves U = β ∘ (V − f ∘ R − A U) for `count` rows, from the first to the last. `values` holds V, and U overwrites
 /// it. `reads` holds R = K S. Takes four rows and 32 columns at a time, which keeps the sums in registers.
 inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& reads,
                                     const View<float, 2>& lower, const float* prefixes, const float* betas,

@@ -58,13 +58,13 @@ struct Native16LinearBuffers {
   View<BFloat16, 2> queries;       ///< Q (kSquare,D)
   View<float, 2> products;         ///< Q Kᵀ
   View<float, 2> lower;            ///< A
-  View<BFloat16, 2> weights;       ///< (Q Kᵀ) ∘ E
+  View<BFloat16, 2> weights;       ///< (Q Kᵀ) ∘ F
   View<float, 2> updates;          ///< V, then U
   View<float, 2> outputs;          ///< K S, then rows of y
-  View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and E_last ∘ U, as right operands
+  View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and F_last ∘ U, as right operands
   View<float, 1> betas;                             ///< (kSquare) β, 0 beyond the chunk
   View<float, 1> row;                               ///< scratch for one row of q or k
-  View<std::byte, 1> scan;  ///< memory of the scan, which computes short parts; empty if there are none
+  View<std::byte, 1> scan;  ///< memory for the scan that computes short parts; empty if no part is short
 };
 
 /// Runs the tasks of one thread. Blocks of a task are squares: kSquare columns of the state.

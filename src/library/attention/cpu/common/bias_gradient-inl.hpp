@@ -46,7 +46,7 @@ class BiasGradientPlan {
 
   /// Sets the number of (query tile, key block) pairs of one head, summed over all sequences.
   void set_parts(std::int64_t tile_blocks) { parts_ = tile_blocks / sequences_; }
-  /// Returns the number of pairs in sequences with a separate dbias. Each pair has a Turnstile.
+  /// Returns the number of (query tile, key block) pairs that do not share dbias. Each pair has a Turnstile.
   std::int64_t parts() const { return parts_; }
 
  private:

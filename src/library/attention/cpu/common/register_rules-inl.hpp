@@ -127,7 +127,7 @@ struct RegisterRules {
   }
 };
 
-/// Addresses from which rules in registers read the elements of some queries, for the first key of a block.
+/// Addresses of bias and mask elements that RegisterRules reads: one per query, for the first key of a block.
 template <typename T, std::int64_t kRows>
 struct RuleAddresses {
   const void* addend_rows[kRows];  ///< for each row, in the bias or key bias that ScoreRules::addend() returns

@@ -53,9 +53,9 @@ struct FusedRules {
   bool in_registers() const { return place == Place::registers; }
 };
 
-/// Lowest running maximum with which rows apply biases in registers. There, a large negative finite bias may overflow
-/// to −∞ when it is multiplied by log2(e). Above this maximum, the key's weight is 0 in any case. Rows with lower
-/// maxima compute whole blocks by ScoreRules, which clamps biases.
+/// Rows add biases in registers only if their running maximum exceeds this number. In registers, a large negative
+/// finite bias may overflow to −∞ when it is multiplied by log2(e). With such a maximum, the key's weight is 0 either
+/// way. Other rows compute whole blocks by ScoreRules, which clamps biases.
 template <typename T>
 inline constexpr T kLeastFusedMaximum = T{-1e30};
 
