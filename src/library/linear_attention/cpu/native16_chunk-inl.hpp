@@ -103,13 +103,6 @@ struct ChunkDecays {
   View<float, 2> between;   ///< F
 };
 
-/// Rounds n numbers to bf16; n is a multiple of 32.
-HEADGATE_DOTS_ATTR inline HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
-                                                      std::int64_t n) {
-  for (std::int64_t x = 0; x < n; x += 32)
-    _mm512_storeu_si512(to + x, to_bf16(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
-}
-
 /// Packs the rows of q or k of a chunk as rows of bf16, normalised if the problem normalises. `row` is scratch for one
 /// row. Fills rows of tokens beyond the chunk with zeros.
 inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const void>& from, const Chunk& chunk,

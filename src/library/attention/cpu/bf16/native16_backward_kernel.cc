@@ -117,14 +117,6 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
   }
 }
 
-/// Rounds n numbers to bf16; n is a multiple of 32.
-HEADGATE_DOTS_ATTR HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
-                                               std::int64_t n) {
-  for (std::int64_t x = 0; x < n; x += 32) {
-    _mm512_storeu_si512(to + x, to_bf16(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
-  }
-}
-
 /// Transposes a dense bf16 matrix: `to` = `from`ᵀ. The numbers of rows and columns are multiples of 32.
 HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloat16, 2>& from) {
   for (std::int64_t r = 0; r < from.shape[0]; r += 32) {
