@@ -152,7 +152,7 @@ def test_gated_delta_net_in_bf16_has_its_precision(rule_precisions):
         layer(h)
     layer.bfloat16()(h.to(BF16))
     assert rule_precisions == ["exact", "native16", "native16"]
-    config = {"hidden_size": 64, "linear_num_key_heads": 2, "precision": "bf16"}
+    config = {"model_type": "qwen3_next", "hidden_size": 64, "linear_num_key_heads": 2, "precision": "bf16"}
     assert GatedDeltaNet.from_config(config).keys["precision"] == "exact"
     assert GatedDeltaNet.from_config(config, precision="native16").keys["precision"] == "native16"
     with pytest.raises(ValueError, match="precision: 'half' is none of exact, native16"):
