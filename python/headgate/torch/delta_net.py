@@ -374,7 +374,7 @@ class GatedDeltaNet(nn.Module):
             keys = {**keys, **keys["text_config"]}
         kind = str(keys.get("weight_layout", keys.get("model_type", "")))
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
-        # A config's `precision` is not that of linear_attention.
+        # A key `precision` of a config would describe the model, not linear_attention's argument.
         given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None and name != "precision"}
         if layout == "olmo_hybrid":
             given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # OLMo-Hybrid ignores the eps of its config

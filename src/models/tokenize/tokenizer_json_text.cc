@@ -67,15 +67,7 @@ OrderedJson normalizer(const NormalForm& form) {
 
 OrderedJson decoder(const TokenizerParts& parts) {
   if (parts.model == ModelKind::byte_bpe) return byte_level(true, true);
-  OrderedJson list = OrderedJson::array();
-  if (parts.drops_marks) {
-    list.push_back(
-        {{"type", "Metaspace"}, {"replacement", parts.space}, {"prepend_scheme", "always"}, {"split", true}});
-  } else {
-    list.push_back(replaced(parts.space, " "));
-  }
-  if (parts.decodes_bytes) list.push_back({{"type", "ByteFallback"}});
-  list.push_back({{"type", "Fuse"}});
+  OrderedJson list = OrderedJson::array({replaced(parts.space, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
   if (parts.drops_space) list.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {{"type", "Sequence"}, {"decoders", list}};
 }

@@ -522,7 +522,7 @@ class BackwardPass {
     return {ds, magnitude, row.p[j] * g.delta_inherited};
   }
 
-  /// Bounds the error of ds if do is rounded to bf16; 0 without native16.
+  /// Bounds the error that rounding do to bf16 causes in ds. Returns 0 without native16, which alone rounds do.
   double product_rounding(const Row& row, const Term& dp, std::int64_t j) const {
     return n_.native16 ? kOneRounding * row.p[j] * dp.inherited + kFlushed : 0.0;
   }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "library/attention/property.hpp"
+#include "library/attention/rule_maps.hpp"
 
 namespace headgate {
 namespace {
@@ -150,34 +151,12 @@ std::vector<double> results_with(const AttentionInputs& rules, std::int64_t targ
 
 /// A bias may rise so much that running maxima move. Strides and dtypes decide whether rules are applied in registers.
 TEST(Determinism, ScoreRules_AnyStrides_GiveTheSameBits) {
-  const Shape map{1, 1, 100, 700}, keys{1, 1, 1, 700}, dense = contiguous_strides(map), strided{0, 0, 1400, 2};
-  for (const std::string& target : supported_targets()) {
-    const std::int64_t number = find_target(target);
-    for (const float slope : {0.0F, 0.1F, -0.1F}) {
-      std::vector<float> bias(100 * 700), every_second(2 * bias.size());
-      std::vector<std::uint8_t> mask(bias.size()), every_second_mark(2 * bias.size());
-      for (std::size_t n = 0; n < bias.size(); ++n) {
-        const double wave = std::sin(static_cast<double>(n * n % 1000));
-        bias[n] = every_second[2 * n] = static_cast<float>(wave) + slope * static_cast<float>(n % 700);
-        mask[n] = every_second_mark[2 * n] = wave < 0.8 ? 1 : 0;
-      }
-      // the last row of the bias serves as key bias
-      const std::size_t last = 99 * 700;
-      AttentionInputs given, in_place;
-      given.bias = {bias.data(), DType::f32, map, dense};
-      given.mask = {mask.data(), DType::boolean, map, dense};
-      given.key_bias = {bias.data() + last, DType::f32, keys, contiguous_strides(keys)};
-      in_place.bias = {every_second.data(), DType::f32, map, strided};
-      in_place.mask = {every_second_mark.data(), DType::boolean, map, strided};
-      in_place.key_bias = {every_second.data() + 2 * last, DType::f32, keys, strided};
+  for (const float slope : {0.0F, 0.1F, -0.1F}) {
+    const RuleMaps maps(slope, false);
+    for (const std::string& target : supported_targets()) {
+      const std::int64_t number = find_target(target);
       for (int rules = 1; rules < 8; ++rules) {
-        const auto some_of = [rules](AttentionInputs in) {
-          if ((rules & 1) == 0) in.bias = {};
-          if ((rules & 2) == 0) in.mask = {};
-          if ((rules & 4) == 0) in.key_bias = {};
-          return in;
-        };
-        EXPECT_EQ(results_with(some_of(given), number), results_with(some_of(in_place), number))
+        EXPECT_EQ(results_with(maps.adjacent(rules), number), results_with(maps.apart(rules), number))
             << target << ", slope " << slope << ", rules " << rules;
       }
     }

@@ -12,7 +12,7 @@
 
 #include "library/core/element.hpp"
 #include "library/linear_attention/linear_property.hpp"
-#include "verify/implementation.hpp"
+#include "support/products.hpp"
 
 namespace headgate {
 namespace {
@@ -39,16 +39,6 @@ std::vector<std::uint8_t> forward_bits(LinearCaseSpec spec, Precision precision)
   problem.poison_outputs();
   linear_attention_forward(problem.outputs(), problem.forward_inputs(), problem.options());
   return problem.output_bytes();
-}
-
-/// Calls visit(products) for "", which stands for the default, and for each kind of products of this CPU.
-void for_each_products(const std::function<void(const std::string& products)>& visit) {
-  const verify::ImplementationGuard guard;
-  visit("");
-  for (const std::string& products : supported_native16_products()) {
-    set_native16_products(products);
-    visit(products);
-  }
 }
 
 /// Compares the forward pass with the oracle on every implementation, after `change` of the inputs.

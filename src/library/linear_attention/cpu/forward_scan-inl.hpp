@@ -67,7 +67,7 @@ struct LinearForwardBuffers {
 
   DecayFactors<T> factors;
   View<T, 2> states;   ///< for each head of a task, the column blocks of its state, one after the other
-  View<T, 2> reads;    ///< (kChunk,D) k times DecayFactors::before(); pair_reads() changes every second row
+  View<T, 2> reads;    ///< (kChunk,D) k times DecayFactors::before(); pair_reads() rescales some rows
   View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
   View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
   View<T, 2> values;   ///< (kChunk,Dv)

@@ -50,7 +50,7 @@ inline std::int64_t tokens_of_chunk(const float* g, std::int64_t count) {
   return count;
 }
 
-/// Selects the lanes of the first (high = false) or the second 16 of 32 elements, those with index < n.
+/// Returns a mask of the first n of 32 elements: its low 16 bits, or its high 16 bits if `high`.
 HWY_INLINE __mmask16 lanes_below(std::int64_t n, bool high) {
   const std::int64_t count = std::clamp<std::int64_t>(high ? n - kTileCols : n, 0, kTileCols);
   return static_cast<__mmask16>((1U << count) - 1U);

@@ -62,12 +62,12 @@ struct Native16LinearBuffers {
   View<float, 2> updates;          ///< V, then U
   View<float, 2> outputs;          ///< K S, then rows of y
   View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and F_last ∘ U, as right operands
-  View<float, 1> betas;                             ///< (kSquare) β, 0 beyond the chunk
+  View<float, 1> betas;                             ///< (kSquare) β of the chunk's tokens, then zeros
   View<float, 1> row;                               ///< scratch for one row of q or k
   View<std::byte, 1> scan;  ///< memory for the scan that computes short parts; empty if no part is short
 };
 
-/// Runs the tasks of one thread. Blocks of a task are squares: kSquare columns of the state.
+/// Runs the tasks of one thread. A task counts the columns of its states in blocks of kSquare.
 template <class Unit>
 class Native16LinearWorker {
  public:

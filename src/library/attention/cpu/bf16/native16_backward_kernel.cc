@@ -280,7 +280,8 @@ class Native16BackwardWorker {
     return {begin / kSquare * kSquare, whole_squares(end)};
   }
 
-  /// Computes P and ds of the tile for the columns of squares_of(), with zeros for hidden keys. Adds ds to dbias.
+  /// Computes P and ds of the tile in the columns that squares_of() returns, with zeros for hidden keys. Adds ds to
+  /// dbias.
   /// Returns false if no query of the tile sees a key of the block.
   bool score_tile(const Tile& t) const {
     bool any = false;
@@ -364,7 +365,7 @@ class Native16BackwardWorker {
     if (adds_rows) add_bias_gradient(t, r, c);
   }
 
-  /// Adds scratch_.bias_ds, the ds of a square, to dbias.
+  /// Adds the rows of scratch_.bias_ds to dbias. They hold ds of the square at row r and column c of the tile.
   void add_bias_gradient(const Tile& t, std::int64_t r, std::int64_t c) const {
     const std::int64_t keys = std::min(kSquare, t.keys - c);
     for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m)

@@ -124,10 +124,11 @@ class BiasGradient {
     for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
   }
 
-  /// Where a kernel can write ds of consecutive queries itself, instead of calling add() for each. Keys are adjacent.
+  /// An address in dbias to which a kernel writes ds of consecutive queries itself, instead of calling add() for each.
+  /// Keys are adjacent there. At most one of the two pointers is set. If none is, the kernel must call add().
   struct Place {
-    T* sums = nullptr;          ///< the kernel adds ds here; null if it cannot
-    BFloat16* terms = nullptr;  ///< the kernel stores ds here, rounded; null if it cannot
+    T* sums = nullptr;          ///< sums to which the kernel adds ds
+    BFloat16* terms = nullptr;  ///< elements that the kernel overwrites with rounded ds
     std::int64_t row_stride = 0;
     bool present() const { return sums != nullptr || terms != nullptr; }
   };
