@@ -157,7 +157,7 @@ def recurrent_rule(
     query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16. g, the natural logarithm of the
     decay, is (B,T,Hv) or (B,T,Hv,D); beta is (B,T,Hv). initial_state is (N,Hv,D,Dv), or zero if None.
     use_qk_l2norm_in_kernel first divides query and key by √(Σx² + 1e-6). Value head h reads key head ⌊h / (Hv/Hk)⌋.
-    Computes in float32, or in bfloat16 with the precision of register().
+    Computes in float32. If register() permits native16, calls in bfloat16 may multiply bfloat16 numbers instead.
 
     Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32, or None without output_final_state. Both are
     differentiable. A row may hold several sequences, each with its own state. Either cu_seqlens or cu_seq_lens_q (N+1),
