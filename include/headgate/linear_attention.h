@@ -65,11 +65,11 @@ typedef struct headgate_linear_attention_options {
   int32_t threads; /**< threads, target and backend are as in headgate_attention_options */
   const char* target;
   const char* backend;
-  /** The precision of the forward pass's products. NATIVE16 needs bf16 q, k and v. It rounds these factors to bf16: q
+  /** The precision of products. NATIVE16 needs bf16 q, k and v. It rounds these factors and their gradients to bf16: q
    * and k after the norm, q . k times the decay between the tokens, the state, and the values that tokens write to it,
    * also times their decay. The state is kept in f32. Calls compute as with EXACT on CPUs without such instructions,
-   * for sequences of fewer than 32 tokens, and with a decay for each feature. Gradients, weights and statistics are
-   * those of EXACT. */
+   * for sequences of fewer than 32 tokens, and with a decay for each feature. Weights and statistics are those of
+   * EXACT. The backward pass computes sequences with growing decays as with EXACT. */
   headgate_precision precision;
   int32_t reserved; /**< 0 */
 } headgate_linear_attention_options;

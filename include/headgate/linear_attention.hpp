@@ -53,13 +53,13 @@ struct LinearAttentionOptions {
   /// If present, rows of q and k are first divided by their L2 norm √(Σ x² + eps), with this eps ≥ 0. A row of zeros
   /// stays zero; with eps 0, its gradients are zero too.
   std::optional<double> l2_norm{};
-  /// Precision of the factors in products of the forward pass. native16 needs bf16 q, k and v. It is a permission: the
-  /// pass then multiplies bf16 numbers and adds in f32, by chunks of 32 tokens, with the instructions that
-  /// native16_products() names. It rounds these factors to bf16: q and k after the norm, q·k times the decay between
-  /// the tokens, the state, and the values that tokens write to it, also times their decay. The state is kept in f32.
+  /// Precision of the factors in products. native16 needs bf16 q, k and v. It is a permission: a pass then multiplies
+  /// bf16 numbers and adds in f32, by chunks of 32 tokens, with the instructions that native16_products() names. It
+  /// rounds these factors and their gradients to bf16: q and k after the norm, q·k times the decay between the tokens,
+  /// the state, and the values that tokens write to it, also times their decay. The state is kept in f32.
   /// docs/reference/numerics.md has the error bounds. Calls compute as with exact on CPUs without such instructions,
-  /// for sequences of fewer than 32 tokens, and with a decay for each feature. Gradients, weights and statistics are
-  /// those of exact.
+  /// for sequences of fewer than 32 tokens, and with a decay for each feature. Weights and statistics are those of
+  /// exact. The backward pass computes sequences with growing decays as with exact.
   Precision precision = Precision::exact;
   /// Threads and target. Results do not depend on the number of threads. `backend` has no effect: the CPU kernels
   /// compute every call.

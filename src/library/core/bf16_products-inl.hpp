@@ -159,7 +159,7 @@ class Dots {
 };
 
 /// Rounds 32 numbers to bf16. `low` holds the first 16, `high` the others.
-HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 low, __m512 high) {
+HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i halves_of(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
 
@@ -167,7 +167,7 @@ HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i to_bf16(__m512 
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void round_row(BFloat16* HWY_RESTRICT to, const float* HWY_RESTRICT from,
                                                       std::int64_t n) {
   for (std::int64_t x = 0; x < n; x += 32)
-    _mm512_storeu_si512(to + x, to_bf16(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
+    _mm512_storeu_si512(to + x, halves_of(_mm512_loadu_ps(from + x), _mm512_loadu_ps(from + x + 16)));
 }
 
 /// Transposes a matrix of 16 rows with 16 elements of 32 bits.

@@ -134,7 +134,7 @@ inline constexpr auto kLinearOptions = [] {
               {.given = &C::has_l2_norm, .given_name = "has_l2_norm"}),
           option_row(OptionOf::products, &O::precision, &C::precision,
                      {"precision", "--precision", "P",
-                      "of products of bf16 in the forward pass: exact, in float32; native16, in bf16 with float32 sums "
+                      "of products of bf16: exact, in float32; native16, in bf16 with float32 sums "
                       "where the CPU has instructions for it (`headgate info` names them), as exact where it has none"},
                      {.older_end_here = true}),
       },

@@ -15,7 +15,8 @@ namespace headgate {
 namespace {
 
 /// Returns which kernel computes the call, for its report, if the call permits native16.
-std::string kernel_text(const LinearForwardProblem& problem) {
+template <class Problem>
+std::string kernel_text(const Problem& problem) {
   if (!is_verbose() || problem.precision != Precision::native16) return "";
   const char* const reason = declines_native16(problem);
   return reason == nullptr ? ", kernel native16" : formatted(", kernel scan (not native16: {})", reason);
@@ -35,7 +36,8 @@ void linear_attention_backward(const LinearAttentionGradients& gradients, const 
                                const LinearAttentionIncoming& incoming, const LinearAttentionOptions& options) {
   const LinearBackwardProblem problem = check_linear_backward(gradients, inputs, incoming, options);
   if (!writes_elements(kLinearGradients, gradients)) return;
-  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, cpu_linear_backward);
+  run_on_cpu<kLinearInputs, kLinearOptions>("linear_attention_backward", problem, options, cpu_linear_backward,
+                                            kernel_text(problem));
 }
 
 }  // namespace headgate

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <numeric>
+#include <span>
 
 #include "headgate/linear_attention.hpp"
 #include "library/linear_attention/token_range.hpp"
@@ -19,7 +20,7 @@ struct LinearProblem {
   bool has_delta = true;                   ///< whether the rule has a delta: u = β (v − e^g Sᵀ k) instead of v
   bool normalises = false;                 ///< whether q and k are divided by their L2 norms
   double eps = 0.0;                        ///< number added to the sums of squares in the L2 norms
-  Precision precision = Precision::exact;  ///< native16 permits the forward pass to multiply bf16 numbers
+  Precision precision = Precision::exact;  ///< native16 permits products of bf16 numbers
   ExecutionContext context;                ///< resolved()
   LinearAttentionInputs inputs;            ///< beta has a stride of 0 between heads if they share it
 
@@ -54,6 +55,14 @@ struct LinearBackwardProblem : LinearProblem {
   LinearAttentionIncoming incoming;
   LinearAttentionGradients gradients;
   bool sums_beta = false;  ///< whether all heads share beta; dbeta is then summed over the heads
+  /// The sequences that the kernel computes; all N if empty.
+  std::span<const std::int64_t> chosen = {};
+
+  /// Returns the number of sequences that the kernel computes. chosen_sequence() returns the n-th of them.
+  std::int64_t chosen_count() const { return chosen.empty() ? N : static_cast<std::int64_t>(chosen.size()); }
+  TokenRange chosen_sequence(std::int64_t n) const {
+    return sequence(chosen.empty() ? n : chosen[static_cast<std::size_t>(n)]);
+  }
 
   /// Returns whether a requested gradient needs scans 3 and 4 of the backward pass (cpu/backward_kernel.cc).
   bool needs_key_scans() const {

@@ -159,11 +159,9 @@ std::vector<BenchGroup> linear_attention_groups(int threads) {
     LinearCaseSpec spec = layer(kHeads, kTokens, 128);
     spec.dtype = DType::bf16;
     kinds.cases.push_back({fmt::format("linear/{}/D128/bf16", word_of(op)), linear_job(op, spec), 0, floor});
-    if (op == BenchOp::forward) {
-      spec.precision = Precision::native16;
-      kinds.ratios.push_back({kinds.cases.size(), kinds.cases.size() - 1, {}});
-      kinds.cases.push_back({"linear/forward/D128/native16", linear_job(op, spec), 0, {}});
-    }
+    spec.precision = Precision::native16;
+    kinds.ratios.push_back({kinds.cases.size(), kinds.cases.size() - 1, {}});
+    kinds.cases.push_back({fmt::format("linear/{}/D128/native16", word_of(op)), linear_job(op, spec), 0, {}});
     spec = layer(kHeads, kTokens, 128);
     spec.decay = DecayInput::per_feature;
     kinds.ratios.push_back({kinds.cases.size(), 0, kPerFeatureFloor});

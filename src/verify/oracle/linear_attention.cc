@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "library/core/element.hpp"
 #include "verify/oracle/snapshots.hpp"
@@ -29,7 +30,8 @@
 // With native16, kernels round the factors of products to bf16: q, k, the state, and what tokens write to it. Each
 // error in f32 above then has a counterpart in bf16. It is bounded by the same sums and norms, in unit roundoffs of
 // bf16, but without the drift: e^g stays f32. The bound is doubled, because both factors of a product are rounded. In
-// heads of one feature nothing averages these errors, and kernels come close to the bound.
+// heads of one feature nothing averages these errors, and kernels come close to the bound. Gradients are bounded in the
+// same way, by a second backward pass without drift.
 //
 // Two kinds of rounding errors add up differently over tokens:
 // - Errors of sums and products have either sign. They form a random walk, so their squares are added.
@@ -56,6 +58,7 @@ struct Sizes {
   /// Smallest error bound of e^g, in unit roundoffs. Kernels may return 0 for an e^g below the smallest normal number.
   double floor;
   bool delta, gated;
+  bool drifts = true;  // whether the error bounds include errors of e^g
 
   Sizes(const LinearAttentionInputs& in, const LinearAttentionOptions& options)
       : B(in.q.shape[0]),
@@ -225,7 +228,7 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
       const double g = load(in.decay, b, state_head, i, in.decay.shape[3] == 1 ? 0 : d);
       const double e = std::exp(g);
       out.decay[d] = e;
-      out.drift[d] = (e == 0.0 ? 0.0 : e * (3.0 + 2.0 * std::abs(g)) / kLeastConstant) + n.floor;
+      if (n.drifts) out.drift[d] = (e == 0.0 ? 0.0 : e * (3.0 + 2.0 * std::abs(g)) / kLeastConstant) + n.floor;
     }
     out.largest = *std::max_element(out.decay.begin(), out.decay.end());
   }
@@ -406,8 +409,9 @@ Row bounds(const std::vector<ColumnError>& errors) {
 class BackwardPass {
  public:
   BackwardPass(LinearBackward& out, const LinearAttentionInputs& in, const LinearAttentionIncoming& incoming,
-               const LinearAttentionOptions& options)
+               const LinearAttentionOptions& options, bool drifts = true)
       : out_(out), in_(in), incoming_(incoming), options_(options), n_(in, options) {
+    n_.drifts = drifts;
     const auto numel = [](const ConstTensorView& x) { return x.present() ? x.numel() : 0; };
     for (LinearBackwardArrays* arrays : {static_cast<LinearBackwardArrays*>(&out), &out.magnitude}) {
       arrays->dq.assign(in.q.numel(), 0.0);
@@ -581,7 +585,7 @@ class BackwardPass {
   const LinearAttentionInputs& in_;
   const LinearAttentionIncoming& incoming_;
   const LinearAttentionOptions& options_;
-  const Sizes n_;
+  Sizes n_;
 };
 
 }  // namespace
@@ -596,6 +600,14 @@ LinearBackward linear_backward(const LinearAttentionInputs& inputs, const Linear
                                const LinearAttentionOptions& options) {
   LinearBackward out;
   BackwardPass(out, inputs, incoming, options).run();
+  if (options.precision != Precision::native16) return out;
+  LinearBackward without_drift;
+  BackwardPass(without_drift, inputs, incoming, options, false).run();
+  out.rounded = std::move(without_drift.magnitude);
+  for (std::vector<double>* bounds : {&out.rounded.dq, &out.rounded.dk, &out.rounded.dv, &out.rounded.ddecay,
+                                      &out.rounded.dbeta, &out.rounded.dstate}) {
+    for (double& bound : *bounds) bound = kRoundedFactors * (bound + kFlushed);
+  }
   return out;
 }
 

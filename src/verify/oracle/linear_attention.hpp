@@ -40,6 +40,7 @@ struct LinearBackwardArrays {
 
 struct LinearBackward : LinearBackwardArrays {
   LinearBackwardArrays magnitude;
+  LinearBackwardArrays rounded;  ///< like that of LinearForward
 };
 
 /// Returns N, the number of sequences; each has one state per head of v.

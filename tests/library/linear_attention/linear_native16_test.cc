@@ -18,6 +18,7 @@ namespace headgate {
 namespace {
 
 using verify::BetaInput;
+using verify::check_linear_backward_case;
 using verify::check_linear_forward_case;
 using verify::DecayInput;
 using verify::Layout;
@@ -41,12 +42,13 @@ std::vector<std::uint8_t> forward_bits(LinearCaseSpec spec, Precision precision)
   return problem.output_bytes();
 }
 
-/// Compares the forward pass with the oracle on every implementation, after `change` of the inputs.
-void expect_right_after(const LinearCaseSpec& spec, const std::function<void(const LinearAttentionInputs&)>& change) {
+/// Compares a pass with the oracle on every implementation, after `change` of the inputs.
+void expect_right_after(const LinearCaseSpec& spec, const std::function<void(const LinearAttentionInputs&)>& change,
+                        CheckLinearCase check = check_linear_forward_case) {
   const auto mismatch = verify::check_linear_on_every_target(
-      spec, [&change](LinearCase& problem, const std::string& /*target*/) -> std::optional<std::string> {
+      spec, [&](LinearCase& problem, const std::string& /*target*/) -> std::optional<std::string> {
         change(problem.inputs());
-        return check_linear_forward_case(problem);
+        return check(problem, {}, nullptr);
       });
   EXPECT_EQ(mismatch.value_or(""), "");
 }
@@ -77,18 +79,166 @@ TEST(LinearNative16, Output_CallsWithoutAKernel_IsExact) {
   });
 }
 
-TEST(LinearNative16, Gradients_AnyProducts_AreThoseOfExact) {
+std::vector<std::uint8_t> gradient_bits(LinearCaseSpec spec, Precision precision) {
+  spec.precision = precision;
+  LinearCase problem(spec);
+  problem.poison_gradients();
+  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+  return problem.gradient_bytes();
+}
+
+TEST(LinearNative16, Gradients_CpuWithProducts_AreRounded) {
   for_each_products([](const std::string& products) {
-    const auto bits = [](Precision precision) {
-      LinearCaseSpec spec = native16_spec(70, 24, 40);
-      spec.precision = precision;
-      LinearCase problem(spec);
-      problem.poison_gradients();
-      linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
-      return problem.gradient_bytes();
-    };
-    EXPECT_EQ(bits(Precision::native16), bits(Precision::exact)) << products;
+    for (const std::int64_t T : {32, 45, 100}) {
+      const LinearCaseSpec spec = native16_spec(T, 24, 40);
+      EXPECT_EQ(gradient_bits(spec, Precision::native16) == gradient_bits(spec, Precision::exact),
+                native16_products().empty())
+          << products << " T=" << T;
+    }
   });
+}
+
+TEST(LinearNative16, Gradients_CallsWithoutAKernel_AreExact) {
+  for_each_products([](const std::string& products) {
+    LinearCaseSpec by_feature = native16_spec(100, 24, 40), packed = native16_spec(62, 24, 40);
+    by_feature.decay = DecayInput::per_feature;
+    packed.cu_seqlens = DType::i32;
+    packed.packed = 2;
+    packed.packed_tokens = {31, 31};
+    for (const LinearCaseSpec& spec : {by_feature, packed, native16_spec(31, 24, 40), native16_spec(1, 24, 40)}) {
+      EXPECT_EQ(gradient_bits(spec, Precision::native16), gradient_bits(spec, Precision::exact))
+          << products << " " << describe(spec);
+    }
+  });
+}
+
+TEST(LinearNative16, Gradients_SizesAroundSquares_MatchTheOracle) {
+  for (const std::int64_t T : {32, 33, 63, 64, 65, 97})
+    expect_right(native16_spec(T, 32, 32), check_linear_backward_case);
+  for (const std::int64_t D : {1, 2, 15, 16, 17, 31, 33, 64, 65, 128, 256}) {
+    expect_right(native16_spec(40, D, 20), check_linear_backward_case);
+    expect_right(native16_spec(40, 20, D), check_linear_backward_case);
+  }
+}
+
+TEST(LinearNative16, Gradients_EachRule_MatchTheOracle) {
+  for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
+    for (const bool norm : {false, true}) {
+      LinearCaseSpec spec = native16_spec(75, 24, 40);
+      spec.rule = rule;
+      if (!spec.may_decay()) spec.decay = DecayInput::none;
+      if (!spec.has_delta()) spec.beta = BetaInput::none;
+      if (!norm) spec.l2_norm.reset();
+      spec.scale = -0.7;
+      expect_right(spec, check_linear_backward_case);
+    }
+  }
+}
+
+TEST(LinearNative16, Gradients_SharedHeads_MatchTheOracle) {
+  for (const auto& [Hq, Hk, Hv] : {std::array{4, 2, 2}, {6, 1, 2}, {1, 1, 4}, {2, 2, 8}, {1, 1, 1}}) {
+    for (const BetaInput beta : {BetaInput::headwise, BetaInput::shared}) {
+      LinearCaseSpec spec = native16_spec(70, 24, 100);
+      spec.Hq = Hq;
+      spec.Hk = Hk;
+      spec.Hv = Hv;
+      spec.beta = beta;
+      spec.threads = 3;
+      expect_right(spec, check_linear_backward_case);
+      const auto same = verify::check_linear_on_every_target(
+          spec, [](LinearCase& problem, const std::string&) { return verify::check_linear_same_bits(problem); });
+      EXPECT_EQ(same.value_or(""), "");
+    }
+  }
+}
+
+TEST(LinearNative16, Gradients_AnyStrengthOfDecay_MatchTheOracle) {
+  for (const verify::DecayStrength strength :
+       {verify::DecayStrength::zero, verify::DecayStrength::strong, verify::DecayStrength::mixed}) {
+    LinearCaseSpec spec = native16_spec(100, 24, 40);
+    spec.strength = strength;
+    spec.decay_f32 = true;
+    expect_right(spec, check_linear_backward_case);
+  }
+  for (const std::int64_t every : {1, 3, 50}) {
+    expect_right_after(
+        native16_spec(100, 24, 40),
+        [every](const LinearAttentionInputs& in) {
+          for (std::int64_t i = every - 1; i < 100; i += every) store(writable(in.decay), 0, 0, i, 0, -kInfinity);
+        },
+        check_linear_backward_case);
+  }
+}
+
+/// Returns ‖actual − expected‖₂ / ‖expected‖₂.
+double relative_error(const TensorView& actual, const std::vector<double>& expected) {
+  double error = 0.0, norm = 0.0;
+  std::size_t at = 0;
+  const auto& [B, H, T, D] = actual.shape;
+  for (std::int64_t row = 0; row < B * H * T; ++row) {
+    for (std::int64_t d = 0; d < D; ++d) {
+      const double want = expected[at++];
+      error += std::pow(load(actual, row / (H * T), row / T % H, row % T, d) - want, 2);
+      norm += want * want;
+    }
+  }
+  return std::sqrt(error / norm);
+}
+
+/// Compares the norm of a gradient's errors with that of the gradient. The oracle's tolerances bound the worst case of
+/// one element, in which a missing term may hide. In the norm, rounding errors average.
+void expect_gradients_as_near_as_rounding(const LinearCaseSpec& spec, const std::string& products) {
+  LinearCase problem(spec);
+  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+  const LinearAttentionGradients& out = problem.gradients();
+  const reference::LinearBackward& want = problem.expected_backward();
+  const auto expect_near = [&](const char* name, const TensorView& actual, const std::vector<double>& expected) {
+    if (!actual.present()) return;
+    EXPECT_LT(relative_error(actual, expected), 0.03) << products << " " << name << " of " << describe(spec);
+  };
+  expect_near("dq", out.dq, want.dq);
+  expect_near("dk", out.dk, want.dk);
+  expect_near("dv", out.dv, want.dv);
+  expect_near("ddecay", out.ddecay, want.ddecay);
+  expect_near("dbeta", out.dbeta, want.dbeta);
+  expect_near("dstate", out.dstate, want.dstate);
+}
+
+TEST(LinearNative16, Gradients_NormOfErrors_IsThatOfRounding) {
+  for_each_products([](const std::string& products) {
+    for (const auto& [Hq, Hk, Hv] : {std::array{1, 1, 1}, {4, 2, 2}, {1, 1, 2}}) {
+      for (const verify::DecayStrength strength : {verify::DecayStrength::zero, verify::DecayStrength::mixed}) {
+        LinearCaseSpec spec = native16_spec(100, 32, 40);
+        spec.Hq = Hq;
+        spec.Hk = Hk;
+        spec.Hv = Hv;
+        spec.strength = strength;
+        expect_gradients_as_near_as_rounding(spec, products);
+        spec.rule = LinearRule::gated;
+        spec.beta = BetaInput::none;
+        expect_gradients_as_near_as_rounding(spec, products);
+      }
+    }
+  });
+}
+
+/// The scans compute sequences of few tokens and sequences with growing decays.
+TEST(LinearNative16, Gradients_PackedSequencesOfEachKind_MatchTheOracle) {
+  LinearCaseSpec spec = native16_spec(0, 24, 40);
+  spec.packed_tokens = {40, 5, 33, 0, 70};
+  for (const std::int64_t tokens : spec.packed_tokens) spec.T += tokens;
+  spec.packed = static_cast<std::int64_t>(spec.packed_tokens.size());
+  spec.cu_seqlens = DType::i64;
+  spec.decay_f32 = true;
+  spec.Hq = spec.Hk = 1;
+  spec.Hv = 2;
+  for (const BetaInput beta : {BetaInput::headwise, BetaInput::shared}) {
+    spec.beta = beta;
+    const auto grow = [](const LinearAttentionInputs& in) {
+      for (std::int64_t i = 50; i < 60; ++i) store(writable(in.decay), 0, 1, i, 0, 1.0);
+    };
+    expect_right_after(spec, grow, check_linear_backward_case);
+  }
 }
 
 TEST(LinearNative16, Output_SizesAroundSquares_MatchesTheOracle) {

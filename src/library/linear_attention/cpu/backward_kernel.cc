@@ -24,6 +24,7 @@
 #include "library/core/dispatch.hpp"
 #include "library/core/team.hpp"
 #include "library/core/workspace.hpp"
+#include "library/linear_attention/cpu/kernels.hpp"
 #include "library/linear_attention/problem.hpp"
 
 #undef HWY_TARGET_INCLUDE
@@ -84,17 +85,6 @@ void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan
   });
 }
 
-/// Sums dbeta over the heads, in ascending order of heads.
-template <typename T>
-void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
-  if (dbetas.shape[0] == 0) return;
-  team.in_parts(p.B * p.T, [&](std::int64_t n) {
-    T sum{0};
-    for (std::int64_t h = 0; h < p.Hv; ++h) sum += dbetas(n / p.T, h, n % p.T);
-    store_row(HeadRows<void>(p.gradients.dbeta, n / p.T, 0), &sum, n % p.T, 0, 1);
-  });
-}
-
 template <typename T>
 void linear_backward_typed(const LinearBackwardProblem& p) {
   const LinearBackwardPlan<T> plan(p);
@@ -117,6 +107,11 @@ namespace headgate {
 HEADGATE_TARGET_TABLE(linear_backward_typed);
 
 void cpu_linear_backward(const LinearBackwardProblem& problem) {
+  if (declines_native16(problem) == nullptr) return native16_linear_backward(problem);
+  linear_backward_scans(problem);
+}
+
+void linear_backward_scans(const LinearBackwardProblem& problem) {
   HEADGATE_FOR_DTYPE(linear_backward_typed, problem.inputs.q.dtype, problem.context.target)(problem);
 }
 

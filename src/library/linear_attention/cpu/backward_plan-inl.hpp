@@ -177,8 +177,8 @@ struct LinearBackwardPlan {
   explicit LinearBackwardPlan(const LinearBackwardProblem& p)
       : value_blocks(ColumnBlocks<T>(p.Dv).count()), key_blocks(ColumnBlocks<T>(p.D).count()) {
     std::int64_t tokens = 0;
-    for (std::int64_t n = 0; n < p.N; ++n) tokens = std::max(tokens, p.sequence(n).T);
-    units = p.N * p.groups();
+    for (std::int64_t n = 0; n < p.chosen_count(); ++n) tokens = std::max(tokens, p.chosen_sequence(n).T);
+    units = p.chosen_count() * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
     // Uses one thread, plus one per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes
     // longer than the updates.
@@ -198,7 +198,7 @@ struct LinearBackwardPlan {
   }
 
   Unit<T> unit(const LinearBackwardProblem& p, std::int64_t n, std::byte* memory) const {
-    return {p.sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
+    return {p.chosen_sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
   /// A piece of a state: its column blocks first … end. One task scans one piece.

@@ -115,13 +115,12 @@ inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const vo
   std::fill(to.data + chunk.count * padded, to.data + kSquare * padded, BFloat16{});
 }
 
-/// The keys of a chunk as operands of all products.
-struct ChunkKeys {
-  ChunkKeys(Workspace& ws, std::int64_t padded)
-      : rows(ws.take<BFloat16>("keys", kSquare, padded)),
-        columns(ws.take<BFloat16>("keys", padded, kSquare)),
-        panels(ws.take<BFloat16>("keys", kSquare / kTileCols, padded * kTileCols)),
-        products(ws.take<float>("keys", kSquare, kSquare)) {}
+/// A matrix of kSquare rows as operand of products: the keys or the queries of a chunk, or weights between its tokens.
+struct ChunkRows {
+  ChunkRows(Workspace& ws, std::int64_t padded)
+      : rows(ws.take<BFloat16>("rows", kSquare, padded)),
+        columns(ws.take<BFloat16>("rows", padded, kSquare)),
+        panels(ws.take<BFloat16>("rows", kSquare / kTileCols, padded * kTileCols)) {}
 
   /// Makes `panels` and `columns` from `rows`.
   void transpose() const {
@@ -150,8 +149,38 @@ struct ChunkKeys {
   View<BFloat16, 2> rows;     ///< K (kSquare,D), left operand of K Kᵀ and K S
   View<BFloat16, 2> columns;  ///< Kᵀ (D,kSquare), left operand of the update of S
   View<BFloat16, 2> panels;   ///< Kᵀ, right operand of K Kᵀ and Q Kᵀ
-  View<float, 2> products;    ///< K Kᵀ
 };
+
+/// The keys of a chunk as operands of all products.
+struct ChunkKeys : ChunkRows {
+  ChunkKeys(Workspace& ws, std::int64_t padded)
+      : ChunkRows(ws, padded), products(ws.take<float>("keys", kSquare, kSquare)) {}
+
+  View<float, 2> products;  ///< K Kᵀ
+};
+
+/// Computes c = a b, or adds to c, for c (kSquare,n) and a (kSquare,depth).
+template <class Unit, SquareWrite kWrite>
+void multiply_rows_by(const View<float, 2>& c, std::int64_t n, const View<BFloat16, 2>& a, const PairPanels& b,
+                      std::int64_t depth) {
+  for (std::int64_t x = 0; x < n; x += kSquare)
+    Unit::template multiply<kWrite>(a.data, a.strides[0], b.from(x / kTileCols, 0), depth, c.at(0, x), c.strides[0]);
+}
+
+/// Loads `count` columns of a chunk's rows, from column `first` on. Fills in zeros for tokens beyond the chunk, and up
+/// to a whole number of squares of columns.
+inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& rows, const Chunk& chunk,
+                        std::int64_t first, std::int64_t count) {
+  const std::int64_t padded = whole_squares(count);
+  for (std::int64_t n = 0; n < kSquare; ++n) {
+    float* const row = to.at(n);
+    if (n < chunk.count) {
+      prefetch_ahead(rows, chunk, n);
+      load_row(row, rows, chunk.token(n), first, count);
+    }
+    std::fill(row + (n < chunk.count ? count : 0), row + padded, 0.0F);
+  }
+}
 
 /// Computes (products ∘ between), rounded to bf16, for `count` rows. Other rows are zeros. Elements above the diagonal
 /// are 0 even if the product is NaN.
@@ -162,7 +191,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 
     const float *x = products.at(i), *e = between.at(i);
     const __m512 low = _mm512_maskz_mul_ps(lanes_below(n, false), _mm512_loadu_ps(x), _mm512_loadu_ps(e));
     const __m512 high = _mm512_maskz_mul_ps(lanes_below(n, true), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(e + 16));
-    _mm512_storeu_si512(to.at(i), to_bf16(low, high));
+    _mm512_storeu_si512(to.at(i), halves_of(low, high));
   }
 }
 
@@ -179,10 +208,11 @@ inline void lower_products(const View<float, 2>& to, const View<float, 2>& produ
 }
 
 /// Solves U = β ∘ (V − f ∘ R − A U) for `count` rows, from the first to the last. `values` holds V, and U overwrites
-/// it. `reads` holds R = K S. Takes four rows and 32 columns at a time, which keeps the sums in registers.
+/// it. `reads` holds R = K S. Writes V − f ∘ R − A U to `differences`, if it is present. Takes four rows and 32 columns
+/// at a time, which keeps the sums in registers.
 inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& reads,
                                     const View<float, 2>& lower, const float* prefixes, const float* betas,
-                                    std::int64_t count, std::int64_t cols) {
+                                    std::int64_t count, std::int64_t cols, const View<float, 2>& differences = {}) {
   constexpr std::int64_t kRows = 4;
   static_assert(kSquare % kRows == 0);
   for (std::int64_t c = 0; c < cols; c += kSquare) {
@@ -204,6 +234,10 @@ inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<flo
       }
       HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
         const __m512 beta = _mm512_set1_ps(betas[i0 + r]);
+        if (differences.present() && i0 + r < count) {
+          _mm512_storeu_ps(differences.at(i0 + r, c), sums[r][0]);
+          _mm512_storeu_ps(differences.at(i0 + r, c + 16), sums[r][1]);
+        }
         sums[r][0] = _mm512_mul_ps(beta, sums[r][0]);
         sums[r][1] = _mm512_mul_ps(beta, sums[r][1]);
         for (std::int64_t next = r + 1; next < kRows; ++next) {
@@ -237,7 +271,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, con
     float *even = state.at(x), *odd = state.at(x + 1);
     for (std::int64_t c = 0; c < cols; c += kTileCols) {
       const __m512 s0 = _mm512_loadu_ps(even + c), s1 = _mm512_loadu_ps(odd + c);
-      _mm512_storeu_si512(to.at(c / kTileCols, x), _mm512_permutexvar_epi16(order, to_bf16(s0, s1)));
+      _mm512_storeu_si512(to.at(c / kTileCols, x), _mm512_permutexvar_epi16(order, halves_of(s0, s1)));
       if (factor == 1.0F) continue;
       _mm512_storeu_ps(even + c, _mm512_mul_ps(by, s0));
       _mm512_storeu_ps(odd + c, _mm512_mul_ps(by, s1));
@@ -255,7 +289,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& p
   const __m512 most = _mm512_set1_ps(0x1.fep127F);  // the largest bf16
   unsigned overflowing = 0;
   const auto pairs = [&](__m512 even, __m512 odd)
-                         HEADGATE_DOTS_ATTR { return _mm512_permutexvar_epi16(order, to_bf16(even, odd)); };
+                         HEADGATE_DOTS_ATTR { return _mm512_permutexvar_epi16(order, halves_of(even, odd)); };
   for (std::int64_t r = 0; r < kSquare; r += 2) {
     const __mmask16 has_even = r < count ? 0xFFFF : 0, has_odd = r + 1 < count ? 0xFFFF : 0;
     for (std::int64_t c = 0; c < cols; c += kTileCols) {

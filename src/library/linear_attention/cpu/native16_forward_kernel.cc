@@ -185,28 +185,17 @@ class Native16LinearWorker {
 
   /// Computes rows · Kᵀ.
   void multiply_square(const View<BFloat16, 2>& rows, const View<float, 2>& to) const {
-    Unit::template multiply<SquareWrite::overwrite>(rows.data, b_.D, b_.keys.transposed(), b_.D, to.data, kSquare);
+    multiply_rows_by<Unit, SquareWrite::overwrite>(to, kSquare, rows, b_.keys.transposed(), b_.D);
   }
 
   /// Computes outputs = rows · S.
   void multiply_rows(const View<BFloat16, 2>& rows, const PairPanels& state) const {
-    for (std::int64_t c = 0; c < padded_; c += kSquare) {
-      Unit::template multiply<SquareWrite::overwrite>(rows.data, b_.D, state.from(c / kTileCols, 0), b_.D,
-                                                      b_.outputs.at(0, c), b_.outputs.shape[1]);
-    }
+    multiply_rows_by<Unit, SquareWrite::overwrite>(b_.outputs, padded_, rows, state, b_.D);
   }
 
   /// Loads the chunk's columns of V and its β. Rows and columns of padding are zeros.
   void load_updates(std::int64_t h, const TokenRange& s, const Chunk& chunk) const {
-    const HeadRows<const void> rows = token_rows(p_.inputs.v, s, h);
-    for (std::int64_t n = 0; n < kSquare; ++n) {
-      float* const to = b_.updates.at(n);
-      if (n < chunk.count) {
-        prefetch_ahead(rows, chunk, n);
-        load_row(to, rows, chunk.token(n), first_, cols_);
-      }
-      std::fill(to + (n < chunk.count ? cols_ : 0), to + padded_, 0.0F);
-    }
+    load_padded(b_.updates, token_rows(p_.inputs.v, s, h), chunk, first_, cols_);
     std::fill(b_.betas.data + chunk.count, b_.betas.data + kSquare, 0.0F);
     load_betas(b_.betas, p_, s, h, chunk);
   }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "library/core/team.hpp"
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -134,6 +135,22 @@ void write_token_gradients(const LinearBackwardProblem& p, const Unit<T>& unit, 
   for (std::int64_t g = 0; g < p.group_states(); ++g) {
     if (p.gradients.ddecay.present()) tokens.write_ddecay(g);
     if (p.gradients.dbeta.present()) tokens.write_dbeta(g, dbetas);
+  }
+}
+
+/// Sums dbeta over the heads, in ascending order of heads, for the tokens of the chosen sequences. All threads of the
+/// team must call this function.
+template <typename T>
+void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
+  if (dbetas.shape[0] == 0) return;
+  for (std::int64_t m = 0; m < p.chosen_count(); ++m) {
+    const TokenRange s = p.chosen_sequence(m);
+    const HeadRows<void> to = token_rows(p.gradients.dbeta, s, 0);
+    team.in_parts_on(s.T, [&](std::int64_t t) {
+      T sum{0};
+      for (std::int64_t h = 0; h < p.Hv; ++h) sum += dbetas(s.b, h, s.t0 + t);
+      store_row(to, &sum, t, 0, 1);
+    });
   }
 }
 

@@ -99,7 +99,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
         hn::StoreU(hn::Add(hn::LoadU(d, to), ds0), d, to);
         hn::StoreU(hn::Add(hn::LoadU(d, to + kN), ds1), d, to + kN);
       } else if (s.dbias.terms != nullptr) {
-        // Rounds as rows of other strides are rounded: to_bf16() of vectors would flush subnormal numbers.
+        // Rounds as rows of other strides are rounded: halves_of() would flush subnormal numbers.
         BFloat16* const to = s.dbias.terms + (m + r) * s.dbias.row_stride;
         store_bf16(ds0, to);
         store_bf16(ds1, to + kN);
@@ -108,8 +108,8 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
         ds0 = hn::Mul(ds0, hn::Load(d, s.slope + at));
         ds1 = hn::Mul(ds1, hn::Load(d, s.slope + at + kN));
       }
-      weights[r] = to_bf16(p0.raw, p1.raw);
-      ds[r] = to_bf16(ds0.raw, ds1.raw);
+      weights[r] = halves_of(p0.raw, p1.raw);
+      ds[r] = halves_of(ds0.raw, ds1.raw);
       _mm512_storeu_si512(s.ds + (m + r) * s.ld, ds[r]);
     }
     store_pairs(s.weight_pairs + m * kTileCols, s.panel_stride, weights[0], weights[1]);

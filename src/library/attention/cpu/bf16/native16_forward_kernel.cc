@@ -73,7 +73,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
       const auto p0 = exp2_fast(d, x0);
       const auto p1 = exp2_fast(d, x1);
       sum = hn::Add(sum, hn::Add(p0, p1));
-      _mm512_storeu_si512(to + j, to_bf16(p0.raw, p1.raw));
+      _mm512_storeu_si512(to + j, halves_of(p0.raw, p1.raw));
     }
     hn::Store(sum, d, sums + m * kN);
     if constexpr (kSees) hn::Store(largest, d, seen + m * kN);
