@@ -107,6 +107,16 @@ void require_use_of_window(const DecoderConfig& config, const std::string& patte
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
+/// Throws Error if the model has a gate, a control, sinks or biases of q, k and v, but no layer of attention.
+void require_use_of_attention(const DecoderConfig& config) {
+  if (has_layer(config, LayerType::full_attention) || has_layer(config, LayerType::sliding_attention)) return;
+  const std::string reason =
+      fmt::format("acts on layers of attention, but all {} layers are linear attention", config.layers);
+  const std::string gate = layers::gate_name(config.gate);
+  require(gate == layers::gate_name({}), "--gate {} {}", gate, reason);
+  require(config.qkv_bias == models::QkvBias::none, "{} {}", option_of<&DecoderConfig::qkv_bias>(), reason);
+}
+
 /// Throws Error if the user gave options of a gate but the model has none.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
@@ -155,6 +165,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
     return model.gate;
   }
   if (!has_gate(gate)) return model.gate;
+  require_use_of_attention(config);
   gate.init_std = choices.keys.of<&GateVariant::init_std>().value_or(0.0);
   require_identity(gate);
   return gate;
@@ -228,6 +239,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   if (!from_file) derive_sizes(config, choices.keys);
   apply_layer_types(config, choices.layer_types);
   require_use_of_window(config, choices.layer_types);
+  require_use_of_attention(config);
   models::validate(config, models::NamesIn::command_line);
   config = models::in_short(config);
   return choices.match_params ? models::match_params(config) : config;

@@ -182,6 +182,25 @@ TEST(MakeConfig, LayerTypes_NoneWithTheWindow_AreRefused) {
   EXPECT_EQ(make_config(choices, Task::text).window, 8);
 }
 
+TEST(MakeConfig, PartsOfAttention_WithoutALayerOfAttention_AreRefused) {
+  const std::string reason = " acts on layers of attention, but all 3 layers are linear attention";
+  ModelChoices choices;
+  choices.layer_types = "3:1";
+  choices.keys.of<&DecoderConfig::layers>() = 3;
+  EXPECT_EQ(std::ssize(make_config(choices, Task::text).layer_types), 3);
+  for (const char* gate :
+       {"g1-elementwise-sigmoid-mul", "g5-headwise-silu-add-bias", "head_rmsnorm", "learned_sinks"}) {
+    choices.gate = gate;
+    EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }), "--gate " + choices.gate + reason);
+  }
+  choices.gate = "";
+  choices.keys.of<&DecoderConfig::qkv_bias>() = models::QkvBias::learned;
+  EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }), "--qkv-bias" + reason);
+  choices.gate = "headwise";
+  choices.keys.of<&DecoderConfig::layers>() = 4;
+  EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }), "");
+}
+
 TEST(MakeConfig, PartsOfAGate_WithoutAGate_AreRefused) {
   using layers::GateVariant;
   ModelChoices choices;

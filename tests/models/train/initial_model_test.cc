@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/train/initial_model.hpp"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -148,6 +149,13 @@ TEST(MakeConfigFrom, Options_ThatContradictTheModel_AreRefusedByName) {
             "--gate g1-elementwise-sigmoid2-mul: M has the gate g1-headwise-sigmoid-mul");
   EXPECT_EQ(refused([](ModelChoices& c) { c.keys.of<&layers::GateVariant::fn>() = GateFn::silu; }),
             "--gate-fn silu: M has sigmoid");
+  model.gate = {};
+  model.layer_types.assign(static_cast<std::size_t>(model.layers), models::LayerType::linear_attention);
+  model.linear.key_heads = model.linear.value_heads = 1;
+  EXPECT_EQ(refused([](ModelChoices& c) { c.gate = "headwise-sigmoid2"; }),
+            fmt::format("--gate g1-headwise-sigmoid2-mul acts on layers of attention, but all {} layers are linear "
+                        "attention",
+                        model.layers));
 }
 
 TEST(SequenceLengthFrom, Length_OfAModel_IsAtMostItsPositions) {
