@@ -278,7 +278,9 @@ void require_options_of(const ModelChoices& choices, const DecoderConfig& model,
   require_same_layers(choices, model, path);
   DecoderConfig chosen = model;
   chosen.gate = chosen_gate(model.gate, choices);
+  require_gate(chosen.gate, choices.keys);
   choices.keys.put_into(chosen);
+  if (choices.keys.of<&GateVariant::bias_init>()) chosen.gate.bias = layers::GateBias::learned;
   require(gate_name(chosen.gate) == gate_name(model.gate), "--gate {}: {} has the gate {}", gate_name(chosen.gate),
           path, gate_name(model.gate));
   require(choices.config_file.empty(), "--config {}: {} has another config", choices.config_file, path);

@@ -201,6 +201,25 @@ TEST(MakeConfig, PartsOfAttention_WithoutALayerOfAttention_AreRefused) {
   EXPECT_EQ(refusal([&] { make_config(choices, Task::text); }), "");
 }
 
+TEST(RequireOptionsOf, PartsOfAGate_ThatTheModelLacks_AreRefused) {
+  using layers::GateVariant;
+  const auto refused = [](const ModelChoices& choices, const DecoderConfig& model) {
+    return refusal([&] { require_options_of(choices, model, "run"); });
+  };
+  const DecoderConfig plain = task_model(Task::text);
+  DecoderConfig gated = plain;
+  gated.gate = layers::parse_gate("headwise");
+  ModelChoices choices;
+  choices.keys.of<&GateVariant::bias_init>() = 0.0;
+  EXPECT_EQ(refused(choices, plain), "--gate-bias needs --gate");
+  EXPECT_EQ(refused(choices, gated), "--gate g1-headwise-sigmoid-mul-bias: run has the gate g1-headwise-sigmoid-mul");
+  gated.gate.bias = layers::GateBias::learned;
+  EXPECT_EQ(refused(choices, gated), "");
+  choices = {};
+  choices.keys.of<&GateVariant::fn>() = plain.gate.fn;
+  EXPECT_EQ(refused(choices, plain), "--gate-fn needs --gate");
+}
+
 TEST(MakeConfig, PartsOfAGate_WithoutAGate_AreRefused) {
   using layers::GateVariant;
   ModelChoices choices;
