@@ -121,6 +121,13 @@ MetricList default_metrics() {
 
 std::string metric_names(const MetricList& metrics) { return comma_separated(metrics, &Metric::name); }
 
+bool names_each_metric(const std::vector<std::string>& words) {
+  return !words.empty() && std::none_of(words.begin(), words.end(), [](const std::string& word) {
+    const auto names = split_at_commas(word);
+    return std::find(names.begin(), names.end(), kEveryMetric) != names.end();
+  });
+}
+
 MetricList parse_metrics(const std::vector<std::string>& words) {
   if (words.empty()) return default_metrics();
   MetricList wanted;

@@ -58,7 +58,8 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// Throws Error if a metric is about the first token, but a model's window hides this token from some queries.
+/// Throws Error if the user named a metric of the first token, but a model's window hides this token from some queries.
+/// Metrics that are not named have no figures of such a model.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -287,7 +288,7 @@ EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const
   EvaluationInput input{std::move(source), {}, {}, limit};
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
-  require_seen_first_tokens(input.metrics, seq_len, models);
+  if (metrics::names_each_metric(choices.metrics)) require_seen_first_tokens(input.metrics, seq_len, models);
   const bool ends = !input.source->has_triggers();  // a task with triggers generates random sequences endlessly
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);

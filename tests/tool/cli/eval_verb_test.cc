@@ -285,6 +285,23 @@ TEST_F(EvalVerbTest, Activations_Int8_AreComparedWithUnrounded) {
   EXPECT_NE(text.find("\nactivations i8-token (simulated): loss "), std::string::npos) << text;
 }
 
+TEST_F(EvalVerbTest, FirstToken_BehindAWindow_IsRefusedOnlyByName) {
+  ASSERT_EQ(verb.train("run", {"--window", "4"}).status, 0);
+  ASSERT_EQ(verb.train("full").status, 0);
+  const json found = evaluated("run");
+  EXPECT_TRUE(found.at("first_token_attention").is_null());
+  EXPECT_TRUE(found.at("sink_rate").is_null());
+  EXPECT_TRUE(found.at("kurtosis").is_number());
+  EXPECT_TRUE(evaluated("run", {"--metrics", "loss,all"}).at("attention_entropy").is_number());
+  const json both = evaluated("run", {verb.path("full")});
+  EXPECT_TRUE(both.at(0).at("first_token_attention").is_null());
+  EXPECT_TRUE(both.at(1).at("first_token_attention").is_number());
+  const std::string text = verb.eval("run").out;
+  EXPECT_EQ(text.find("sink"), std::string::npos) << text;
+  expect_refused(verb.eval("run", {"--metrics", "loss,sink_rate"}), "eval",
+                 "--seq-len 16 is more than the window of " + verb.path("run") + ", 4");
+}
+
 TEST_F(EvalVerbTest, Activations_NotComputed_AreRefused) {
   ASSERT_EQ(verb.train("run").status, 0);
   expect_refused(verb.eval("run", {"--activations", "i8"}), "eval", "--activations: 'i8' is none of i8-token");
