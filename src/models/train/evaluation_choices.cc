@@ -234,6 +234,8 @@ Sources sources_of(const EvaluationChoices& choices, const std::vector<LoadedMod
     return {std::vector<Source>(models.size(), std::make_shared<TokenSource>(std::move(text), seq_len))};
   }
   const Task task = task_of(choices, models);
+  require(!choices.seed || task != Task::text, "--seed {}: sequences of --task {} are not drawn at random; omit it",
+          choices.seed.value_or(0), word_of(task));
   if (task == Task::text) return limited_sources_of_text(choices, models, seq_len);
   for (const LoadedModel& model : models) {
     require(model.reads_bytes, "--task {}: its sequences are drawn from bytes, and {} reads other tokens",

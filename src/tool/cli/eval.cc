@@ -211,7 +211,8 @@ Verb add_eval(CommandLine& line) {
   declare_precision(verb, choices.precision, "products of matrices, logits too, and attention",
                     "Norms, softmax, the residual stream, the loss, experts, and attention of --gate-threshold stay "
                     "f32 (docs/reference/numerics.md)");
-  verb.value("--seed", choices.seed, "N", "Seed of drawn sequences (default: the run's)");
+  verb.value("--seed", choices.seed, "N", "Seed of the sequences of bigram-backcopy (default: the run's)")
+      .excludes(ids);
   verb.value(
       "--gate-threshold", o->gate_threshold, "T",
       "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "

@@ -302,6 +302,22 @@ TEST_F(EvalVerbTest, FirstToken_BehindAWindow_IsRefusedOnlyByName) {
                  "--seq-len 16 is more than the window of " + verb.path("run") + ", 4");
 }
 
+TEST_F(EvalVerbTest, Seed_SequencesNotDrawn_IsRefused) {
+  ASSERT_EQ(verb.train("run", {"--vocab", "264"}).status, 0);
+  expect_refused(verb.eval("run", {"--seed", "4"}), "eval",
+                 "--seed 4: sequences of --task text are not drawn at random; omit it");
+  const std::vector<std::string> drawn{"--task", "bigram-backcopy", "--tokens", "64", "--metrics", "loss", "--seed"};
+  const auto with_seed = [&drawn](const char* seed) {
+    std::vector<std::string> out = drawn;
+    out.emplace_back(seed);
+    return out;
+  };
+  EXPECT_NE(evaluated("run", with_seed("4")), evaluated("run", with_seed("5")));
+  const std::string ids = verb.write_ids(std::vector<std::int32_t>(40, 7));
+  expect_refused(testing::headgate({"eval", verb.path("run"), "--token-ids", ids, "--seed", "4"}), "eval",
+                 "--token-ids excludes --seed");
+}
+
 TEST_F(EvalVerbTest, Activations_NotComputed_AreRefused) {
   ASSERT_EQ(verb.train("run").status, 0);
   expect_refused(verb.eval("run", {"--activations", "i8"}), "eval", "--activations: 'i8' is none of i8-token");
