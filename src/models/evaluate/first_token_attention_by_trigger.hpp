@@ -34,7 +34,7 @@ class FirstTokenAttentionByTriggerSums : public Sums<T> {
       }
     }
   }
-  Values of_model() const override { return {mean_.trigger.value(), mean_.other.value()}; }
+  Values of_model() const override { return {mean_.trigger.maybe(), mean_.other.maybe()}; }
 
  private:
   MeanByTrigger mean_;

@@ -38,7 +38,7 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
       if (norms.others.sum != 0.0) ratio_.add(norms.first / norms.others.value());
     }
   }
-  Values of_model() const override { return {ratio_.value()}; }
+  Values of_model() const override { return {ratio_.maybe()}; }
 
  private:
   static double norm(const View<const T, 1>& v) {

@@ -30,7 +30,7 @@ class LossByTriggerSums : public Sums<T> {
       mean_.at(sample.triggers(n) != 0).add(static_cast<double>(sample.token_losses(n)));
     }
   }
-  Values of_model() const override { return {mean_.trigger.value(), mean_.other.value()}; }
+  Values of_model() const override { return {mean_.trigger.maybe(), mean_.other.maybe()}; }
 
  private:
   MeanByTrigger mean_;

@@ -28,6 +28,9 @@ std::string beginning(const std::string& name, bool gated) {
 /// model may say only that the model has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
+  if (!mean.find(metrics::kLossTrigger)) {
+    return fmt::format("{} nothing is measured: the held-out sequences have no trigger (t, e or space).", begin);
+  }
   if (mean.at(metrics::kLossTrigger) >= kNotLearnt) {
     return fmt::format("{} the model has not learnt to copy (loss {:.2f} after a trigger): it needs more steps.", begin,
                        mean.at(metrics::kLossTrigger));

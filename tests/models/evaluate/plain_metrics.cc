@@ -329,7 +329,7 @@ Values first_token_attention_by_trigger(const PlainBatches& e) {
       }
     }
   }
-  return {trigger.value(), other.value()};
+  return {trigger.maybe(), other.maybe()};
 }
 
 Values gate_by_trigger(const PlainBatches& e) {
@@ -355,7 +355,7 @@ Values loss_by_trigger(const PlainBatches& e) {
       (e.triggers[run][n] != 0 ? trigger : other).add(e.runs[run].losses[n]);
     }
   }
-  return {trigger.value(), other.value()};
+  return {trigger.maybe(), other.maybe()};
 }
 
 Values first_token_value_norm_ratio(const PlainBatches& e) {
@@ -379,7 +379,7 @@ Values first_token_value_norm_ratio(const PlainBatches& e) {
       }
     }
   }
-  return {ratio.value()};
+  return {ratio.maybe()};
 }
 
 // --- linear attention --------------------------------------------------------------------------------------------

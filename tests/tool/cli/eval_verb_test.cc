@@ -302,6 +302,23 @@ TEST_F(EvalVerbTest, FirstToken_BehindAWindow_IsRefusedOnlyByName) {
                  "--seq-len 16 is more than the window of " + verb.path("run") + ", 4");
 }
 
+TEST_F(EvalVerbTest, Triggers_NoneInTheText_HaveNoFigures) {
+  std::string text;
+  for (int i = 0; i < 4000; ++i) text += static_cast<char>('a' + i * i % 4);  // a, b: neither t, e nor space
+  testing::write_bytes(verb.text(), text);
+  const Outcome trained = verb.train("run", {"--task", "bigram-backcopy", "--vocab", "264", "--eval-every", "20"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  EXPECT_NE(trained.out.find("at other tokens"), std::string::npos) << trained.out;
+  EXPECT_EQ(trained.out.find("at triggers"), std::string::npos) << trained.out;
+  const json found = evaluated("run", {"--tokens", "64"}).at("backcopy");
+  for (const char* key : {"loss_trigger", "first_token_attention_trigger"}) {
+    EXPECT_TRUE(found.at(key).is_null()) << key << ' ' << found;
+  }
+  for (const char* key : {"loss_other", "first_token_attention_other", "first_token_value_norm_ratio"}) {
+    EXPECT_TRUE(found.at(key).is_number()) << key << ' ' << found;
+  }
+}
+
 TEST_F(EvalVerbTest, Seed_SequencesNotDrawn_IsRefused) {
   ASSERT_EQ(verb.train("run", {"--vocab", "264"}).status, 0);
   expect_refused(verb.eval("run", {"--seed", "4"}), "eval",
