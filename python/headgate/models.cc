@@ -104,6 +104,7 @@ std::string evaluate(const Keywords& keywords) {
   choices.data = keywords.require<std::vector<std::string>>("text");
   choices.metrics = keywords.require<std::vector<std::string>>("metrics");
   choices.tokens = take_tokens(keywords);
+  headgate::require(choices.tokens.value_or(1) >= 1, "tokens is {} but must be at least 1", choices.tokens.value_or(1));
   choices.seq_len = take_number(keywords, "seq_len");
   choices.cache = take_cache_dtype(keywords);
   choices.cache_first = take_number(keywords, "cache_first").value_or(0);

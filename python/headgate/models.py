@@ -370,6 +370,8 @@ class Model:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
             )
+        if isinstance(text, str):
+            report["text"] = "text"  # not the path of its temporary file
         return _xray_of(report)
 
 

@@ -222,6 +222,10 @@ def test_messages_do_not_show_temporary_files(folder):
             model.eval("text " * 50, **bad)
     with pytest.raises(ValueError, match="^xray: threads is 0 but must be 1 to "):
         model.xray("text " * 50, threads=0)
+    assert model.xray("text " * 50).report["text"] == "text"
+    for call, bad in ((model.eval, "tokens"), (model.xray, "tokens"), (model.xray, "override_tokens")):
+        with pytest.raises(ValueError, match=f"^{bad} is -3 but must be at least 1$"):
+            call("text " * 50, **{bad: -3})
     for cells in (0, 1025):
         with pytest.raises(ValueError, match=f"map_cells is {cells} but must be from 1 to 1024$"):
             model.xray("text " * 50, map_cells=cells)

@@ -383,6 +383,8 @@ std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
 std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener) {
   require(choices.map_cells >= 1 && choices.map_cells <= std::int64_t{kMostMapCells},
           "map_cells is {} but must be from 1 to {}", choices.map_cells, kMostMapCells);
+  require(choices.tokens >= 1, "tokens is {} but must be at least 1", choices.tokens);
+  require(choices.override_tokens >= 1, "override_tokens is {} but must be at least 1", choices.override_tokens);
   const auto wanted = evaluation_choices(choices, metrics_of(models, choices));
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
   for (const train::EvaluationInput& input : inputs) {
