@@ -118,8 +118,9 @@ int report_stop(const train::Trainer& trainer, const std::string& out, int signa
 int report_divergence(const train::Diverged& error, const train::Run& run) {
   say(stderr,
       fmt::format("headgate train: {}; stopped after {} loss spikes. The last good checkpoint is in {}; a lower "
-                  "--lr, a longer --warmup or a smaller --clip may help\n",
-                  error.what(), run.trainer->spikes(), checkpoint_of(run)));
+                  "--lr, a longer --warmup or a {}--clip may help\n",
+                  error.what(), run.trainer->spikes(), checkpoint_of(run),
+                  run.trainer->settings().clip > 0.0 ? "smaller " : ""));
   return kCheckFailed;
 }
 
