@@ -35,7 +35,10 @@ def _numbers(rows, key: str) -> np.ndarray:
 def layer_figure(
     *reports: Evaluation | Xray, key: str = "first_token_attention", labels=None, axes: Axes | None = None
 ) -> Axes:
-    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention."""
+    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention. `labels` has
+    the name of each report."""
+    if labels is not None and (isinstance(labels, str) or len(labels) != len(reports)):
+        raise ValueError(f"plot: labels is {labels!r} but must be a list of {len(reports)} names")
     axes = _axes(axes)
     for n, report in enumerate(reports):
         rows = report.layers if isinstance(report, Evaluation) else report.layer_figures

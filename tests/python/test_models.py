@@ -132,6 +132,9 @@ def test_figures(folder):
     assert len(plot.curves(*headgate.runs(folder / "runs")).get_lines()) == 2
     with pytest.raises(ValueError, match="^plot: there is no figure 'x'"):
         plot.layer_figure(report, key="x")
+    for labels in ("x", [], ["a", "b"]):
+        with pytest.raises(ValueError, match="^plot: labels is .* but must be a list of 1 names$"):
+            plot.layer_figure(report, labels=labels)
     with pytest.raises(ValueError, match="gate"):
         plot.gate_histogram(headgate.load(folder / "runs" / "plain").xray("The quick", threads=1))
 
