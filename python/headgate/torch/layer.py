@@ -83,14 +83,14 @@ def rope_frequencies(config, device: torch.device | str) -> Tensor:
         return slow
     low, high = config.rope_low_freq_factor, config.rope_high_freq_factor
     if config.rope_scaling_type == "yarn":
-        kept = yarn_weights(config, half, low, high).to(device)
+        kept = yarn_weights(config, half, low, high, device)
         return kept * plain + (1 - kept) * slow
     turns = config.rope_original_seq_len * plain / (2 * math.pi)
     kept = ((turns - low) / (high - low)).clamp(0, 1) if high > low else (turns >= high).double()
     return kept * plain + (1 - kept) * slow
 
 
-def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
+def yarn_weights(config, half: int, low: float, high: float, device: torch.device | str) -> Tensor:
     """Returns YaRN's interpolation weights (R/2) in f64. Weight 1 keeps a frequency, and weight 0 divides it by
     rope_scaling_factor."""
 
@@ -103,7 +103,7 @@ def yarn_weights(config, half: int, low: float, high: float) -> Tensor:
     first, last = max(first, 0), min(last, 2 * half - 1)
     if first == last:
         last += 0.001
-    return 1 - ((torch.arange(half, dtype=torch.float64) - first) / (last - first)).clamp(0, 1)
+    return 1 - ((torch.arange(half, dtype=torch.float64, device=device) - first) / (last - first)).clamp(0, 1)
 
 
 def rope_attention_factor(config) -> float:

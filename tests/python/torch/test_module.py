@@ -473,11 +473,13 @@ def test_initial_values():
     assert math.isclose(made.o_proj.weight.std().item(), 0.02, rel_tol=0.1)
 
 
-def test_module_on_the_meta_device_takes_no_memory():
+@pytest.mark.parametrize("rope", ("none", "linear", "llama3", "yarn"))
+def test_module_on_the_meta_device_takes_no_memory(rope):
+    keys = {**SIZES, "attention_sinks": "off_by_one", "rope_scaling_type": rope, "rope_scaling_factor": 4.0}
     with torch.device("meta"):
-        made = GatedAttention(**SIZES, attention_sinks="off_by_one")
+        made = GatedAttention(**keys)
         assert made(torch.empty(B, T, C)).shape == (B, T, C)
-    layers = [made.to_empty(device="cpu"), GatedAttention(**SIZES, attention_sinks="off_by_one")]
+    layers = [made.to_empty(device="cpu"), GatedAttention(**keys)]
     for one in layers:
         torch.manual_seed(0)
         one.reset_parameters()
