@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import cases
-from headgate.torch import AttentionCache, GatedAttention, gpu, module
+from headgate.torch import AttentionCache, GatedAttention, gpu, linear_attention, module, short_convolution
 from headgate.torch import gated_attention as on_cpu
 from headgate.torch.gpu.support import GATED_ATTENTION
 
@@ -72,6 +72,29 @@ def test_operation_packed_without_a_batch_matches_cpu():
     packed = {"cu_seqlens_q": starts, "cu_seqlens_k": starts, "causality": "causal", "window_left": 3}
     for ours, theirs in zip(*(f(q, k, v, gate, return_lse=True, **packed) for f in (on_gpu, on_cpu))):
         near(ours, theirs)
+
+
+@pytest.mark.parametrize("name", ("key_lengths", "query_offsets"))
+def test_operation_indices_with_strides_match_cpu(name):
+    leaves = problem()
+    for indices in (torch.tensor([[3, 7], [1, 7]])[:, 0], torch.tensor([5]).expand(2)):
+        results = (f(*leaves, causality="causal", **{name: indices}) for f in (on_gpu, on_cpu))
+        for ours, theirs in zip(*((y, *torch.autograd.grad(y.square().sum(), leaves)) for y in results)):
+            near(ours, theirs, 1e-5)
+
+
+def test_operations_packed_by_starts_with_strides_match_cpu():
+    starts = torch.tensor([[0, 9], [5, 9], [12, 9]])[:, 0]
+    q, k, v, gate = (x.detach() for x in problem(B=1, T=12))
+    both = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    near(on_gpu(q, k, v, gate, **both), on_cpu(q, k, v, gate, **both))
+    given, options = {"q": k, "k": k, "v": v, "decay": None, "beta": None}, {"rule": "linear", "cu_seqlens": starts}
+    near(gpu.linear_attention(given, dict(options), False), linear_attention(k, k, v, **options), 1e-5)
+    given = {"x": torch.randn(1, 12, 8), "weight": torch.randn(8, 4), "bias": None}
+    near(
+        gpu.short_convolution(given, {"cu_seqlens": starts}, False),
+        short_convolution(given["x"], given["weight"], cu_seqlens=starts),
+    )
 
 
 def test_operation_nested_batch_is_nested_as_q():

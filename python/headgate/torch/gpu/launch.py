@@ -141,14 +141,21 @@ def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
     return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
 
 
+_INDICES = ("key_lengths", "query_offsets", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
+"""Inputs of which kernels take no strides."""
+
+
 def launch_kernel(
     launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
 ) -> None:
-    """Launches `kernel`. Passes only those arguments in `given` that are parameters of the kernel. Does nothing if
-    `programs` is 0."""
+    """Launches `kernel`. Passes only those arguments in `given` that are parameters of the kernel. Makes indices
+    contiguous. Does nothing if `programs` is 0."""
     if programs == 0:
         return
     arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
+    for name in _INDICES:
+        if arguments.get(name) is not None:
+            arguments[name] = arguments[name].contiguous()
     launcher(kernel)[(programs,)](**arguments, num_warps=num_warps, num_stages=num_stages)
 
 
