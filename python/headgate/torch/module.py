@@ -290,7 +290,7 @@ class GatedAttention(GatedLayer):
         if self.variant.attention_sinks == "learned_sinks":
             return self.sinks.to(torch.promote_types(self.sinks.dtype, torch.float32))
         if self.variant.attention_sinks == "off_by_one":
-            return torch.zeros(heads, device=device)
+            return torch.zeros(heads, dtype=torch.float32, device=device)
         return None
 
     @in_words_of("GatedAttention", _ARGUMENTS)

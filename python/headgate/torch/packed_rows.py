@@ -12,7 +12,7 @@ def begins_of(numbers: Tensor) -> Tensor:
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     rows = first.numel()
     if torch.compiler.is_compiling():
-        begins = torch.where(first.flatten(), torch.arange(rows), rows).sort().values
+        begins = torch.where(first.flatten(), torch.arange(rows, device=numbers.device), rows).sort().values
     else:
         begins = first.flatten().nonzero().flatten()
     return torch.cat((begins, begins.new_full((1,), rows))).to(torch.int32)

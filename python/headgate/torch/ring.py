@@ -184,10 +184,10 @@ class Call(NamedTuple):
             **self.scoring,
             "layout": self.layout,
             "threads": self.threads,
-            "query_offsets": torch.full((batch,), block.offset),
+            "query_offsets": torch.full((batch,), block.offset, device="cpu"),
         }
         if self.plan.rules.key_lengths is not None:
-            lengths = torch.tensor(self.plan.rules.key_lengths) - block.keys_begin
+            lengths = torch.tensor(self.plan.rules.key_lengths, dtype=torch.int64, device="cpu") - block.keys_begin
             options["key_lengths"] = lengths.clamp(0, block.k.end - block.k.begin)
         return options
 

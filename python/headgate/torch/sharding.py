@@ -96,7 +96,7 @@ def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sh
     """Returns the positions in the whole sequence of this rank's `length` tokens, as a tensor (length)."""
     rank, ranks = own_rank("shard_positions", group)
     try:
-        return torch.cat([torch.arange(*span) for span in spans_of(rank, ranks, length, sharding)])
+        return torch.cat([torch.arange(*span, device="cpu") for span in spans_of(rank, ranks, length, sharding)])
     except ValueError as error:
         raise ValueError(f"shard_positions: {error}") from None
 

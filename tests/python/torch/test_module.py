@@ -374,6 +374,18 @@ def test_half_precision_and_autocast():
     assert out.dtype == torch.bfloat16 and (out - expected).abs().max() < 0.03 * expected.abs().max()
 
 
+def test_default_dtype_of_16_bits_does_not_change_a_layer():
+    keys = {**SIZES, "attention_sinks": "off_by_one"}
+    h, made = torch.randn(B, T, C), GatedAttention(**keys)
+    expected = made(h)
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        assert torch.equal(made(h), expected)
+        assert GatedAttention(**keys)(h.bfloat16()).dtype == torch.bfloat16
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_native16():
     keys = {"hidden_size": C, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
     exact = GatedAttention(**keys).bfloat16()

@@ -15,8 +15,10 @@ from torch.nn.attention.bias import causal_lower_right
 import headgate.torch.transformers
 import models
 from headgate.torch import gated_attention, watch
+from headgate.torch.packed_rows import begins_of
 from headgate.torch.watch import gates
 from headgate.torch.watch.call import Call, geometry_of, sequence_numbers
+from headgate.torch.watch.masks import recognised
 from headgate.torch.watch.sample import AttentionSample, TokenVectors
 
 FIRST = "first_token_attention"
@@ -82,6 +84,29 @@ def test_inference_mode_with_padding_equals_no_grad():
         assert not seen.not_seen
         found.append(seen.scalars())
     assert found[0] == found[1]
+
+
+def test_default_dtype_of_16_bits_does_not_change_linear_attention_with_padding():
+    model, ids, found = models.model("qwen3-next").eval(), models.tokens(2, 300), []
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.set_default_dtype(dtype)
+        try:
+            with torch.no_grad(), watch(model, ("hidden_first_token", "reach"), rows=[5, 280]) as seen:
+                model(ids, attention_mask=padded(ids))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        assert not seen.not_seen
+        found.append((seen.scalars(), seen.rows["model.layers.0.linear_attn"]))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
+def test_default_device_does_not_change_where_masks_and_packed_rows_are_read():
+    visible, numbers = torch.ones(2, 1, 5, 7, dtype=torch.bool).tril(2), torch.tensor([[0, 0, 1], [0, 1, 1]])
+    compiled = torch.compile(begins_of, backend="eager")
+    with torch.device("meta"):
+        rules, begins = recognised(visible, None, 5, 7, None), compiled(numbers)
+    assert rules.causal and rules.mask is None
+    assert begins.device.type == "cpu" and begins.unique().tolist() == [0, 2, 3, 4, 6]
 
 
 def test_attention_without_submodules_is_seen():

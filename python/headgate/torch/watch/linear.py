@@ -140,7 +140,7 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
     begins = call["cu_seqlens"]
     options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
     if begins is None and real is not None and not real.all():
-        begins = torch.cat((torch.zeros(1), real.sum(-1).cumsum(0))).int()
+        begins = torch.nn.functional.pad(real.sum(-1).cumsum(0), (1, 0)).int()
         tensors = {name: x[real][None] for name, x in tensors.items()}
     elif begins is not None and B > 1:
         tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
@@ -154,7 +154,7 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
     for name in outputs:
         x = getattr(found, name)
         if begins is not None:  # (1,Hv,N)
-            whole = torch.zeros(x.shape[1], B * T, dtype=x.dtype)
+            whole = x.new_zeros(x.shape[1], B * T)
             kept = slice(None) if real is None or x.shape[2] == B * T else real.flatten()
             whole[:, kept] = x[0]
             x = whole.view(-1, B, T).transpose(0, 1)
@@ -175,8 +175,8 @@ def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
         q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + call["l2_norm"]) for x in (q, k))
     q = q * (call["scale"] if call["scale"] is not None else q.shape[-1] ** -0.5)
     q, k = (x.repeat_interleave(Hv // x.shape[1], 1) for x in (q, k))
-    weights = torch.zeros(B, Hv, len(queries), T, device=q.device)
-    r = torch.zeros(B, Hv, len(queries), q.shape[-1], device=q.device)
+    weights = q.new_zeros(B, Hv, len(queries), T)
+    r = q.new_zeros(B, Hv, len(queries), q.shape[-1])
     first = None if call["cu_seqlens"] is None else _first_tokens(call["cu_seqlens"], B, T).to(q.device)
     for j in range(int(queries.max()), -1, -1):
         r = torch.where((queries == j)[:, None], q[:, :, j, None], r)

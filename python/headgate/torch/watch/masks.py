@@ -38,8 +38,8 @@ def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, wind
         return Rules(mask=visible, bias=bias)
     if torch.equal(visible, visible[:, :, :1].expand_as(visible)) and T > 1:
         return Rules(mask=visible[:, :, :1], bias=bias)
-    at = torch.arange(S - T, S)[:, None]
-    key = torch.arange(S)
+    at = torch.arange(S - T, S, device="cpu")[:, None]
+    key = torch.arange(S, device="cpu")
     own = visible.diagonal(S - T, 2, 3)[:, :, None]  # (B,1,1,T)
     before = visible[:, :, -1:, : S - T]
     keys = torch.cat((before, own), -1)

@@ -192,7 +192,7 @@ class Collector(Watch):
         options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
         found = headgate.linear_attention_statistics(**tensors, layout="bthd", outputs=["effective_rank"], **options)
         record.state_rank = torch.as_tensor(found.effective_rank)[0].double()
-        key = torch.arange(T)
+        key = torch.arange(T, device="cpu")
         for at in self._query_blocks(H, "cpu"):
             row = headgate.linear_attention_weights(at, **tensors, layout="bthd", outputs=["weights"], **options)
             size = torch.as_tensor(row.weights)[0].double().abs()
