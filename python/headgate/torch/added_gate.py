@@ -23,6 +23,7 @@ OLD_MATRIX = "gate_proj"
 # gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. Several threads may call one model
 # at the same time, so each thread has its own values.
 _calls = threading.local()
+_moving = threading.Lock()
 
 
 def pending_gate(module: nn.Module) -> dict[str, Any] | None:
@@ -80,6 +81,9 @@ class AddedGate:
     module. Copying the model also copies this object.
     """
 
+    _projection: nn.Module | None = None
+    """The projection that has the hook on_projection. Pickles of older releases have none."""
+
     def __init__(self, attention: nn.Module, variant: GateVariant):
         self.attention, self.variant = attention, variant
         q, config = attention.q_proj, attention.config
@@ -99,10 +103,30 @@ class AddedGate:
             attention.register_load_state_dict_pre_hook(_rename_old_matrix)
         attention.register_forward_pre_hook(self.before, with_kwargs=True)
         attention.register_forward_hook(self.after, always_call=True)
-        if variant.gate_site in PROJECTION_OF_SITE:
-            getattr(attention, PROJECTION_OF_SITE[variant.gate_site]).register_forward_hook(self.on_projection)
+        self._follow_projection(attention)
+
+    def _follow_projection(self, attention: nn.Module) -> None:
+        """Moves the hook on_projection to the projection that it gates, if that has been replaced. LoRA replaces a
+        projection by a module that adds a product to the old one, and the gate acts on the sum."""
+        name = PROJECTION_OF_SITE.get(self.variant.gate_site)
+        if name is not None and getattr(attention, name) is not self._projection:
+            self._move_hook(attention, name)
+
+    @torch.compiler.disable
+    def _move_hook(self, attention: nn.Module, name: str) -> None:
+        with _moving:
+            projection = getattr(attention, name)
+            if projection is self._projection:  # another thread has moved the hook
+                return
+            for module in attention.modules():
+                for key, hook in list(module._forward_hooks.items()):
+                    if hook == self.on_projection:
+                        del module._forward_hooks[key]
+            projection.register_forward_hook(self.on_projection)
+            self._projection = projection
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._follow_projection(module)
         h = args[0] if args else kwargs["hidden_states"]
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)

@@ -2,12 +2,14 @@
 """Gates in models that have none: nothing changes until they are trained, and then they do what their formulas say."""
 
 import copy
+import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 import transformers
+from torch import nn
 
 import headgate.torch.transformers
 import models
@@ -260,6 +262,46 @@ def test_gate_matrices_have_their_own_names(family):
     retrofit(model)
     added = {name.rpartition(".")[2] for name, _ in model.named_modules()} - names
     assert added == {"attention_gate"} and not names & added
+
+
+class LowRank(nn.Module):
+    """A projection that LoRA adapts: its output, plus that of a product."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base_layer = base
+        self.product = nn.Sequential(
+            nn.Linear(base.in_features, 2, bias=False), nn.Linear(2, base.out_features, bias=False)
+        )
+
+    def forward(self, x):
+        return self.base_layer(x) + self.product(x)
+
+
+@pytest.mark.parametrize("gate", ["g1-sigmoid2", "g2-sigmoid2", "g3-sigmoid2", "g4-sigmoid2", "g5-sigmoid2"])
+def test_adapted_projections_are_gated_as_merged_ones(gate):
+    model, merged = (retrofit(models.model("llama"), gate) for _ in range(2))
+    open_gates(model)
+    merged.load_state_dict(model.state_dict())
+    originals = copy.deepcopy(model)
+    for layer, other in zip(model.model.layers, merged.model.layers):
+        for name in (*SITES.values(), "attention_gate"):
+            adapted = LowRank(getattr(layer.self_attn, name))
+            setattr(layer.self_attn, name, adapted)
+            with torch.no_grad():
+                first, second = adapted.product
+                getattr(other.self_attn, name).weight += second.weight @ first.weight
+    ids = models.tokens(2, 9)
+    expected = merged(ids).logits
+    for found in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        assert_near(found(ids).logits, expected)
+    if gate == "g2-sigmoid2":
+        compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+        assert_near(compiled(ids, use_cache=False).logits, expected)
+    for layer in model.model.layers:
+        for name in (*SITES.values(), "attention_gate"):
+            setattr(layer.self_attn, name, getattr(layer.self_attn, name).base_layer)
+    assert torch.equal(model(ids).logits, originals(ids).logits)
 
 
 @pytest.mark.parametrize("gate", ["headwise-sigmoid2", "g1-sigmoid2-parameter", "g2-sigmoid2"])
