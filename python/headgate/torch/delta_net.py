@@ -489,6 +489,11 @@ class GatedDeltaNet(nn.Module):
         gate's logits, the new convolution states, and the convolution's inputs."""
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
+        if not isinstance(self.conv1d, nn.Conv1d):  # an adapter of it would have no effect
+            found = type(self.conv1d).__name__
+            raise TypeError(
+                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight alone"
+            )
         self._refuse_transforms(h)
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)

@@ -263,6 +263,22 @@ def test_weight_on_another_device_is_refused():
         layer(torch.randn(B, 3, C))
 
 
+def test_adapted_convolution_is_refused_and_parametrized_one_computes():
+    class Adapted(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.base_layer, self.weight = base, base.weight
+
+    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
+    expected = layer(h)
+    torch.nn.utils.parametrize.register_parametrization(layer.conv1d, "weight", torch.nn.Identity())
+    assert torch.equal(layer(h), expected)
+    layer.conv1d = Adapted(layer.conv1d)
+    for call in (layer, layer.statistics):
+        with pytest.raises(TypeError, match="^GatedDeltaNet: conv1d is a Adapted but must be a Conv1d"):
+            call(h)
+
+
 @pytest.mark.parametrize("padding", [torch.nan, torch.inf])
 def test_padding_of_any_values_changes_nothing(padding):
     layer = GatedDeltaNet(C, HK, HV, D, DV)
