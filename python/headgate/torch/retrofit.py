@@ -108,14 +108,16 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 
 
 def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns a dict of the gates' parameters by their names in the model, for training or saving only the gates."""
-    own = tuple(
-        f"{name}.{part}" if name else part
+    """Returns a dict of the gates' parameters by their names in the model, for training or saving only the gates. An
+    adapted gate has those of its adapter, too."""
+    attentions = [
+        f"{name}." if name else ""
         for name, module in model.named_modules()
         if any(isinstance(getattr(hook, "__self__", None), AddedGate) for hook in module._forward_pre_hooks.values())
-        for part in (PARAMETER, f"{MATRIX}.weight", f"{MATRIX}.bias")
-    )
-    return {name: parameter for name, parameter in model.named_parameters() if name in own}
+    ]
+    own = {attention + PARAMETER for attention in attentions}
+    matrices = tuple(f"{attention}{MATRIX}." for attention in attentions)
+    return {name: p for name, p in model.named_parameters() if name in own or name.startswith(matrices)}
 
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")

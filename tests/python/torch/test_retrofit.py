@@ -291,6 +291,8 @@ def test_adapted_projections_are_gated_as_merged_ones(gate):
             with torch.no_grad():
                 first, second = adapted.product
                 getattr(other.self_attn, name).weight += second.weight @ first.weight
+    gates = [n for n, _ in model.named_parameters() if ".attention_gate." in n or n.endswith(".gate")]
+    assert list(gate_parameters(model)) == gates and len(gates) == 6
     ids = models.tokens(2, 9)
     expected = merged(ids).logits
     for found in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
