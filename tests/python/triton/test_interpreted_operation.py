@@ -97,6 +97,22 @@ def test_operations_packed_by_starts_with_strides_match_cpu():
     )
 
 
+@pytest.mark.parametrize("options", ({}, {"gate_fn": "silu"}, {"gate_op": "add"}), ids=str)
+def test_operation_saved_tensors_return_with_other_strides_has_the_same_gradients(options):
+    leaves = problem()
+    y = on_gpu(*leaves, **options)
+    dy = torch.randn_like(y)
+    expected = torch.autograd.grad(y, leaves, dy)
+
+    def restrided(x):
+        return x.mT.contiguous().mT if x.dim() > 1 else x
+
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, restrided):
+        y = on_gpu(*leaves, **options)
+    for ours, theirs in zip(torch.autograd.grad(y, leaves, dy), expected):
+        assert torch.equal(ours, theirs)
+
+
 def test_operation_nested_batch_is_nested_as_q():
     parts = [torch.randn(n, 2, 16) for n in (3, 7, 1)]
     nested = torch.nested.nested_tensor(parts, layout=torch.jagged)

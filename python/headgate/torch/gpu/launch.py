@@ -263,7 +263,8 @@ def backward(
     because attn = y / g(z) is then undefined.
     """
     q, layout, gate = inputs.q, options.layout, inputs.gate
-    dlse = None if dlse is None else dlse.contiguous()
+    # Hooks of saved tensors may return y, lse and attn with other strides than forward() gave them.
+    y, lse, attn, dlse = (None if x is None else x.contiguous() for x in (y, lse, attn, dlse))
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
     delta = new(lse, tuple(lse.shape))
     with on_device_of(q):
