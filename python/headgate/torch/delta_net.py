@@ -489,11 +489,7 @@ class GatedDeltaNet(nn.Module):
         gate's logits, the new convolution states, and the convolution's inputs."""
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
-        if not isinstance(self.conv1d, nn.Conv1d):  # an adapter of it would have no effect
-            found = type(self.conv1d).__name__
-            raise TypeError(
-                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight alone"
-            )
+        self._check_convolution()
         self._refuse_transforms(h)
         if cu_seqlens is not None:
             require_sequences("GatedDeltaNet", h, cu_seqlens)
@@ -506,6 +502,21 @@ class GatedDeltaNet(nn.Module):
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
+
+    def _check_convolution(self) -> None:
+        """Rejects a conv1d that computes more than its weight says, or sets its weight when it is called. The layer
+        reads the weight and does not call conv1d."""
+        conv = self.conv1d
+        if not isinstance(conv, nn.Conv1d):
+            found = type(conv).__name__
+            raise TypeError(
+                f"GatedDeltaNet: conv1d is a {found} but must be a Conv1d: the layer reads its weight alone"
+            )
+        if conv._forward_pre_hooks and "weight" in conv.__dict__:
+            raise TypeError(
+                "GatedDeltaNet: the weight of conv1d is set by a hook, as of pruning, but must be a parameter or a "
+                "parametrization: the layer does not call conv1d"
+            )
 
     def _refuse_transforms(self, h: Tensor) -> None:
         """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer, not the arguments of

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 import transformers
+from torch.nn.utils import prune
 from transformers.cache_utils import DynamicCache
 from transformers.models.kimi_linear.modeling_kimi_linear import KimiLinearDeltaAttention
 from transformers.models.olmo_hybrid.modeling_olmo_hybrid import OlmoHybridGatedDeltaNet
@@ -277,6 +278,16 @@ def test_adapted_convolution_is_refused_and_parametrized_one_computes():
     for call in (layer, layer.statistics):
         with pytest.raises(TypeError, match="^GatedDeltaNet: conv1d is a Adapted but must be a Conv1d"):
             call(h)
+
+
+def test_pruned_convolution_is_refused_until_pruning_is_permanent():
+    layer, h = GatedDeltaNet(C, HK, HV, D, DV), torch.randn(B, 5, C)
+    prune.l1_unstructured(layer.conv1d, "weight", 0.5)
+    with pytest.raises(TypeError, match="^GatedDeltaNet: the weight of conv1d is set by a hook"):
+        layer(h)
+    prune.remove(layer.conv1d, "weight")
+    layer.conv1d.register_forward_pre_hook(lambda *_: None)
+    assert layer(h).isfinite().all() and (layer.conv1d.weight == 0).float().mean() > 0.4
 
 
 @pytest.mark.parametrize("padding", [torch.nan, torch.inf])
