@@ -504,8 +504,8 @@ class GatedDeltaNet(nn.Module):
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
     def _check_convolution(self) -> None:
-        """Rejects a conv1d that computes more than its weight says, or sets its weight when it is called. The layer
-        reads the weight and does not call conv1d."""
+        """Raises TypeError unless conv1d is a plain convolution. The layer reads its weight and does not call it, so an
+        adapter of conv1d, or a hook that sets its weight, would have no effect."""
         conv = self.conv1d
         if not isinstance(conv, nn.Conv1d):
             found = type(conv).__name__

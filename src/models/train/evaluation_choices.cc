@@ -59,7 +59,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
 }
 
 /// Throws Error if the user named a metric of the first token, but a model's window hides this token from some queries.
-/// Metrics that are not named have no figures of such a model.
+/// Other metrics of the first token are left out for such a model, and are null in the report.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
