@@ -106,8 +106,8 @@ class AddedGate:
         self._follow_projection(attention)
 
     def _follow_projection(self, attention: nn.Module) -> None:
-        """Moves the hook on_projection to the module's current projection, if another module has replaced the projection.
-        LoRA replaces it by a module that adds a product to its output, and the gate acts on the sum."""
+        """Makes sure that the module's current projection has the hook on_projection. LoRA replaces a projection by a
+        module that adds a product to the old projection's output. The gate then acts on the sum."""
         name = PROJECTION_OF_SITE.get(self.variant.gate_site)
         if name is not None and getattr(attention, name) is not self._projection:
             self._move_hook(attention, name)

@@ -28,7 +28,8 @@ std::vector<std::string_view> split_at_commas(std::string_view text);
 /// not that of its layers. Throws Error with the known names if a name is unknown.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
-/// Returns whether the words of parse_metrics() name every metric that they select: there are words, and none is "all".
+/// Returns whether `words`, as parse_metrics() takes them, name each metric. No words select the defaults, and "all"
+/// selects every metric; both return false.
 bool names_each_metric(const std::vector<std::string>& words);
 
 /// Returns the metrics that apply to a task; those of Scope::triggers need a task with triggers.

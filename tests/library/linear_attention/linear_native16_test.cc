@@ -42,6 +42,14 @@ std::vector<std::uint8_t> forward_bits(LinearCaseSpec spec, Precision precision)
   return problem.output_bytes();
 }
 
+std::vector<std::uint8_t> gradient_bits(LinearCaseSpec spec, Precision precision) {
+  spec.precision = precision;
+  LinearCase problem(spec);
+  problem.poison_gradients();
+  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
+  return problem.gradient_bytes();
+}
+
 /// Compares a pass with the oracle on every implementation, after `change` of the inputs.
 void expect_right_after(const LinearCaseSpec& spec, const std::function<void(const LinearAttentionInputs&)>& change,
                         CheckLinearCase check = check_linear_forward_case) {
@@ -53,18 +61,20 @@ void expect_right_after(const LinearCaseSpec& spec, const std::function<void(con
   EXPECT_EQ(mismatch.value_or(""), "");
 }
 
-TEST(LinearNative16, Output_CpuWithProducts_IsRounded) {
+TEST(LinearNative16, BothPasses_CpuWithProducts_AreRounded) {
   for_each_products([](const std::string& products) {
     for (const std::int64_t T : {32, 45, 100}) {
       const LinearCaseSpec spec = native16_spec(T, 24, 40);
-      EXPECT_EQ(forward_bits(spec, Precision::native16) == forward_bits(spec, Precision::exact),
-                native16_products().empty())
+      const bool exact = native16_products().empty();
+      EXPECT_EQ(forward_bits(spec, Precision::native16) == forward_bits(spec, Precision::exact), exact)
+          << products << " T=" << T;
+      EXPECT_EQ(gradient_bits(spec, Precision::native16) == gradient_bits(spec, Precision::exact), exact)
           << products << " T=" << T;
     }
   });
 }
 
-TEST(LinearNative16, Output_CallsWithoutAKernel_IsExact) {
+TEST(LinearNative16, BothPasses_CallsWithoutAKernel_AreExact) {
   for_each_products([](const std::string& products) {
     LinearCaseSpec by_feature = native16_spec(100, 24, 40), tiny = native16_spec(31, 24, 40), packed = tiny;
     by_feature.decay = DecayInput::per_feature;
@@ -75,99 +85,10 @@ TEST(LinearNative16, Output_CallsWithoutAKernel_IsExact) {
     for (const LinearCaseSpec& spec : {by_feature, tiny, packed, native16_spec(1, 24, 40), native16_spec(0, 24, 40)}) {
       EXPECT_EQ(forward_bits(spec, Precision::native16), forward_bits(spec, Precision::exact))
           << products << " " << describe(spec);
-    }
-  });
-}
-
-std::vector<std::uint8_t> gradient_bits(LinearCaseSpec spec, Precision precision) {
-  spec.precision = precision;
-  LinearCase problem(spec);
-  problem.poison_gradients();
-  linear_attention_backward(problem.gradients(), problem.inputs(), problem.incoming(), problem.options());
-  return problem.gradient_bytes();
-}
-
-TEST(LinearNative16, Gradients_CpuWithProducts_AreRounded) {
-  for_each_products([](const std::string& products) {
-    for (const std::int64_t T : {32, 45, 100}) {
-      const LinearCaseSpec spec = native16_spec(T, 24, 40);
-      EXPECT_EQ(gradient_bits(spec, Precision::native16) == gradient_bits(spec, Precision::exact),
-                native16_products().empty())
-          << products << " T=" << T;
-    }
-  });
-}
-
-TEST(LinearNative16, Gradients_CallsWithoutAKernel_AreExact) {
-  for_each_products([](const std::string& products) {
-    LinearCaseSpec by_feature = native16_spec(100, 24, 40), packed = native16_spec(62, 24, 40);
-    by_feature.decay = DecayInput::per_feature;
-    packed.cu_seqlens = DType::i32;
-    packed.packed = 2;
-    packed.packed_tokens = {31, 31};
-    for (const LinearCaseSpec& spec : {by_feature, packed, native16_spec(31, 24, 40), native16_spec(1, 24, 40)}) {
       EXPECT_EQ(gradient_bits(spec, Precision::native16), gradient_bits(spec, Precision::exact))
           << products << " " << describe(spec);
     }
   });
-}
-
-TEST(LinearNative16, Gradients_SizesAroundSquares_MatchTheOracle) {
-  for (const std::int64_t T : {32, 33, 63, 64, 65, 97})
-    expect_right(native16_spec(T, 32, 32), check_linear_backward_case);
-  for (const std::int64_t D : {1, 2, 15, 16, 17, 31, 33, 64, 65, 128, 256}) {
-    expect_right(native16_spec(40, D, 20), check_linear_backward_case);
-    expect_right(native16_spec(40, 20, D), check_linear_backward_case);
-  }
-}
-
-TEST(LinearNative16, Gradients_EachRule_MatchTheOracle) {
-  for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
-    for (const bool norm : {false, true}) {
-      LinearCaseSpec spec = native16_spec(75, 24, 40);
-      spec.rule = rule;
-      if (!spec.may_decay()) spec.decay = DecayInput::none;
-      if (!spec.has_delta()) spec.beta = BetaInput::none;
-      if (!norm) spec.l2_norm.reset();
-      spec.scale = -0.7;
-      expect_right(spec, check_linear_backward_case);
-    }
-  }
-}
-
-TEST(LinearNative16, Gradients_SharedHeads_MatchTheOracle) {
-  for (const auto& [Hq, Hk, Hv] : {std::array{4, 2, 2}, {6, 1, 2}, {1, 1, 4}, {2, 2, 8}, {1, 1, 1}}) {
-    for (const BetaInput beta : {BetaInput::headwise, BetaInput::shared}) {
-      LinearCaseSpec spec = native16_spec(70, 24, 100);
-      spec.Hq = Hq;
-      spec.Hk = Hk;
-      spec.Hv = Hv;
-      spec.beta = beta;
-      spec.threads = 3;
-      expect_right(spec, check_linear_backward_case);
-      const auto same = verify::check_linear_on_every_target(
-          spec, [](LinearCase& problem, const std::string&) { return verify::check_linear_same_bits(problem); });
-      EXPECT_EQ(same.value_or(""), "");
-    }
-  }
-}
-
-TEST(LinearNative16, Gradients_AnyStrengthOfDecay_MatchTheOracle) {
-  for (const verify::DecayStrength strength :
-       {verify::DecayStrength::zero, verify::DecayStrength::strong, verify::DecayStrength::mixed}) {
-    LinearCaseSpec spec = native16_spec(100, 24, 40);
-    spec.strength = strength;
-    spec.decay_f32 = true;
-    expect_right(spec, check_linear_backward_case);
-  }
-  for (const std::int64_t every : {1, 3, 50}) {
-    expect_right_after(
-        native16_spec(100, 24, 40),
-        [every](const LinearAttentionInputs& in) {
-          for (std::int64_t i = every - 1; i < 100; i += every) store(writable(in.decay), 0, 0, i, 0, -kInfinity);
-        },
-        check_linear_backward_case);
-  }
 }
 
 /// Returns ‖actual − expected‖₂ / ‖expected‖₂.
@@ -241,16 +162,15 @@ TEST(LinearNative16, Gradients_PackedSequencesOfEachKind_MatchTheOracle) {
   }
 }
 
-TEST(LinearNative16, Output_SizesAroundSquares_MatchesTheOracle) {
-  for (const std::int64_t T : {32, 33, 63, 64, 65, 97})
-    expect_right(native16_spec(T, 32, 32), check_linear_forward_case);
+TEST(LinearNative16, BothPasses_SizesAroundSquares_MatchTheOracle) {
+  for (const std::int64_t T : {32, 33, 63, 64, 65, 97}) expect_both(native16_spec(T, 32, 32));
   for (const std::int64_t D : {1, 2, 15, 16, 17, 31, 33, 64, 65, 128, 256}) {
-    expect_right(native16_spec(40, D, 20), check_linear_forward_case);
-    expect_right(native16_spec(40, 20, D), check_linear_forward_case);
+    expect_both(native16_spec(40, D, 20));
+    expect_both(native16_spec(40, 20, D));
   }
 }
 
-TEST(LinearNative16, Output_EachRule_MatchesTheOracle) {
+TEST(LinearNative16, BothPasses_EachRule_MatchTheOracle) {
   for (const LinearRule rule : {LinearRule::linear, LinearRule::gated, LinearRule::delta, LinearRule::gated_delta}) {
     for (const bool norm : {false, true}) {
       LinearCaseSpec spec = native16_spec(75, 24, 40);
@@ -259,13 +179,13 @@ TEST(LinearNative16, Output_EachRule_MatchesTheOracle) {
       if (!spec.has_delta()) spec.beta = BetaInput::none;
       if (!norm) spec.l2_norm.reset();
       spec.scale = -0.7;
-      expect_right(spec, check_linear_forward_case);
+      expect_both(spec);
     }
   }
 }
 
 /// Heads that share keys, queries or states; threads that share a state's columns.
-TEST(LinearNative16, Output_SharedHeads_MatchesTheOracle) {
+TEST(LinearNative16, BothPasses_SharedHeads_MatchTheOracle) {
   for (const auto& [Hq, Hk, Hv] : {std::array{4, 2, 2}, {6, 1, 2}, {1, 1, 4}, {2, 2, 8}, {1, 1, 1}}) {
     for (const Layout layout : {Layout::bhtd, Layout::bthd}) {
       LinearCaseSpec spec = native16_spec(70, 24, 100);
@@ -273,8 +193,9 @@ TEST(LinearNative16, Output_SharedHeads_MatchesTheOracle) {
       spec.Hk = Hk;
       spec.Hv = Hv;
       spec.layout = layout;
+      if (layout == Layout::bthd) spec.beta = BetaInput::shared;
       spec.threads = 3;
-      expect_right(spec, check_linear_forward_case);
+      expect_both(spec);
       const auto same = verify::check_linear_on_every_target(
           spec, [](LinearCase& problem, const std::string&) { return verify::check_linear_same_bits(problem); });
       EXPECT_EQ(same.value_or(""), "");
@@ -282,17 +203,21 @@ TEST(LinearNative16, Output_SharedHeads_MatchesTheOracle) {
   }
 }
 
-TEST(LinearNative16, Decay_AnyStrength_MatchesTheOracle) {
+TEST(LinearNative16, BothPasses_AnyDecay_MatchTheOracle) {
   for (const verify::DecayStrength strength :
        {verify::DecayStrength::zero, verify::DecayStrength::strong, verify::DecayStrength::mixed}) {
     LinearCaseSpec spec = native16_spec(100, 24, 40);
     spec.strength = strength;
     spec.decay_f32 = true;
-    expect_right(spec, check_linear_forward_case);
+    expect_both(spec);
   }
   for (const std::int64_t every : {1, 3, 50}) {
-    expect_right_after(native16_spec(100, 24, 40), [every](const LinearAttentionInputs& in) {
+    const auto forget = [every](const LinearAttentionInputs& in) {
       for (std::int64_t i = every - 1; i < 100; i += every) store(writable(in.decay), 0, 0, i, 0, -kInfinity);
+    };
+    expect_right_after(native16_spec(100, 24, 40), forget, check_linear_backward_case);
+    expect_right_after(native16_spec(100, 24, 40), [&](const LinearAttentionInputs& in) {
+      forget(in);
       for (std::int64_t d = 0; every == 1 && d < 24; ++d) store(writable(in.state), 0, 0, d, 3, 1e30);
     });
   }

@@ -40,20 +40,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Memory of one call: buffers of the units in a batch, scratch of each thread, and dbeta of each head. A unit is a
-/// group of states of one sequence (backward_plan-inl.hpp).
-template <typename T>
-struct LinearBackwardMemory {
-  LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan)
-      : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
-        scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
-        dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
-
-  View<std::byte, 2> units;    ///< (units in a batch, bytes) memory for each unit's UnitBuffers
-  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for each thread's ScanBuffers
-  View<T, 3> dbetas;  ///< (B,Hv,T) dbeta of each head; empty unless all heads share one beta and dbeta is requested
-};
-
 /// Computes the gradients of one batch of units, beginning with unit `first`. All threads of the team must call this
 /// function.
 template <typename T>

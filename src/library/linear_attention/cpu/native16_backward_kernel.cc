@@ -3,7 +3,7 @@
 // tokens. native16_gradients-inl.hpp has the formulas. Each batch of units takes two steps:
 //
 //   step   tasks                  result
-//   1      states, columns of v   S and dS of each chunk, D and dU, and from them dV; forward, then in reverse
+//   1      states, columns of v   S and dS of each chunk, E and dU, and from them dV; forward, then in reverse
 //   2      units, chunks          dQ, dK, dβ and dg, from the results of step 1
 //
 // A unit is one group of states of one sequence. Its states share no head of q or k with states of other groups.
@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "library/call/native16.hpp"
 #include "library/core/cancellation.hpp"
@@ -47,7 +46,7 @@ struct Native16UnitBuffers {
                              whole_squares(p.Dv));
   }
 
-  View<float, 3> differences;   ///< D, (G,T,Dv)
+  View<float, 3> differences;   ///< E, (G,T,Dv)
   View<float, 3> du;            ///< dU, (G,T,Dv)
   View<BFloat16, 4> states;     ///< S before each chunk, (G,chunks,D,Dv)
   View<BFloat16, 4> gradients;  ///< dS after each chunk, (G,chunks,D,Dv)
@@ -68,7 +67,7 @@ struct Native16UnitOfStates {
   Native16UnitBuffers buffers;
 };
 
-/// Scratch buffers of one thread, for either step.
+/// Scratch buffers of one thread. Both steps use them.
 struct Native16GradientBuffers {
   Native16GradientBuffers(Workspace& ws, const LinearBackwardProblem& p)
       : D(whole_squares(p.D)),
@@ -108,7 +107,7 @@ struct Native16GradientBuffers {
   ChunkDecays decays;
   DecayTerms terms;
   View<float, 2> state;                             ///< S or dS (D,cols)
-  View<BFloat16, 2> state_panels, gradient_panels;  ///< S and dS, or their transposes, as right operands
+  View<BFloat16, 2> state_panels, gradient_panels;  ///< right operands: S or dS in step 1, Sᵀ and dSᵀ in step 2
   View<float, 2> products;                          ///< Q Kᵀ
   View<float, 2> overlaps;                          ///< dY Uᵀ or W Uᵀ
   View<float, 2> lower;                             ///< A
@@ -214,7 +213,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
  public:
   using Base::Base;
 
-  /// Scans the squares first … end of columns of state g of the unit.
+  /// Scans some columns of state g of the unit: blocks first … end − 1, of kSquare columns each.
   void run(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t first, std::int64_t end,
            Cancellation& cancellation) {
     h_ = unit.group * p_.group_states() + g;
@@ -345,7 +344,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   }
 
  private:
-  /// Packs rows of U or W, rounded to bf16. `rows` holds D or dU. A delta rule multiplies them by β.
+  /// Packs rows of U or W, rounded to bf16. `rows` holds E or dU. A delta rule multiplies them by β.
   void pack_times_beta(const View<BFloat16, 2>& to, const float* rows) const {
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
       const float by = p_.has_delta ? b_.betas(n) : 1.0F;
@@ -367,11 +366,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
       const std::int64_t t = tokens_.token(n);
       const float dbeta = dot(unit.buffers.du.at(g, t), unit.buffers.differences.at(g, t), b_.cols);
-      if (p_.sums_beta) {
-        dbetas(unit.s.b, h, unit.s.t0 + t) = dbeta;
-      } else {
-        store_row(token_rows(p_.gradients.dbeta, unit.s, h), &dbeta, t, 0, 1);
-      }
+      store_dbeta(p_, unit.s, h, t, dbeta, dbetas);
     }
   }
 
@@ -458,7 +453,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens_.count; ++n) store_row(to, sums + n, tokens_.token(n), 0, 1);
   }
 
-  /// Writes the chunk's rows of dq or dk from the gradients of the normalised rows.
+  /// Writes the chunk's rows of dq or dk. `gradients` holds the gradients of the normalised rows of q or k.
   void write_rows(const TensorView& gradient, const ConstTensorView& input, const View<float, 3>& gradients,
                   const Native16UnitOfStates& unit) const {
     if (!gradient.present()) return;
@@ -476,22 +471,11 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   Chunk tokens_{0, 0, Direction::forward};
 };
 
-struct Native16BackwardMemory {
-  Native16BackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const Native16BackwardPlan& plan)
-      : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
-        scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
-        dbetas(ws.take<float>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
-
-  View<std::byte, 2> units;    ///< (units in a batch, bytes) memory for each unit's Native16UnitBuffers
-  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for each thread's Native16GradientBuffers
-  View<float, 3> dbetas;  ///< (B,Hv,T) dbeta of each head; empty unless all heads share one beta and dbeta is requested
-};
-
 /// Computes the gradients of one batch of units, beginning with unit `first`. All threads of the team must call this
 /// function.
 template <class Unit>
 void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPlan& plan,
-                        const Native16BackwardMemory& memory, std::int64_t first, const Team& team,
+                        const LinearBackwardMemory<float>& memory, std::int64_t first, const Team& team,
                         Cancellation& cancellation) {
   const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
   std::byte* const scratch = memory.scratch.at(team.thread());
@@ -522,7 +506,7 @@ void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPl
 template <class Unit>
 void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearBackwardProblem& others) {
   const Native16BackwardPlan plan(p);
-  const Placed<Native16BackwardMemory> memory(p, plan);
+  const Placed<LinearBackwardMemory<float>> memory(p, plan);
   if (!others.chosen.empty()) linear_backward_scans(others);  // takes its memory before it writes
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {

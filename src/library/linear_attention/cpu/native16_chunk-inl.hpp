@@ -167,8 +167,8 @@ void multiply_rows_by(const View<float, 2>& c, std::int64_t n, const View<BFloat
     Unit::template multiply<kWrite>(a.data, a.strides[0], b.from(x / kTileCols, 0), depth, c.at(0, x), c.strides[0]);
 }
 
-/// Loads `count` columns of a chunk's rows, from column `first` on. Fills in zeros for tokens beyond the chunk, and up
-/// to a whole number of squares of columns.
+/// Loads `count` columns of a chunk's rows, from column `first` on. Fills the rest with zeros: kSquare rows, and
+/// columns up to a multiple of kSquare.
 inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& rows, const Chunk& chunk,
                         std::int64_t first, std::int64_t count) {
   const std::int64_t padded = whole_squares(count);

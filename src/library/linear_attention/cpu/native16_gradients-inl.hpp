@@ -14,17 +14,17 @@
 #include "library/core/view.hpp"
 #include "library/linear_attention/cpu/native16_chunk-inl.hpp"
 
-// The names are those of native16_chunk-inl.hpp. P = scale (Q Kᵀ) ∘ F are the weights of a chunk. D is V − f ∘ (K S) −
-// A U, so that U = β ∘ D. S is the state before the chunk, and dS the gradient of the state after it.
+// The names are those of native16_chunk-inl.hpp. P = scale (Q Kᵀ) ∘ F are the weights of a chunk. E is V − f ∘ (K S) −
+// A U, so that U = β ∘ E. S is the state before the chunk, and dS the gradient of the state after it.
 //
 //   dU = Pᵀ dY + F_last ∘ (K dS) − Aᵀ W, W = β ∘ dU, by backward substitution from the last row to the first
 //   dS before the chunk = f_last dS + scale Qᵀ (f ∘ dY) − Kᵀ (f ∘ W)
 //   X = scale (dY Uᵀ) ∘ F, with the diagonal;  Z = −(W Uᵀ) ∘ F, below the diagonal
 //   dQ = scale f ∘ (dY Sᵀ) + X K
 //   dK = −f ∘ (W Sᵀ) + F_last ∘ (U dSᵀ) + Xᵀ Q + (Z + Zᵀ) K
-//   dV = W;  dβ = row sums of dU ∘ D
+//   dV = W;  dβ = row sums of dU ∘ E
 //
-// Rules without delta have U = D = V, W = dU and neither A, Z nor W Sᵀ. Several query heads that read the state each
+// Rules without delta have U = E = V, W = dU and neither A, Z nor W Sᵀ. Several query heads that read the state each
 // have their own Q and dY, and their terms are added.
 //
 // The gradient of the decay of token m sums the terms whose exponents contain it. Each term is a product of S and its
@@ -99,7 +99,7 @@ inline void add_scaled_rows(const View<float, 2>& to, const View<float, 2>& from
   }
 }
 
-/// Returns 16 bf16 numbers as f32.
+/// Converts 16 bf16 numbers to f32.
 HWY_INLINE __m512 widened(const BFloat16* from) {
   const __m256i halves = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
@@ -143,7 +143,7 @@ inline void add_lower_terms(const View<float, 2>& to, const View<float, 2>& a, c
   }
 }
 
-/// The terms of a chunk's gradients of decays.
+/// Sums the gradients of the decays of one chunk, dg_m above, from their terms.
 struct DecayTerms {
   explicit DecayTerms(Workspace& ws)
       : pairs(ws.take<float>("decay terms", kSquare, kSquare)),

@@ -9,9 +9,11 @@
 #endif
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "library/core/team.hpp"
+#include "library/core/workspace.hpp"
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -31,6 +33,32 @@ void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient
   const T along = factor == T{0} ? T{0} : dot(row, gradient, round_up(p.D, kLanes<T>)) / factor;
   for (std::int64_t x = 0; x < p.D; ++x) scratch[x] = norm * (factor * gradient[x] - row[x] * along);
   store_row(to, scratch, token, 0, p.D);
+}
+
+/// Memory of one call: buffers of the units in a batch, scratch of each thread, and dbeta of each head. A unit is a
+/// group of states of one sequence (backward_plan-inl.hpp).
+template <typename T>
+struct LinearBackwardMemory {
+  template <class Plan>
+  LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const Plan& plan)
+      : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
+        scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
+        dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
+
+  View<std::byte, 2> units;    ///< (units in a batch, bytes) memory for the results of each unit
+  View<std::byte, 2> scratch;  ///< (threads, bytes) scratch memory of each thread
+  View<T, 3> dbetas;  ///< (B,Hv,T) dbeta of each head; empty unless all heads share one beta and dbeta is requested
+};
+
+/// Writes dbeta of one token of state h to the gradient's tensor, or to `dbetas` if all heads share beta.
+template <typename T>
+void store_dbeta(const LinearBackwardProblem& p, const TokenRange& s, std::int64_t h, std::int64_t t, T dbeta,
+                 const View<T, 3>& dbetas) {
+  if (p.sums_beta) {
+    dbetas(s.b, h, s.t0 + t) = dbeta;
+  } else {
+    store_row(token_rows(p.gradients.dbeta, s, h), &dbeta, t, 0, 1);
+  }
 }
 
 /// Packs the tokens of chunk c of a unit before the scans, and writes their gradients after the scans.
@@ -83,11 +111,7 @@ class UnitChunk {
     const std::int64_t h = unit_.state(p_, g);
     for (std::int64_t t = t0_; t < end_; ++t) {
       const T dbeta = dot(unit_.buffers.du.at(g, t), unit_.buffers.differences.at(g, t), round_up(p_.Dv, kLanes<T>));
-      if (p_.sums_beta) {
-        dbetas(unit_.s.b, h, unit_.s.t0 + t) = dbeta;
-      } else {
-        store_row(token_rows(p_.gradients.dbeta, unit_.s, h), &dbeta, t, 0, 1);
-      }
+      store_dbeta(p_, unit_.s, h, t, dbeta, dbetas);
     }
   }
 
