@@ -115,7 +115,7 @@ void expect_gradients_as_near_as_rounding(const LinearCaseSpec& spec, const std:
   const reference::LinearBackward& want = problem.expected_backward();
   const auto expect_near = [&](const char* name, const TensorView& actual, const std::vector<double>& expected) {
     if (!actual.present()) return;
-    EXPECT_LT(relative_error(actual, expected), 0.03) << products << " " << name << " of " << describe(spec);
+    EXPECT_LT(relative_error(actual, expected), 0.014) << products << " " << name << " of " << describe(spec);
   };
   expect_near("dq", out.dq, want.dq);
   expect_near("dk", out.dk, want.dk);
