@@ -53,15 +53,23 @@ def layer_figure(
 
 
 def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None = None) -> Axes:
-    """Plots a histogram of gates in [0,1], over the heads of a layer, or of all layers if `layer` is None."""
+    """Plots a histogram of gates in [0,1], over the heads of a layer, or of all layers if `layer` is None. Gates of
+    attention and of linear attention have a line each, in shares of their own number."""
     axes = _axes(axes)
-    layers = report.heads if layer is None else [report.heads[layer]]
-    counts = [head.gate_histogram for heads in layers for head in heads if head.gate_histogram is not None]
+    counts: dict[str, list[np.ndarray]] = {}
+    for n in range(len(report.heads)) if layer is None else [layer]:
+        is_linear = n < len(report.layer_types) and report.layer_types[n] == "linear_attention"
+        found = [head.gate_histogram for head in report.heads[n] if head.gate_histogram is not None]
+        if found:
+            counts.setdefault("linear attention" if is_linear else "attention", []).extend(found)
     if not counts:
         raise ValueError(f"plot: no head of {report.name} has a gate of its own there")
-    total = np.sum(counts, axis=0)
-    edges = np.linspace(0, 1, len(total) + 1)
-    axes.stairs(total / total.sum(), edges, fill=True)
+    for kind, of_kind in counts.items():
+        total = np.sum(of_kind, axis=0)
+        edges = np.linspace(0, 1, len(total) + 1)
+        axes.stairs(total / total.sum(), edges, fill=len(counts) == 1, label=kind)
+    if len(counts) > 1:
+        axes.legend()
     axes.set_xlabel("gate")
     axes.set_ylabel("share")
     return axes

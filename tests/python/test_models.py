@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models, worked problems and runs: what the command line says of the same."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -128,6 +129,11 @@ def test_figures(folder):
     assert line.get_ydata().tolist() == [row["first_token_attention"] for row in report.layer_figures]
     assert len(plot.layer_figure(evaluation, report, key="gate_mean", labels=["eval", "xray"]).get_lines()) == 2
     assert plot.gate_histogram(report, layer=0).get_ylabel() == "share"
+    hybrid = dataclasses.replace(report, layer_types=["linear_attention", "full_attention"])
+    lines = {patch.get_label(): patch.get_data().values for patch in plot.gate_histogram(hybrid).patches}
+    for layer, name in enumerate(("linear attention", "attention")):
+        own = np.sum([head.gate_histogram for head in report.heads[layer]], axis=0)
+        assert np.array_equal(lines[name], own / own.sum())
     assert plot.head_map(report, 1, 1).images[0].get_array().shape == report.heads[1][1].map.shape
     assert len(plot.curves(*headgate.runs(folder / "runs")).get_lines()) == 2
     with pytest.raises(ValueError, match="^plot: there is no figure 'x'"):

@@ -121,14 +121,16 @@ def over_batch(
 
     With q, k, v and a gate alone, one call computes all examples: each adds its sequences to the batch. With other
     tensors, which the sequences of an example may share, there is one call for each example. So is there with dropout,
-    which depends on the index of a sequence in its call.
+    which depends on the index of a sequence in its call. Without examples, a call with zeros gives the outputs' shapes.
     """
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):
+        if size == 0:
+            given = [None if own is None else own.new_zeros((1, *own.shape[1:])) for own in given]
         rows = []
-        for i in range(size):
+        for i in range(max(size, 1)):
             rows.append(call(*(shared if own is None else own[i] for shared, own in zip(tensors, given))))
-        return tuple(torch.stack(x) for x in zip(*rows)), (0,) * len(rows[0])
+        return tuple(torch.stack(x)[:size] for x in zip(*rows)), (0,) * len(rows[0])
     whole = [
         None if shared is None else shared.expand(size, *shared.shape) if own is None else own
         for shared, own in zip(tensors, given)

@@ -128,6 +128,17 @@ def test_scaled_dot_product_attention_has_transforms_too():
         assert_near(gradients[i], torch.autograd.grad(total(leaf), leaf)[0])
 
 
+@pytest.mark.parametrize("has_mask", [False, True])
+def test_vmap_without_examples_gives_empty_results(has_mask):
+    q, masks = torch.zeros(0, 1, 2, 5, 8), torch.zeros(0, 1, 1, 5, 5, dtype=torch.bool)
+
+    def call(q, mask):
+        return gated_attention(q, q, q, mask=mask if has_mask else None)
+
+    assert vmap(call)(q, masks).shape == (0, 1, 2, 5, 8)
+    assert vmap(grad(lambda q, mask: call(q, mask).sum()))(q, masks).shape == q.shape
+
+
 def test_second_derivatives_are_refused_by_name():
     q = normal(H, T, D)
 
