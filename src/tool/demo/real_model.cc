@@ -43,10 +43,10 @@ void write_page(const std::vector<xray::ModelXray>& models, const XrayRequest& w
   fmt::print("     head by head and token by token, in a browser: {}\n", path);
 }
 
-std::vector<xray::ModelXray> xray_of(std::vector<train::LoadedModel> models, const xray::Choices& choices) {
+std::vector<xray::ModelXray> xray_of(const std::vector<train::LoadedModel>& models, const xray::Choices& choices) {
   console::ProgressBar bar;
   auto out = xray::xray(
-      std::move(models), choices,
+      models, choices,
       {.progress = [&bar](const std::string& model, double done) { bar.show(done, {.path = model}); }, .plan = {}});
   bar.clear();
   return out;
@@ -76,7 +76,7 @@ void show_real_model(const std::string& model, const XrayRequest& wanted) {
   loaded.name = name;
   std::vector<train::LoadedModel> one;
   one.push_back(std::move(loaded));
-  const std::vector<xray::ModelXray> models = xray_of(std::move(one), choices_of(wanted));
+  const std::vector<xray::ModelXray> models = xray_of(one, choices_of(wanted));
   fmt::print("{}\n", xray::headline_text(models, xray::MapStyle::shades));
   write_page(models, wanted, kRealModelPage, wanted.text);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
@@ -95,7 +95,7 @@ void show_trained_models(const std::vector<TrainedModel>& trained, const train::
     models.push_back(
         {.name = each.model.name, .config = each.model.config, .parameters = each.parameters, .trained = settings});
   }
-  const std::vector<xray::ModelXray> xrays = xray_of(std::move(models), choices_of(wanted));
+  const std::vector<xray::ModelXray> xrays = xray_of(models, choices_of(wanted));
   fmt::print("{}\n", xray::headline_text(xrays, xray::MapStyle::shades));
   write_page(xrays, wanted, kTrainedModelsPage, fmt::format("a sequence of {}, from {}", task, wanted.text));
   std::fflush(stdout);

@@ -377,10 +377,11 @@ std::vector<ModelXray> xray(const Choices& choices, const Listener& listener) {
     listener.progress(path, 0.0);
     models.push_back(train::load_model(path));
   }
-  return xray(std::move(models), choices, listener);
+  return xray(models, choices, listener);
 }
 
-std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener) {
+std::vector<ModelXray> xray(const std::vector<train::LoadedModel>& models, const Choices& choices,
+                            const Listener& listener) {
   require(choices.map_cells >= 1 && choices.map_cells <= std::int64_t{kMostMapCells},
           "map_cells is {} but must be from 1 to {}", choices.map_cells, kMostMapCells);
   require(choices.tokens >= 1, "tokens is {} but must be at least 1", choices.tokens);
@@ -401,7 +402,6 @@ std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choice
       listener.progress(models[i].name, (static_cast<double>(i) + done) / static_cast<double>(models.size()));
     };
     out.push_back(xray_of(models[i], inputs[i], choices, of_all));
-    models[i].parameters = {};
   }
   return out;
 }

@@ -82,7 +82,8 @@ struct Listener {
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
 /// Computes the X-ray of each loaded model and ignores choices.models. Throws the same errors as the other overload.
-std::vector<ModelXray> xray(std::vector<train::LoadedModel> models, const Choices& choices, const Listener& listener);
+std::vector<ModelXray> xray(const std::vector<train::LoadedModel>& models, const Choices& choices,
+                            const Listener& listener);
 
 /// Returns the report as JSON, in the format that docs/reference/xray.md describes.
 nlohmann::ordered_json report_json(const std::vector<ModelXray>& models, const std::vector<std::string>& text);
