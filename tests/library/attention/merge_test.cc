@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -380,6 +381,11 @@ TEST(NarrowKeys, NarrowKeys_BadRange_IsRefused) {
   in.k_scale = {};
   in.key_lengths.shape[3] = 1;
   expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "key_lengths has shape (1,1,1,1)");
+  in.key_lengths = problem.inputs().key_lengths;
+  in.key_lengths.data = static_cast<const std::byte*>(in.key_lengths.data) + 1;
+  expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "which is not aligned to the ");
+  in.key_lengths.data = nullptr;
+  expect_refused([&] { (void)narrow_keys(in, 0, 9, vectors); }, "but null data");
 }
 
 TEST(NarrowKeys, NarrowKeys_VectorOutOfRange_IsRefused) {
