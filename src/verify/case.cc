@@ -43,6 +43,31 @@ void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
 }
 
+/// Decides which keys a mask or bias hides, as spec.hidden says. Call hides() for the keys of a row in ascending order.
+class HiddenKeys {
+ public:
+  HiddenKeys(const CaseSpec& spec, Random& random, std::int64_t one_in)
+      : spec_(spec), random_(random), one_in_(one_in) {}
+
+  bool hides(std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
+    if (spec_.hidden == Hidden::documents) {
+      constexpr std::int64_t kDocuments = 8;
+      const std::int64_t rows = std::max<std::int64_t>(spec_.T / kDocuments, 1);
+      const std::int64_t keys = std::max<std::int64_t>(spec_.S / kDocuments, 1);
+      const std::int64_t begin = (i / rows * keys + 13 * b + 29 * h) % spec_.S;
+      return j < begin || j >= begin + keys;
+    }
+    if (j == 0) hides_row_ = spec_.hidden == Hidden::scattered && random_.below(8) == 0;
+    return hides_row_ || random_.below(one_in_) == 0;
+  }
+
+ private:
+  const CaseSpec& spec_;
+  Random& random_;
+  std::int64_t one_in_;
+  bool hides_row_ = false;
+};
+
 /// Returns a factor that makes numbers of magnitude 1 subnormal in `dtype`.
 double denormal_factor(DType dtype) {
   switch (dtype) {
@@ -544,10 +569,9 @@ void Case::fill_maps() {
   if (bias_.present()) {
     const double factor = factors_of(spec_).bias;
     Random random(spec_.seed, kBias);
-    bool row_hidden = false;
+    HiddenKeys keys(spec_, random, 4);
     fill(bias_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-      if (j == 0) row_hidden = spec_.bias_hides && random.below(8) == 0;
-      const bool hidden = row_hidden || (spec_.bias_hides && random.below(4) == 0) || column_is_hidden(j);
+      const bool hidden = (spec_.bias_hides && keys.hides(b, h, i, j)) || column_is_hidden(j);
       const double x = hidden ? -kInfinity : factor * random.normal();
       if (bias_is_read(b, i, j)) store(bias_, b, h, i, j, x);
     });
@@ -559,10 +583,9 @@ void Case::fill_maps() {
   }
   if (mask_.present()) {
     Random random(spec_.seed, kMask);
-    bool row_hidden = false;
+    HiddenKeys keys(spec_, random, 3);
     fill(mask_, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-      if (j == 0) row_hidden = random.below(8) == 0;
-      const bool hidden = row_hidden || random.below(3) == 0 || column_is_hidden(j);
+      const bool hidden = keys.hides(b, h, i, j) || column_is_hidden(j);
       static_cast<std::uint8_t*>(mask_.data)[offset_of(mask_, b, h, i, j)] = hidden ? 0 : 1;
     });
   }

@@ -73,6 +73,7 @@ void draw_scores(CaseSpec& spec, const Pick& pick) {
   spec.bias_f32 = spec.bias.present && maybe(pick, 3);
   spec.bias_hides = spec.bias.present && maybe(pick, 2);
   spec.mask = draw_map(pick, 4);
+  if (spec.mask.present || spec.bias_hides) spec.hidden = maybe(pick, 2) ? Hidden::documents : Hidden::scattered;
   if (maybe(pick, 4)) spec.key_lengths = one_of(pick, std::array{DType::i32, DType::i64});
   if (maybe(pick, 4)) spec.query_offsets = one_of(pick, std::array{DType::i32, DType::i64});
   if (maybe(pick, 4)) spec.alibi_slopes = one_of(pick, std::array{DType::f32, DType::f64});
@@ -287,6 +288,27 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(many);
 }
 
+/// Adds cases with a mask or a bias that hide most keys, in long runs, so that kernels skip blocks.
+void add_documents(std::vector<CaseSpec>& list, DType dtype) {
+  const auto add = [&](CaseSpec spec) {
+    spec.dtype = dtype;
+    spec.hidden = Hidden::documents;
+    list.push_back(gated(spec, GateInput::elementwise, GateFn::sigmoid, GateOp::mul));
+  };
+  CaseSpec masked = shaped(2, 1, 2, 310, 900, 24, 20);
+  masked.mask = {true, true, true, true};
+  add(masked);
+  masked.causality = Causality::causal;
+  masked.max_logit = DType::f32;
+  add(masked);
+  CaseSpec biased = shaped(1, 2, 1, 620, 620, 32, 32);
+  biased.bias = {true, false, true, true};
+  biased.bias_hides = true;
+  biased.key_bias = DType::f32;
+  add(biased);
+  add(with_all_features(biased));
+}
+
 /// Adds packed batches with few and with many queries. Some sequences are empty or have length 1.
 void add_packed(std::vector<CaseSpec>& list, DType dtype) {
   for (const std::int64_t length : {40, 310}) {
@@ -414,6 +436,7 @@ std::string describe(const CaseSpec& spec) {
   add(spec.bias.present, fmt::format("bias={}{}{}{}", map_text(spec.bias), spec.bias_f32 ? ":f32" : "",
                                      spec.bias_hides ? ":hides" : "", spec.bias_breaks ? ":breaks" : ""));
   add(spec.mask.present, fmt::format("mask={}", map_text(spec.mask)));
+  add(spec.hidden != Hidden::scattered, fmt::format("hidden={}", word_of(spec.hidden)));
   add(spec.key_lengths != DType::none, fmt::format("key_lengths={}", dtype_name(spec.key_lengths)));
   add(spec.query_offsets != DType::none, fmt::format("query_offsets={}", dtype_name(spec.query_offsets)));
   add(spec.alibi_slopes != DType::none, fmt::format("alibi={}", dtype_name(spec.alibi_slopes)));
@@ -513,6 +536,7 @@ std::vector<CaseSpec> standard_cases() {
     spec.causality = Causality::causal;
     list.push_back(spec);
     add_few_queries(list, dtype);
+    add_documents(list, dtype);
     add_packed(list, dtype);
     add_caches(list, dtype);
     add_packed_caches(list, dtype);

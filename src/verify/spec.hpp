@@ -19,12 +19,23 @@ namespace headgate::verify {
 /// thousands; denormal: some tensors have only subnormal numbers.
 enum class Values { normal, sharp, extreme, denormal };
 
+/// Selects which keys a mask, and a bias with −∞, hide. scattered: a third or a quarter of the keys, and an eighth of
+/// the rows; scattered_keys: the keys alone; documents: all but one run of keys, which an eighth of the rows share.
+enum class Hidden { scattered, scattered_keys, documents };
+
 /// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
 enum class GateInput { none, headwise, elementwise };
 
 }  // namespace headgate::verify
 
 namespace headgate {
+
+template <>
+struct Words<verify::Hidden> {
+  static constexpr std::array<Word<verify::Hidden>, 3> kAll{{{verify::Hidden::scattered, "scattered"},
+                                                             {verify::Hidden::scattered_keys, "scattered_keys"},
+                                                             {verify::Hidden::documents, "documents"}}};
+};
 
 template <>
 struct Words<verify::Values> {
@@ -78,16 +89,17 @@ struct CaseSpec : AttentionOptions {
   bool gate_f32 = false;  // true: gate is f32; false: the dtype of q
 
   MapSpec bias;
-  bool bias_f32 = false;            // true: bias is f32; false: the dtype of q
-  bool bias_hides = false;          // a quarter of the bias entries and an eighth of the bias rows are −∞
-  bool bias_breaks = false;         // one bias entry is +∞ and one is NaN
-  DType key_bias = DType::none;     // dtype of key_bias, or none
-  bool key_bias_by_batch = false;   // true: each sequence has its own row of key_bias
-  DType key_indices = DType::none;  // dtype of the lists of keys, or none
+  bool bias_f32 = false;                               // true: bias is f32; false: the dtype of q
+  bool bias_hides = false;                             // some entries of the bias are −∞, as `hidden` says
+  bool bias_breaks = false;                            // one bias entry is +∞ and one is NaN
+  DType key_bias = DType::none;                        // dtype of key_bias, or none
+  bool key_bias_by_batch = false;                      // true: each sequence has its own row of key_bias
+  DType key_indices = DType::none;                     // dtype of the lists of keys, or none
   bool lists_by_batch = false, lists_by_head = false;  // true: each sequence (or each key/value head) has its own lists
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
+  Hidden hidden = Hidden::scattered;  // keys that the mask, and a bias that hides, hide
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64

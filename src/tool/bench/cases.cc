@@ -26,6 +26,7 @@ namespace {
 
 using verify::CaseSpec;
 using verify::GateInput;
+using verify::Hidden;
 
 constexpr std::int64_t kHeads = 8;
 
@@ -280,7 +281,10 @@ void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
     CaseSpec biased = spec, masked = spec;
     biased.bias = {true, false, true, true};
     masked.mask = {true, false, false, true};
-    CaseSpec both = biased, of_keys = biased;
+    masked.hidden = Hidden::scattered_keys;
+    CaseSpec both = biased, of_keys = biased, documents = masked;
+    both.hidden = masked.hidden;
+    documents.hidden = Hidden::documents;
     both.mask = masked.mask;
     of_keys.key_bias = DType::f32;
     BenchGroup group;
@@ -293,6 +297,7 @@ void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
     add("none", spec);
     add("bias", biased);
     add("mask", masked);
+    add("documents", documents);
     add("bias,mask", both);
     add("bias,key-bias", of_keys);
     groups.push_back(std::move(group));

@@ -6,7 +6,10 @@
 // ds can be stored directly as right operands, in pairs of rows.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <type_traits>
 
@@ -29,6 +32,7 @@
 #include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/core/bf16_products-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX3
@@ -148,7 +152,8 @@ class Native16BackwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<Native16BackwardScratch>(shared.scratch.at(thread), plan)),
-        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias) {}
+        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias),
+        shown_(p_) {}
 
   const BiasGradient<float>& dbias() const { return dbias_; }
 
@@ -231,9 +236,8 @@ class Native16BackwardWorker {
         const std::int64_t i0 = tile * kTile;
         const Tile t{visibility, h, packed_tile(g, tile), i0, std::min(kTile, sequence_.T - i0), block, j0, keys};
         dbias_.enter_tile(*part_, h, tile, block);
-        const bool visited = score_tile(t);
+        score_tile(t);
         dbias_.leave_tile(*part_, h, tile, block);
-        if (!visited) continue;
         add_key_gradients(t);
         add_query_gradient(t);
       }
@@ -269,27 +273,21 @@ class Native16BackwardWorker {
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Returns the columns of the key block that contain all keys visible to tile rows r … r + kSquare, extended to
-  /// multiples of kSquare.
+  /// Returns the columns of the key block that tile rows r … r + kSquare visit, extended to multiples of kSquare.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
-    const std::int64_t i = t.i0 + r;
-    const KeyRange seen = t.visibility.rows(i, i + std::min(kSquare, t.rows - r));
-    const std::int64_t begin = std::max(seen.begin - t.j0, std::int64_t{0});
-    const std::int64_t end = std::min(seen.end - t.j0, kBlock);
-    if (begin >= end) return {};
-    return {begin / kSquare * kSquare, whole_squares(end)};
+    const std::int64_t i = t.i0 + r, rows = std::min(kSquare, t.rows - r);
+    const KeyRange seen = shown_.columns(t.visibility.rows(i, i + rows), t.j0, kBlock, sequence_, t.h, rows,
+                                         [&](std::int64_t m) { return i + m; });
+    return {seen.begin / kSquare * kSquare, whole_squares(seen.end)};
   }
+  const KeyRange& squares_at(std::int64_t r) const { return squares_[static_cast<std::size_t>(r / kSquare)]; }
 
-  /// Computes P and ds of the tile in the columns that squares_of() returns, with zeros for hidden keys. Adds ds to
-  /// dbias.
-  /// Returns false if no query of the tile sees a key of the block.
-  bool score_tile(const Tile& t) const {
-    bool any = false;
+  /// Sets squares_, and computes P and ds of the tile in these columns, with zeros for hidden keys. Adds ds to dbias.
+  void score_tile(const Tile& t) const {
     RuleAddresses<float, kSquare> rules;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
-      const KeyRange squares = squares_of(t, r);
+      const KeyRange squares = squares_[static_cast<std::size_t>(r / kSquare)] = squares_of(t, r);
       if (squares.empty()) continue;
-      any = true;
       const bool in_registers = has_register_rules(t, r);
       if (in_registers) {
         rules.find(plan_.fused, plan_.rules, p_.inputs, sequence_, t.h, kSquare, t.j0,
@@ -302,7 +300,6 @@ class Native16BackwardWorker {
         finish_square(t, r, c, in_registers ? &rules : nullptr);
       }
     }
-    return any;
   }
 
   /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile. That requires no
@@ -395,35 +392,45 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, kSquare keys at a time. Reads only the queries that see one of these keys.
+  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, kSquare keys at a time. Reads only the squares that score_tile() computed.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
-      const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kSquare, sequence_.T);
-      const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
-      const std::int64_t beyond = std::min(seeing.end - t.i0, t.rows);
-      if (first >= beyond) continue;  // no query of the tile sees these keys
-      const std::int64_t begin = first / kSquare * kSquare, end = whole_squares(beyond);
-      const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
-        for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
-          Unit::template multiply<SquareWrite::accumulate>(left.at(t.batch, x, begin), plan_.tile_rows,
-                                                           pairs_of(right).from(c / kTileCols, begin), end - begin,
-                                                           to.at(x, c), to.shape[1]);
-        }
-      };
-      if (p_.gradients.dv.present()) add(scratch_.dv_t, shared_.d_o_t, scratch_.weight_pairs);
-      if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
+      const auto is_visited = [&](std::int64_t r) { return squares_at(r).begin <= c && c < squares_at(r).end; };
+      for (std::int64_t begin = 0; begin < t.rows; begin += kSquare) {
+        if (!is_visited(begin)) continue;
+        std::int64_t end = begin + kSquare;
+        while (end < t.rows && is_visited(end)) end += kSquare;
+        add_keys_of_rows(t, c, begin, end);
+        begin = end;
+      }
     }
   }
 
-  /// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic.
+  /// Adds the terms of tile rows [begin, end) to dvᵀ and dkᵀ of the kSquare keys from column c on.
+  void add_keys_of_rows(const Tile& t, std::int64_t c, std::int64_t begin, std::int64_t end) const {
+    const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
+      for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
+        Unit::template multiply<SquareWrite::accumulate>(left.at(t.batch, x, begin), plan_.tile_rows,
+                                                         pairs_of(right).from(c / kTileCols, begin), end - begin,
+                                                         to.at(x, c), to.shape[1]);
+      }
+    };
+    if (p_.gradients.dv.present()) add(scratch_.dv_t, shared_.d_o_t, scratch_.weight_pairs);
+    if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
+  }
+
+  /// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic. A block
+  /// that a mask hides from the tile takes its turn, too.
   void add_query_gradient(const Tile& t) const {
     if (!p_.gradients.dq.present()) return;
-    const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
+    const KeyRange visited = t.visibility.rows(t.i0, t.i0 + t.rows);
+    if (std::max(visited.begin, t.j0) >= std::min(visited.end, t.j0 + kBlock)) return;
+    const std::int64_t first_block = visited.begin / kBlock;
     const PairPanels k = key_rows_of(t.block);
     const Turnstile turnstile(shared_.dq_turns(t.batch));
     turnstile.enter(t.block - first_block);
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
-      const KeyRange squares = squares_of(t, r);
+      const KeyRange squares = squares_at(r);
       if (squares.empty()) continue;
       for (std::int64_t x = 0; x < plan_.D_padded; x += kSquare) {
         Unit::template multiply<SquareWrite::accumulate>(
@@ -460,10 +467,13 @@ class Native16BackwardWorker {
   int thread_;
   const Native16BackwardScratch scratch_;
   const BiasGradient<float> dbias_;
+  const ShownKeys shown_;
   [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
+  /// squares_of() for each strip of kSquare rows of the current tile
+  mutable std::array<KeyRange, kTile / kSquare> squares_{};
 };
 
 void native16_backward_on(const BackwardProblem& p, const View<double, 2>& sink_parts, const WorkList& list,

@@ -26,6 +26,7 @@
 #include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/core/bf16_products-inl.hpp"
 
@@ -103,7 +104,8 @@ class Native16ForwardWorker {
         thread_(thread),
         scratch_(place_buffers<Native16ForwardScratch>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest),
-        fused_(plan.rules.fused(softmax_.keeps_largest())) {}
+        fused_(plan.rules.fused(softmax_.keeps_largest())),
+        shown_(p_) {}
 
   /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
@@ -149,7 +151,10 @@ class Native16ForwardWorker {
 
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return i0_ + r; }
-  KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
+  KeyRange columns(const SoftmaxRows& s) const {
+    const KeyRange seen = visibility_.rows(query(s.r), query(s.r + s.rows - 1) + 1);
+    return shown_.columns(seen, s.j0, kBlock, sequence_, h_, s.rows, [&](std::int64_t m) { return query(s.r + m); });
+  }
   float* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
   void begin(BlockStrip& s) const {
@@ -281,7 +286,8 @@ class Native16ForwardWorker {
   const Native16ForwardScratch scratch_;
   const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
   const FusedRules fused_;              // how the score rules are applied
-  [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration while this object exists
+  const ShownKeys shown_;
+  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   const PackedHeads* head_ = nullptr;
   Sequence sequence_;
   Visibility visibility_;

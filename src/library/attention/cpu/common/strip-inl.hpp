@@ -39,7 +39,7 @@ struct Strip {
 //   BlockStrip          the type of its strips: Strip, or a type derived from Strip;
 //   visibility()        the keys that each query sees;
 //   query(r)            the query in row r of the tile;
-//   visited(i0, i1)     the keys that queries [i0, i1) visit;
+//   columns(s)          the columns of the block that strip s visits, whose r, rows and j0 are set;
 //   scores(m)           the address of the scores of row m of a band against the current key block;
 //   begin(s)            prepares strip s for the panels of the block;
 //   panel(s, c)         processes the panel at column c, which may lie outside the columns that strip s visits;
@@ -57,16 +57,17 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
   s.j0 = j0;
   s.scores = kernel.scores(r - band);
   const std::int64_t first = kernel.query(r), last = kernel.query(r + s.rows - 1);
-  const KeyRange keys = kernel.visited(first, last + 1);
+  const KeyRange columns = kernel.columns(s);
+  s.at = {columns.begin, columns.end};
+  if (s.at.empty()) return;
   const auto column = [&](std::int64_t j) { return std::clamp<std::int64_t>(j - j0, 0, kBlock); };
   const auto down = [&](std::int64_t c) { return c / kPanel * kPanel; };
   const auto up = [&](std::int64_t c) { return down(c + kPanel - 1); };
-  s.at = {column(keys.begin), column(keys.end)};
-  if (s.at.empty()) return;
   s.at.c0 = down(s.at.begin);
   s.at.c1 = up(s.at.end);
-  s.at.whole0 = up(column(kernel.visibility().row(last).begin));
-  s.at.whole1 = down(column(kernel.visibility().row(first).end));
+  const auto visited = [&](std::int64_t c) { return std::clamp(c, s.at.c0, s.at.c1); };
+  s.at.whole0 = visited(up(column(kernel.visibility().row(last).begin)));
+  s.at.whole1 = visited(down(column(kernel.visibility().row(first).end)));
 }
 
 /// Computes the `count` rows of a tile, in bands of `band` rows, against the key blocks that contain the keys `seen`.

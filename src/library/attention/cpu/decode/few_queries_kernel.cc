@@ -27,6 +27,7 @@
 #include "library/attention/cpu/common/output_rows-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/attention/cpu/decode/dot_scores-inl.hpp"
 #include "library/attention/cpu/decode/packed_queries-inl.hpp"
 #include "library/attention/cpu/decode/row_weights-inl.hpp"
@@ -189,7 +190,8 @@ class FewQueriesWorker {
         scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
         keys_{{}, {scratch_.widened, tuning_of_cpu()}},
         coming_(keys_),
-        values_(keys_.rows) {}
+        values_(keys_.rows),
+        shown_(p_) {}
 
   /// Lists the open rows of key/value head h of a sequence, and writes the outputs of its closed rows. A row is closed
   /// if all its gate values |g(z)| are at most the gate threshold.
@@ -269,12 +271,19 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
-  /// Returns the keys of the split that at least one query sees.
+  /// Returns the smallest range of the split's keys that contains every key that a query sees. May be empty.
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
+    const std::int64_t n = at.each->split_keys, j0 = at.split * n;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
-    const std::int64_t keys = at.each->split_keys;
-    return {std::max(seen.begin, at.split * keys), std::min(seen.end, (at.split + 1) * keys)};
+    KeyRange keys{j0 + n, j0};
+    for (std::int64_t g = 0; g < (shown_.by_head() ? p_.group : 1); ++g) {
+      const KeyRange columns =
+          shown_.columns(seen, j0, n, sequence, at.h * p_.group + g, sequence.T, [](std::int64_t i) { return i; });
+      if (columns.empty()) continue;
+      keys = {std::min(keys.begin, j0 + columns.begin), std::max(keys.end, j0 + columns.end)};
+    }
+    return keys;
   }
 
   /// Returns the split's keys in order of use. Streams hold only keys that all rows see.
@@ -419,6 +428,7 @@ class FewQueriesWorker {
   // keys_: keys of the current split; coming_: keys of the next split, whose first rows are already prefetched
   PlacedKeys<T, E> keys_, coming_;
   SplitRows<T, E> values_;  // values of the current split
+  ShownKeys shown_;
 };
 
 /// Returns split number n, counted over all sequences.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <limits>
 
 #include "library/attention/cpu/common/packed_heads.hpp"
@@ -27,6 +28,7 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/attention/cpu/dense/backward_plan-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,7 +48,8 @@ class BackwardWorker {
         shared_(shared),
         thread_(thread),
         scratch_(place_buffers<BackwardScratch<T>>(shared.scratch.at(thread), plan)),
-        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias) {}
+        dbias_(plan.p, plan.dbias, shared.dbias, scratch_.dbias),
+        shown_(p_) {}
 
   /// Selects key/value head h of `part` for the following calls.
   void select(const PackedHeads& part, std::int64_t h) {
@@ -81,6 +84,7 @@ class BackwardWorker {
   }
 
   void prefetch_next_head(const HeadTask& next);
+  KeyRange columns_of(const Tile& t, std::int64_t r) const;
   bool score_tile(const Tile& t) const;
   void multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right, const Strip& s) const;
   void probabilities(const Tile& t, const Strip& s) const;
@@ -95,9 +99,12 @@ class BackwardWorker {
   int thread_;
   const BackwardScratch<T> scratch_;
   const BiasGradient<T> dbias_;
+  const ShownKeys shown_;
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
+  /// for each strip of the current tile, the columns of the current block that its rows visit; {} if there are none
+  mutable std::array<KeyRange, kTile / kMR> seen_{};
   mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the rows of the next head
 };
 
@@ -235,10 +242,9 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
                    shared_.keys_t.sub(packed_block(block)),
                    shared_.values_t.sub(packed_block(block))};
       dbias_.enter_tile(*part_, h, tile, block);
-      const bool visited = score_tile(t);
+      const bool shown = score_tile(t);
       dbias_.leave_tile(*part_, h, tile, block);
-      if (!visited) continue;
-      add_key_gradients(t);
+      if (shown) add_key_gradients(t);
       add_query_gradient(t);
     }
     dbias_.end_block(*part_, h, block, j0, keys);
@@ -248,26 +254,36 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
-/// Computes P and ds of the tile, with zeros for hidden keys.
-/// Returns false, and writes nothing, if no query of the tile sees a key of the block.
+/// Returns the columns of the key block that the strip from row r of the tile on visits, or {} if there are none.
+template <typename T>
+KeyRange BackwardWorker<T>::columns_of(const Tile& t, std::int64_t r) const {
+  const std::int64_t rows = std::min(t.rows - r, kMR);
+  const KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
+  return shown_.columns(seen, t.j0, kBlock, sequence_, t.h, rows, [&](std::int64_t m) { return t.i0 + r + m; });
+}
+
+/// Sets seen_, and computes P and ds of the tile, with zeros for hidden keys.
+/// Returns false, and writes neither P nor ds, if no query of the tile sees a key of the block.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
-  const KeyRange hull = t.visibility.rows(t.i0, t.i0 + t.rows);
-  if (std::max(hull.begin, t.j0) >= std::min(hull.end, t.j0 + kBlock)) return false;
+  const auto seen_of = [this](std::int64_t r) -> KeyRange& { return seen_[static_cast<std::size_t>(r / kMR)]; };
+  bool any = false;
   for (std::int64_t r = 0; r < t.rows; r += kMR) {
-    const std::int64_t rows = std::min(t.rows - r, kMR);
-    KeyRange seen = t.visibility.rows(t.i0 + r, t.i0 + r + rows);
-    seen = {std::max(seen.begin, t.j0) - t.j0, std::min(seen.end, t.j0 + kBlock) - t.j0};
+    seen_of(r) = columns_of(t, r);
+    any = any || !seen_of(r).empty();
+  }
+  for (std::int64_t r = 0; any && r < t.rows; r += kMR) {
+    const KeyRange seen = seen_of(r);
     if (seen.empty()) {
       std::fill_n(scratch_.probabilities.at(r), kMR * Plan::kScoreStride, T{0});
       std::fill_n(scratch_.ds.at(r), kMR * Plan::kScoreStride, T{0});
       continue;
     }
-    const Strip strip{r, rows, seen.begin / kNR<T> * kNR<T>, round_up(seen.end, kNR<T>)};
+    const Strip strip{r, std::min(t.rows - r, kMR), seen.begin / kNR<T> * kNR<T>, round_up(seen.end, kNR<T>)};
     probabilities(t, strip);
     score_gradients(t, strip);
   }
-  return true;
+  return any;
 }
 
 /// Computes columns [s.c0, s.c1) of leftᵀ · right and stores them in the strip's rows of `to`.
@@ -294,7 +310,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   for (std::int64_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT row = scratch_.probabilities.at(s.r + m);
     const std::int64_t i = t.i0 + s.r + m;
-    const KeyRange seen = m < s.rows ? t.visibility.columns(i, t.j0, 0, kBlock) : KeyRange{};
+    const KeyRange seen = m < s.rows ? t.visibility.columns(i, t.j0, s.c0, s.c1) : KeyRange{};
     if (plan_.rules.any() && !seen.empty()) {
       T* slope = plan_.rules.capped() ? scratch_.slope.at(m, seen.begin) : nullptr;
       plan_.rules.apply(row + seen.begin, slope, sequence_, t.h, i, t.j0 + seen.begin, seen.end - seen.begin,
@@ -324,7 +340,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   }
   if (!plan_.rules.capped()) return;
   for (std::int64_t m = 0; m < s.rows; ++m) {
-    const KeyRange seen = t.visibility.columns(t.i0 + s.r + m, t.j0, 0, kBlock);
+    const KeyRange seen = t.visibility.columns(t.i0 + s.r + m, t.j0, s.c0, s.c1);
     T* HWY_RESTRICT ds = scratch_.ds.at(s.r + m);
     const T* HWY_RESTRICT slope = scratch_.slope.at(m);
     for (std::int64_t j = seen.begin; j < seen.end; ++j) ds[j] *= slope[j];
@@ -367,8 +383,15 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   const ColumnPanels<T> q = query_panels(t.g, t.tile);
   for (std::int64_t c = 0; c < t.keys; c += kMR) {
     const KeyRange seeing = t.visibility.queries(t.j0 + c, t.j0 + c + kMR, sequence_.T);
-    const std::int64_t first = std::max<std::int64_t>(seeing.begin - t.i0, 0);
-    const std::int64_t n = std::min(seeing.end - t.i0, t.rows) - first;
+    std::int64_t first = t.rows, end = 0;
+    for (std::int64_t r = 0; r < t.rows; r += kMR) {
+      const KeyRange& seen = seen_[static_cast<std::size_t>(r / kMR)];
+      if (seen.end <= c || seen.begin >= c + kMR) continue;
+      first = std::min(first, r);
+      end = r + kMR;
+    }
+    first = std::max(first, seeing.begin - t.i0);
+    const std::int64_t n = std::min({end, seeing.end - t.i0, t.rows}) - first;
     if (n <= 0) continue;
     if (p_.gradients.dv.present()) {
       multiply_panels<Left, ProductWrite::accumulate>(scratch_.dv.range(0, c, kMR), scratch_.probabilities.at(first, c),
@@ -381,23 +404,23 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   }
 }
 
-/// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic.
+/// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic. A block
+/// that a mask hides from the tile takes its turn, too.
 template <typename T>
 void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;
-  const std::int64_t first_block = t.visibility.rows(t.i0, t.i0 + t.rows).begin / kBlock;
+  const KeyRange visited = t.visibility.rows(t.i0, t.i0 + t.rows);
+  if (std::max(visited.begin, t.j0) >= std::min(visited.end, t.j0 + kBlock)) return;
+  const std::int64_t first_block = visited.begin / kBlock;
   const ColumnPanels<T> k = key_panels(t.block);
   const View<T, 2> dq = shared_.dq.sub(packed_tile(t.g, t.tile));
   const Turnstile turnstile(shared_.dq_turns(packed_tile(t.g, t.tile)));
   turnstile.enter(t.block - first_block);
   for (std::int64_t r = 0; r < t.rows; r += kMR) {
-    const std::int64_t i = t.i0 + r;
-    const KeyRange seen = t.visibility.rows(i, i + std::min(kMR, t.rows - r));
-    const std::int64_t first = std::max<std::int64_t>(seen.begin - t.j0, 0);
-    const std::int64_t n = std::min(seen.end - t.j0, kBlock) - first;
-    if (n <= 0) continue;
-    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(dq.range(0, r, kMR), scratch_.ds.at(r, first),
-                                                                        k, first, n);
+    const KeyRange& seen = seen_[static_cast<std::size_t>(r / kMR)];
+    if (seen.empty()) continue;
+    multiply_panels<typename Plan::ScoreLeft, ProductWrite::accumulate>(
+        dq.range(0, r, kMR), scratch_.ds.at(r, seen.begin), k, seen.begin, seen.end - seen.begin);
   }
   turnstile.leave(t.block - first_block);
 }

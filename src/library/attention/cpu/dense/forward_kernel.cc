@@ -27,6 +27,7 @@
 #include "library/attention/cpu/common/register_rules-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/attention/cpu/dense/forward_plan-inl.hpp"
 
@@ -101,7 +102,8 @@ class ForwardWorker {
         thread_(thread),
         scratch_(place_buffers<ForwardScratch<T>>(shared.scratch.at(thread), plan)),
         softmax_(scratch_.maxima, scratch_.sums, scratch_.out, scratch_.largest),
-        fused_(plan.rules.fused(softmax_.keeps_largest())) {}
+        fused_(plan.rules.fused(softmax_.keeps_largest())),
+        shown_(p_) {}
 
   /// Lists the open rows of query tile `tile` of head h, and writes the outputs of its closed rows. A row is closed if
   /// all its gate values are within the gate threshold. `number` is the tile's index among all tiles of the batch.
@@ -172,7 +174,10 @@ class ForwardWorker {
 
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return scratch_.rows(r); }
-  KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visibility_.rows(i0, i1); }
+  KeyRange columns(const SoftmaxRows& s) const {
+    const KeyRange seen = visibility_.rows(query(s.r), query(s.r + s.rows - 1) + 1);
+    return shown_.columns(seen, s.j0, kBlock, sequence_, h_, s.rows, [&](std::int64_t m) { return query(s.r + m); });
+  }
   T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
   void begin(BlockStrip& s) const {
@@ -505,6 +510,7 @@ class ForwardWorker {
   const ForwardScratch<T> scratch_;
   const OnlineSoftmax<T> softmax_;  // softmax of the current query tile
   const FusedRules fused_;          // how the score rules are applied
+  const ShownKeys shown_;
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;

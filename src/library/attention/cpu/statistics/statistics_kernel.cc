@@ -30,6 +30,7 @@
 #include "library/attention/cpu/common/multiply-inl.hpp"
 #include "library/attention/cpu/common/rows-inl.hpp"
 #include "library/attention/cpu/common/scores-inl.hpp"
+#include "library/attention/cpu/common/shown_keys-inl.hpp"
 #include "library/attention/cpu/common/strip-inl.hpp"
 #include "library/attention/cpu/statistics/statistics_plan-inl.hpp"
 #include "library/attention/cpu/statistics/top_keys-inl.hpp"
@@ -66,7 +67,8 @@ class StatisticsWorker {
         out_(plan.p.outputs),
         shared_(shared),
         scratch_(place_buffers<StatisticsScratch<T>>(shared.scratch.at(thread), plan)),
-        top_(scratch_.top_scores, scratch_.top_keys, plan.top_keys) {
+        top_(scratch_.top_scores, scratch_.top_keys, plan.top_keys),
+        shown_(p_) {
     if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
   }
 
@@ -172,6 +174,10 @@ class StatisticsWorker {
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return first_ + r; }
   KeyRange visited(std::int64_t i0, std::int64_t i1) const { return visited(visibility_, sequence_, i0, i1); }
+  KeyRange columns(const BlockStrip& s) const {
+    const KeyRange seen = visited(visibility_, sequence_, query(s.r), query(s.r + s.rows));
+    return shown_.columns(seen, s.j0, kBlock, sequence_, h_, s.rows, [&](std::int64_t m) { return query(s.r + m); });
+  }
   T* scores(std::int64_t m) const { return scratch_.scores.at(m); }
 
   void begin(BlockStrip& s) const {
@@ -658,6 +664,7 @@ class StatisticsWorker {
   const StatisticsBuffers<T>& shared_;
   StatisticsScratch<T> scratch_;
   const TopKeys<T> top_;
+  const ShownKeys shown_;
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
