@@ -30,7 +30,7 @@ struct CachedDecoderOptions {
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with a scale for each token and head
   /// Number of tokens at the start whose keys and values stay f32 if `cache` is i8 (CacheShape::whole_first); must be 0
-  /// otherwise. A layer with a window reads all tokens as i8 once the page of token 0 has been freed.
+  /// otherwise. A layer with a window keeps all of them until the last one is outside the window.
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B; all have the same length
   std::int64_t capacity = 0;  ///< largest number of tokens per sequence; 0: the config's seq_len

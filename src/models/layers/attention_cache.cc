@@ -96,7 +96,11 @@ AttentionCache::RoundedKeys AttentionCache::rounded_keys(const ExecutionContext&
 void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
-  for (const std::int64_t s : sequences_) cache_.slide(s, 0, window_ + std::max(since_mark, keep_));
+  const std::int64_t kept = window_ + std::max(since_mark, keep_);
+  // KvCache reads all tokens rounded once any of the unrounded ones is dropped, so they are dropped together. Otherwise
+  // results would depend on the portions in which tokens are appended.
+  if (length() - kept < cache_.shape().whole_first) return;
+  for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }
 
 std::int64_t AttentionCache::length() const { return cache_.position(sequences_.front()); }
@@ -123,7 +127,8 @@ std::size_t AttentionCache::step_bytes() const {
   std::size_t row = static_cast<std::size_t>(s.head_dim + s.value_dim) * dtype_bytes(s.dtype);
   if (s.dtype == DType::i8) row += 2 * sizeof(float);
   const bool holds_first = cache_.position(sequences_.front()) == cache_.length(sequences_.front());
-  const std::int64_t first = holds_first && keys == length() + 1 ? std::min(s.whole_first, keys) : 0;
+  const std::int64_t hidden = length() + 1 - keys;  // tokens before the window
+  const std::int64_t first = holds_first ? std::clamp<std::int64_t>(s.whole_first - hidden, 0, keys) : 0;
   return sequences_.size() * (static_cast<std::size_t>((keys - first) * s.kv_heads) * row + whole_bytes(s, first));
 }
 

@@ -16,9 +16,9 @@ namespace headgate::layers {
 /// an append needs. A function that throws Error or std::bad_alloc leaves the keys and values unchanged.
 class AttentionCache {
  public:
-  /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32. If
-  /// slide() drops any of them, attention reads all tokens rounded. `keep` is the number of tokens by which truncate()
-  /// can go back even after slide().
+  /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32.
+  /// slide() frees no pages until all of them are outside the window. `keep` is the number of tokens by which
+  /// truncate() can go back even after slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
                  std::int64_t keep = 0);
 

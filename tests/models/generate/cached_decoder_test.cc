@@ -348,6 +348,29 @@ TEST(CachedDecoder, Int8CacheWithFirstTokens_GoneBack_HasTheBitsOfOneRun) {
   }
 }
 
+/// The first tokens stay unrounded until all of them are outside the window, although they fill several pages.
+TEST(CachedDecoder, Int8CacheWithFirstTokensInAWindow_OtherPortions_HasTheSameLogits) {
+  DecoderConfig config = tiny_config();
+  config.seq_len = 300;
+  config.window = 20;
+  const Sample sample(config, {1, 300});
+  const auto logits = [&](const Chunks& chunks, std::int64_t first_tokens, std::int64_t keep) {
+    CachedDecoder decoder =
+        sample.decoder({.weights = DType::f32, .cache = DType::i8, .cache_first = first_tokens, .keep = keep});
+    return run(decoder, sample, chunks);
+  };
+  const Chunks one_by_one(300, 1);
+  const std::vector<float> whole = logits({300}, 150, 0), rounded = logits({300}, 0, 0);
+  for (const auto& other : {logits(one_by_one, 150, 0), logits(one_by_one, 150, 100), logits({70, 70, 160}, 150, 0)}) {
+    double off = 0.0, of_rounding = 0.0;
+    for (std::size_t n = 0; n < whole.size(); ++n) {
+      off = std::max(off, std::abs(static_cast<double>(other[n]) - whole[n]));
+      of_rounding = std::max(of_rounding, std::abs(static_cast<double>(rounded[n]) - whole[n]));
+    }
+    EXPECT_LT(off, 0.01 * of_rounding);
+  }
+}
+
 /// Returns −log p(target) of each token.
 std::vector<float> losses_of(const std::vector<float>& logits, const Sample& sample) {
   const auto V = static_cast<std::size_t>(sample.config.vocab);
