@@ -242,7 +242,12 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   require_use_of_attention(config);
   models::validate(config, models::NamesIn::command_line);
   config = models::in_short(config);
-  return choices.match_params ? models::match_params(config) : config;
+  if (!choices.match_params) return config;
+  // --gate none is accepted: it lets a script pass the same options to every model of a comparison.
+  require(
+      !choices.gate.empty() || models::parameter_count(config) != models::parameter_count(models::baseline_of(config)),
+      "--match-params: the model has no parameters beyond those without a gate; it needs a --gate");
+  return models::match_params(config);
 }
 
 DecoderConfig make_config_from(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {

@@ -219,6 +219,8 @@ TEST_F(TrainVerbTest, GateOptions_Each_ReachTheModel) {
 TEST_F(TrainVerbTest, MatchParamsAndConfig_Given_AreUsed) {
   ASSERT_EQ(verb.train("plain", {"--stop-at", "1"}).status, 0);
   EXPECT_EQ(config("plain").at("intermediate_size"), 48);
+  ASSERT_EQ(verb.train("none", {"--stop-at", "1", "--gate", "none", "--match-params"}).status, 0);
+  EXPECT_EQ(config("none").at("intermediate_size"), 48);
   ASSERT_EQ(verb.train("gated", {"--stop-at", "1", "--gate", "elementwise", "--match-params"}).status, 0);
   // 16 · 16 of the gate against 3 · 16 of a row of the MLP: 5⅓ rows, in steps of 4.
   EXPECT_EQ(config("gated").at("intermediate_size"), 44);
@@ -268,6 +270,7 @@ TEST_F(TrainVerbTest, Arguments_Bad_AreRefused) {
   refused({"--gate", "none", "--gate-site", "g1"}, "contradict each other");
   refused({"--gate-fn", "silu"}, "--gate-fn needs --gate");
   refused({"--gate-bias", "0"}, "--gate-bias needs --gate");
+  refused({"--match-params"}, "--match-params: the model has no parameters beyond those without a gate");
   refused({"--gate", "headwise", "--gate-fn", "tanh"}, "'tanh' is none of");
   refused({"--gate", "headwise", "--output-control", "silu"}, "without a gate");
   refused({"--task", "poetry"}, "'poetry' is none of text, bigram-backcopy");
