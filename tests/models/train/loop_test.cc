@@ -183,7 +183,7 @@ TEST(Loop, Run_InterruptedWithinAStep_IsBitwiseIdenticalAfterResume) {
     EXPECT_EQ(saved_step(run.path("parts")), trainer.steps_done());
     EXPECT_EQ(records(run.path("parts")).size(), static_cast<std::size_t>(trainer.steps_done()));
     if (trainer.steps_done() == before) {
-      EXPECT_EQ(recorder.saves, before == 0 ? Steps{0} : Steps{});
+      EXPECT_EQ(recorder.saves, begun ? Steps{} : Steps{0}) << "a resumed run has its first checkpoint";
     }
     if (end.reason == LoopReason::finished) break;
     EXPECT_EQ(end.reason, LoopReason::interrupted);
