@@ -46,7 +46,28 @@ struct DemoArguments {
                         : only == part;
   }
   bool trains() const { return shows("backcopy") || shows("text"); }
+  bool reads_text() const { return trains() || (shows("model") && !model.empty()); }
+  bool writes_pages() const { return data && (shows("backcopy") || (shows("model") && !model.empty())); }
 };
+
+/// Throws UsageError if an option is given that none of the chosen parts uses.
+void check_uses(const DemoArguments& arguments) {
+  struct Use {
+    const char* option;
+    bool given, used;
+    const char* parts;
+  };
+  const std::array uses{
+      Use{"--examples", arguments.examples.has_value(), arguments.shows("worked"), "worked"},
+      Use{"--model", !arguments.model.empty(), arguments.shows("model"), "model"},
+      Use{"--data", arguments.data.has_value(), arguments.reads_text(), "model, backcopy and text"},
+      Use{"--out", !arguments.out.empty(), arguments.writes_pages(), "model and backcopy, which need --data"}};
+  for (const Use& use : uses) {
+    if (use.given && !use.used) {
+      throw UsageError(fmt::format("{}: none of the parts that are shown uses it, only {}", use.option, use.parts));
+    }
+  }
+}
 
 /// Returns the directory of the worked problems. Both places where it looks are relative to the executable.
 /// The first is the directory that an installation creates.
@@ -120,6 +141,7 @@ int run_demo(const DemoArguments& arguments) {
   }
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
   if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
+  check_uses(arguments);
   if (!arguments.model.empty()) train::model_path(arguments.model);  // throws at once if the model does not exist
   std::string examples;
   if (arguments.shows("worked")) {
@@ -166,7 +188,7 @@ Verb add_demo(CommandLine& line) {
       "cores. Files are written to --out alone.");
   verb.value("--data", arguments->data, "PATH",
              "UTF-8 text to train on: a file, or a directory with all files below it that are UTF-8");
-  declare_include(verb, arguments->include);
+  declare_include(verb, arguments->include).needs(verb.declared("--data"));
   verb.value("--model", arguments->model, "MODEL",
              "Show the X-ray of this model on the text, as `headgate xray` reads it");
   verb.value("--out", arguments->out, "DIR", "Write the X-rays' pages to DIR");

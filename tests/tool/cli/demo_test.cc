@@ -66,6 +66,24 @@ TEST(Demo, Part_Chosen_IsShownAlone) {  // also finds the worked problems from a
   expect_refused(testing::headgate({"demo", "--only", "poetry"}), "demo", "poetry");
 }
 
+TEST(Demo, Option_NoPartUsesIt_IsRefused) {
+  const testing::Scratch scratch;
+  const std::string text = scratch / "text", out = scratch / "out";
+  testing::write_bytes(text, std::string(20000, 'a'));
+  const auto refused = [](std::vector<std::string> options, const std::string& reason) {
+    options.insert(options.begin(), "demo");
+    expect_refused(testing::headgate(options), "demo", reason);
+  };
+  refused({"--only", "worked", "--data", text}, "--data: none of the parts that are shown uses it");
+  refused({"--only", "layer", "--data", text}, "--data: none of the parts that are shown uses it");
+  refused({"--only", "worked", "--include", "*.txt"}, "--include requires --data");
+  refused({"--only", "text", "--data", text, "--out", out}, "--out: none of the parts that are shown uses it");
+  refused({"--only", "worked", "--out", out}, "--out: none of the parts that are shown uses it");
+  refused({"--from", "backcopy", "--data", text, "--model", text}, "--model: none of the parts that are shown uses it");
+  refused({"--only", "layer", "--examples", HEADGATE_EXAMPLES}, "--examples: none of the parts that are shown uses it");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(Demo, Part_ToBeginWith_LeavesOutThoseBeforeIt) {
   const Outcome outcome = testing::headgate({"demo", "--from", "backcopy"});
   EXPECT_EQ(outcome.status, 0) << outcome.err;

@@ -162,7 +162,7 @@ TEST_F(OutputsTest, Run_WouldOverwriteItsData_IsRefused) {
 TEST_F(OutputsTest, Demo_WouldOverwriteItsData_IsRefused) {
   fs::create_directory(path("book"));
   fs::copy_file(text(), path("book/trained-models.html"));
-  expect_kept({"demo", "--only", "worked", "--data", path("book"), "--out", path("book")}, "--data");
+  expect_kept({"demo", "--only", "backcopy", "--data", path("book"), "--out", path("book")}, "--data");
 }
 
 /// Runs the tool with a limit of 2 or 4 KiB for files, in the units of any shell. LLVM's OpenMP needs a file of 1 KiB.
