@@ -103,9 +103,7 @@ std::vector<NamedConfig> named(const std::vector<train::LoadedModel>& models) {
 int run_eval(const EvalOptions& o) {
   refuse_texts(o.models);
   if (!o.against.empty()) refuse_texts({o.against});
-  if (o.evaluation.data.empty() == o.evaluation.token_ids.empty()) {
-    throw UsageError("one of --text and --token-ids is required");
-  }
+  check_text_options(o.evaluation.data, o.evaluation.token_ids);
   if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
   if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
   check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {

@@ -40,4 +40,11 @@ void refuse_texts(const std::vector<std::string>& models) {
   }
 }
 
+void check_text_options(const std::vector<std::string>& text, const std::string& token_ids) {
+  if (text.empty() && token_ids.empty()) throw UsageError("one of --text and --token-ids is required");
+  if (!text.empty() && !token_ids.empty()) {
+    throw UsageError("--text and --token-ids are two inputs; give one of them");
+  }
+}
+
 }  // namespace headgate::cli

@@ -9,4 +9,7 @@ namespace headgate::cli {
 /// Throws UsageError if a path given as MODEL is a text file. The message suggests to pass the file with --text.
 void refuse_texts(const std::vector<std::string>& models);
 
+/// Throws UsageError unless exactly one of --text and --token-ids is given.
+void check_text_options(const std::vector<std::string>& text, const std::string& token_ids);
+
 }  // namespace headgate::cli

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +34,7 @@ namespace {
 
 struct XrayOptions {
   xray::Choices choices;
+  std::optional<std::int64_t> map_cells;
   std::vector<std::string> from;
   std::string out;
   JsonOutput json;
@@ -77,20 +80,25 @@ int run_xray(const XrayOptions& o) {
   if (o.choices.models.empty()) throw UsageError("MODEL is required");
   refuse_texts(o.choices.models);
   const std::string& token_ids = o.choices.token_ids;
-  if (o.choices.text.empty() == token_ids.empty()) throw UsageError("one of --text and --token-ids is required");
+  check_text_options(o.choices.text, token_ids);
+  if (o.map_cells && o.out.empty() && !o.json.wanted()) {
+    throw UsageError("--map needs --out, --json or --json-out: what is printed has no such maps");
+  }
   check_outputs({{"--out", o.out}, {"--json-out", o.json.file}}, [&](InputFiles& inputs) {
     inputs.add_models("MODEL", o.choices.models);
     inputs.add_text("--text", o.choices.text, {.include = o.choices.include, .run = {}});
     inputs.add_file("--token-ids", token_ids);
   });
+  xray::Choices choices = o.choices;
+  choices.map_cells = o.map_cells.value_or(choices.map_cells);
   console::ProgressBar bar;
-  const auto models = xray::xray(
-      o.choices, {.progress = [&](const std::string& model, double done) { bar.show(done, {.path = model}); },
-                  .plan =
-                      [&](const std::string& line) {
-                        bar.clear();
-                        console::note(fmt::format("headgate xray: {}\n", console::terminal_text(line)));
-                      }});
+  const auto models =
+      xray::xray(choices, {.progress = [&](const std::string& model, double done) { bar.show(done, {.path = model}); },
+                           .plan =
+                               [&](const std::string& line) {
+                                 bar.clear();
+                                 console::note(fmt::format("headgate xray: {}\n", console::terminal_text(line)));
+                               }});
   bar.clear();
   const nlohmann::ordered_json report =
       xray::report_json(models, token_ids.empty() ? o.choices.text : std::vector<std::string>{token_ids});
@@ -141,7 +149,7 @@ Verb add_xray(CommandLine& line) {
                     "(docs/reference/numerics.md)");
   verb.value("--out", o->out, "FILE.html", "Write the page: one file that needs no network");
   declare_json(verb, o->json, "what the page shows (docs/reference/xray.md)");
-  verb.value("--map", o->choices.map_cells, "N",
+  verb.value("--map", o->map_cells, "N",
              "Cells of a side of a head's map, at most (default 96); a cell of a longer text is a mean")
       .range<std::int64_t>(1, xray::kMostMapCells);
   const Option overrides = declare_enum<xray::OverriddenPart>(verb, "--override", o->choices.overrides,
@@ -150,14 +158,17 @@ Verb add_xray(CommandLine& line) {
              "The first N tokens of the text, at most, for --override (default 256)")
       .range(2, 1 << 16)
       .needs(overrides);
-  verb.flag("--list", o->list,
-            "Print the figures and their definitions, and exit; with --json as a list of objects with name, of and "
-            "definition");
+  Option list =
+      verb.flag("--list", o->list,
+                "Print the figures and their definitions, and exit; with --json as a list of objects with name, of and "
+                "definition");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
   for (const char* other : {"MODEL", "--text", "--token-ids", "--tokens", "--part", "--precision", "--map",
-                            "--override", "--override-tokens", "--list"}) {
+                            "--override", "--override-tokens"}) {
     from.excludes(verb.declared(other));
+    list.excludes(verb.declared(other));
   }
+  list.excludes(from).excludes(verb.declared("--out"));
   verb.footer(
       "Examples:\n"
       "  headgate xray run --text book.txt\n"

@@ -771,6 +771,7 @@ TEST_F(EvalVerbTest, Arguments_Refused_AreNamedOnOneLine) {
   expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
   expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
   expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --text and --token-ids is required");
+  expect_refused(verb.eval("run", {"--token-ids", "x.npy"}), "eval", "--text and --token-ids are two inputs");
   testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
   expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
   ASSERT_EQ(verb.train("other").status, 0);

@@ -309,7 +309,17 @@ TEST_F(XrayVerbTest, TokenIds_InPlaceOfText_GiveTheSameFigures) {
   };
   EXPECT_EQ(figures({"--token-ids", verb.path("ids.npy")}), figures({"--text", verb.path("start")}));
   expect_refused(testing::headgate({"xray", verb.path("gated"), "--text", verb.text(), "--token-ids", out}), "xray",
-                 "one of --text and --token-ids is required");
+                 "--text and --token-ids are two inputs; give one of them");
+  expect_refused(testing::headgate({"xray", verb.path("gated")}), "xray", "one of --text and --token-ids is required");
+}
+
+TEST_F(XrayVerbTest, Option_WithoutUse_IsRefused) {
+  expect_refused(testing::headgate({"xray", verb.path("gated"), "--text", verb.text(), "--map", "8"}), "xray",
+                 "--map needs --out, --json or --json-out");
+  for (const char* option : {"--out=page.html", "--text=a", "--token-ids=a.npy", "--tokens=8", "--map=8",
+                             "--override=heads", "--from=a.json", "model"}) {
+    expect_refused(testing::headgate({"xray", "--list", option}), "xray", " excludes ");
+  }
 }
 
 /// Parts change rounding alone, that of bytes among it.
