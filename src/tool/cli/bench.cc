@@ -31,7 +31,7 @@ struct BenchArguments {
   std::string on_demand;
   int threads = 0;
   std::optional<int> repeat;
-  double min_time = 0.5;
+  std::optional<double> min_time;
   bool quick = false;
   bool list = false;
   bool memory_probe = false;
@@ -52,13 +52,13 @@ std::regex compile_filter(const std::string& pattern) {
 bench::BenchSettings settings_of(const BenchArguments& arguments) {
   bench::BenchSettings settings;
   settings.threads = arguments.threads == 0 ? default_threads() : arguments.threads;
-  settings.min_seconds = arguments.min_time;
-  if (arguments.repeat) settings.min_runs = settings.min_slow_runs = *arguments.repeat;
   if (arguments.quick) {
     settings.min_runs = 3;
     settings.min_slow_runs = 1;
     settings.min_seconds = 0.05;
   }
+  settings.min_seconds = arguments.min_time.value_or(settings.min_seconds);
+  if (arguments.repeat) settings.min_runs = settings.min_slow_runs = *arguments.repeat;
   return settings;
 }
 
@@ -156,11 +156,16 @@ Verb add_bench(CommandLine& line) {
   verb.value("--min-time", arguments->min_time, "SECONDS",
              "Seconds spent in each case, at least (default: 0.5); three times that in compared cases")
       .range(0.0, 600.0);
-  verb.flag("--quick", arguments->quick, "Few runs, for a rough impression");
-  verb.flag("--list", arguments->list,
-            "Print the names of the cases and stop; with --json as cases, a list of objects with name");
-  verb.value("--on-demand", arguments->on_demand, "CASE",
-             "Only run CASE, once for each line on stdin, and print the seconds it took");
+  verb.flag("--quick", arguments->quick, "Few runs, for a rough impression; --repeat and --min-time override it");
+  Option list = verb.flag("--list", arguments->list,
+                          "Print the names of the cases and stop; with --json as cases, a list of objects with name");
+  Option on_demand = verb.value("--on-demand", arguments->on_demand, "CASE",
+                                "Only run CASE, once for each line on stdin, and print the seconds it took");
+  for (const char* measured : {"--repeat", "--min-time", "--quick"}) {
+    list.excludes(verb.declared(measured));
+    on_demand.excludes(verb.declared(measured));
+  }
+  for (const char* other : {"--filter", "--json", "--json-out", "--list"}) on_demand.excludes(verb.declared(other));
   verb.flag("--memory-probe", arguments->memory_probe, "").hidden();
   return {"bench", [arguments] { return run_bench(*arguments); }};
 }

@@ -135,6 +135,13 @@ TEST(Bench, Cases_Listed_HaveUniqueNames) {
   }
 }
 
+TEST(Bench, Quick_WithRepeat_RunsAsOften) {
+  const Outcome outcome = testing::headgate({"bench", "--quick", "--repeat", "5", "--min-time", "0", "--filter",
+                                             "^small/forward/T16$", "--threads", "1", "--json"});
+  ASSERT_EQ(outcome.status, 0) << outcome.err;
+  EXPECT_EQ(json::parse(outcome.out).at("cases").at(0).at("runs"), 5);
+}
+
 TEST(Bench, Options_Bad_AreRefused) {
   expect_refused(testing::headgate({"bench", "--filter", "(("}), "bench",
                  "--filter: \"((\" is not a regular expression");
@@ -142,6 +149,13 @@ TEST(Bench, Options_Bad_AreRefused) {
   expect_refused(testing::headgate({"bench", "--filter", "^nothing$"}), "bench", "no case matches");
   expect_refused(testing::headgate({"bench", "--on-demand", "train"}), "bench", "no case is named \"train\"");
   expect_refused(testing::headgate({"bench", "--threads", "0"}), "bench", "--threads");
+  for (const char* measured : {"--quick", "--repeat=3", "--min-time=1"}) {
+    expect_refused(testing::headgate({"bench", "--list", measured}), "bench", " excludes ");
+    expect_refused(testing::headgate({"bench", "--on-demand", "convert", measured}), "bench", " excludes ");
+  }
+  for (const char* other : {"--filter=train", "--json", "--json-out=x.json", "--list"}) {
+    expect_refused(testing::headgate({"bench", "--on-demand", "convert", other}), "bench", " excludes ");
+  }
   expect_refused(testing::headgate({"bench", "--filter", "T512", "--json-out", "/nonexistent/x.json"}), "bench",
                  "/nonexistent/x.json: cannot write");
 }

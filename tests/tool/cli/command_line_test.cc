@@ -116,9 +116,8 @@ TEST(NumberOption, Number_WouldSaturateOrWrap_IsRefused) {
 }
 
 TEST(NumberOption, Number_DecimalOrHexadecimal_IsRead) {
-  EXPECT_EQ(testing::headgate({"bench", "--list", "--repeat", "0x10"}).status, 0);
-  EXPECT_EQ(testing::headgate({"bench", "--list", "--repeat", "0010"}).status, 0);
-  EXPECT_EQ(testing::headgate({"bench", "--list", "--min-time", ".5e-1"}).status, 0);
+  EXPECT_EQ(testing::headgate({"verify", "--seconds", ".5e-1", "--seed", "0x10"}).status, 0);
+  EXPECT_EQ(testing::headgate({"verify", "--seconds", "0", "--seed", "0010"}).status, 0);
 }
 
 TEST(Json, Info_AsJson_HasTheFactsOfTheText) {
