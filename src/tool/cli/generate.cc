@@ -51,6 +51,7 @@ struct GenerateOptions {
   bool chat = false;
   bool special_tokens = false;
   generate::Sampling sampling;
+  std::optional<std::uint64_t> seed;
   std::vector<std::string> stop_texts;
   std::optional<std::int64_t> max_tokens;
   std::optional<double> gate_threshold;
@@ -112,9 +113,9 @@ void check_options(const GenerateOptions& o) {
   }
   if (o.converses() && !o.logits.empty()) throw UsageError("--logits is of one text: --chat needs a --prompt with it");
   if (!o.system.empty() && !o.chat) throw UsageError("--system needs --chat");
-  const bool draws = o.sampling.top_k > 0 || o.sampling.top_p < 1.0;
+  const bool draws = o.sampling.top_k > 0 || o.sampling.top_p < 1.0 || o.seed;
   if (draws && o.sampling.temperature == 0.0) {
-    throw UsageError("--top-k and --top-p need a --temperature above 0: at 0 the most likely token is taken");
+    throw UsageError("--top-k, --top-p and --seed need a --temperature above 0: at 0 the most likely token is taken");
   }
   generate::check_sampling(o.sampling);
 }
@@ -214,9 +215,10 @@ int generate_text(const GenerateOptions& o, const models::ModelFile& file, const
   return signal_number != 0 ? kSignalStatus + signal_number : kSuccess;
 }
 
-int run_generate(const GenerateOptions& o) {
+int run_generate(GenerateOptions o) {
   survive_lost_output();
   check_options(o);
+  o.sampling.seed = o.seed.value_or(o.sampling.seed);
   check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {
     inputs.add_models("MODEL", {o.model});
     inputs.add_file("--prompt-file", o.prompt_file);
@@ -228,7 +230,8 @@ int run_generate(const GenerateOptions& o) {
   return o.converses() ? converse(o, file, model) : generate_text(o, file, model);
 }
 
-void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
+void declare_sampling(VerbOptions& verb, GenerateOptions& o) {
+  generate::Sampling& sampling = o.sampling;
   verb.group("Choice of tokens");
   verb.value("--temperature", sampling.temperature, "T",
              "Logits are divided by it before tokens are drawn; 0 (default): the most likely token is taken");
@@ -236,7 +239,7 @@ void declare_sampling(VerbOptions& verb, generate::Sampling& sampling) {
   verb.value("--top-p", sampling.top_p, "P",
              "Draw from the most likely tokens, as few as have the probability P together (default 1: from all); of "
              "those that --top-k leaves");
-  verb.value("-s,--seed", sampling.seed, "N",
+  verb.value("-s,--seed", o.seed, "N",
              "Seed of the random numbers (default 1); the same seed gives the same text. Each further answer of a "
              "conversation has the next seed");
 }
@@ -299,7 +302,7 @@ Verb add_generate(CommandLine& line) {
   verb.value("-n,--max-tokens", o->max_tokens, "N",
              "Generate at most N tokens (default 256; in a conversation as many as the model has positions for)")
       .range(std::int64_t{1}, std::int64_t{1} << 30);
-  declare_sampling(verb, o->sampling);
+  declare_sampling(verb, *o);
   declare_computation(verb, *o);
   verb.group("Output");
   declare_json(verb, o->json, "one object, at the end, or in a conversation a line for each answer,");

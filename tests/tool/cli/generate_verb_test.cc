@@ -102,11 +102,11 @@ TEST_F(GenerateVerb, Generation_PositionsUsedUp_Stops) {
 }
 
 TEST_F(GenerateVerb, Text_SameSeed_IsTheSame) {
-  const auto text = [](const std::string& seed) {
-    return generate({"--prompt", "it", "--temperature", "1.5", "--top-k", "200", "--top-p", "0.99", "--seed", seed})
-        .out;
+  const auto text = [](const std::string& seed, const std::string& option = "--seed") {
+    return generate({"--prompt", "it", "--temperature", "1.5", "--top-k", "200", "--top-p", "0.99", option, seed}).out;
   };
   EXPECT_EQ(text("3"), text("3"));
+  EXPECT_EQ(text("3"), text("3", "-s"));
   EXPECT_NE(text("3"), text("4"));
 }
 
@@ -126,7 +126,7 @@ TEST_F(GenerateVerb, Prompts_FromFiles_AreReadAndFiguresPrinted) {
 }
 
 TEST_F(GenerateVerb, Prompt_FromAPipe_IsLessItsLastNewline) {
-  const Json expected = json({"-p", "it is", "-n", "4", "-s", "1"});
+  const Json expected = json({"-p", "it is", "-n", "4"});
   EXPECT_EQ(expected["ids"].size(), 4U);
   const auto piped = [](const std::string& printed, const std::string& options) {
     const std::string command = "printf '" + printed + "' | " + testing::headgate_path() + " generate " + path("run") +
@@ -238,6 +238,7 @@ TEST_F(GenerateVerb, Arguments_Bad_AreRefusedOnOneLine) {
   expect_refusal({"--prompt", "a", "--system", "b"}, "--system needs --chat");
   expect_refusal({"--prompt", "a", "--top-k", "5"}, "need a --temperature above 0");
   expect_refusal({"--prompt", "a", "--top-p", "0.5"}, "need a --temperature above 0");
+  expect_refusal({"--prompt", "a", "--seed", "1"}, "need a --temperature above 0");
   expect_refusal({"--prompt", "a", "--temperature", "-1"}, "temperature is -1 but must be at least 0");
   expect_refusal({"--prompt", "a", "--temperature", "1", "--top-k", "-1"}, "top_k is -1 but must be at least 0");
   expect_refusal({"--prompt", "a", "--temperature", "1", "--top-p", "0"}, "top_p is 0 but must be above 0");
