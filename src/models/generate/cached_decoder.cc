@@ -500,6 +500,10 @@ void CachedDecoder::mark(std::int64_t most) {
 const DecoderConfig& CachedDecoder::config() const { return state_->config; }
 const CachedDecoderOptions& CachedDecoder::options() const { return state_->options; }
 std::int64_t CachedDecoder::capacity() const { return state_->options.capacity; }
+std::int64_t CachedDecoder::most_unrounded() const {
+  const CachedDecoderOptions& options = state_->options;
+  return options.precision == ModelPrecision::f32 ? options.capacity : (kLeastRoundedRows - 1) / options.batch;
+}
 bool CachedDecoder::reads_in_place() const { return !state_->options.weights; }
 std::size_t CachedDecoder::weight_bytes() const { return state_->weight_bytes(); }
 

@@ -86,6 +86,8 @@ class CachedDecoder {
   const DecoderConfig& config() const;
   const CachedDecoderOptions& options() const;  ///< options with capacity and context resolved
   std::int64_t capacity() const;
+  /// Returns the largest number of tokens of each sequence that one pass computes in f32 with these options.
+  std::int64_t most_unrounded() const;
 
   /// Returns whether matrices are read in place from the model's files, without conversion.
   bool reads_in_place() const;

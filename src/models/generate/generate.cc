@@ -109,7 +109,8 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   require(options.drafts >= 0, "drafts is {} but must be at least 0", options.drafts);
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
-  Steps steps(decoder, prompt, options.drafts);
+  // Longer passes would be computed in bf16, while a token without guesses is computed in f32.
+  Steps steps(decoder, prompt, std::min(options.drafts, decoder.most_unrounded() - 1));
   const auto vocab = static_cast<std::size_t>(decoder.config().vocab);
   const std::size_t words = std::min(vocab, static_cast<std::size_t>(tokenizer.vocab()));
   Generated out;

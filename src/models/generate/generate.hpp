@@ -34,7 +34,8 @@ struct GenerateOptions {
   /// text. Bytes that may begin a stop text are withheld until more bytes are known.
   std::vector<std::string> stop_texts{};
   /// Largest number of tokens to guess (DraftTokens) after each chosen token. One pass over the weights checks them
-  /// all. Guesses do not change which tokens are chosen, apart from the rounding of logits. Must be at most
+  /// all. Guesses do not change which tokens are chosen, apart from the rounding of logits. There are at most as many
+  /// guesses as one pass computes in f32 beside the chosen token (CachedDecoder::most_unrounded). Must be at most
   /// CachedDecoderOptions::keep if the decoder has recurrent layers or windows.
   std::int64_t drafts = 0;
 };

@@ -4,8 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -196,6 +199,48 @@ TEST_F(GenerateTest, Guesses_OfAnyLayers_ChangeNoToken) {
   EXPECT_GT(guessed, right) << "some guesses are refused";
   models::CachedDecoder model = decoder();
   EXPECT_THROW(run(model, {.drafts = -1}), Error);
+}
+
+/// Passes of 33 tokens and more are computed in bf16: those of prompts, not those of guesses.
+TEST_F(GenerateTest, Guesses_ManyWithPrecisionBf16_LeaveLogitsUnrounded) {
+  config.embeddings = models::Embeddings::separate;
+  parameters = random_parameters(config);
+  const models::ParameterTable table(config);
+  const auto values = [&](const std::string& name) {
+    const auto& all = table.entries();
+    const auto found = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each.name == name; });
+    return parameters.begin() + found->offset;
+  };
+  for (const models::Parameter& p : table.entries()) {
+    for (std::int64_t i = p.offset; i < p.offset + p.count; ++i) parameters[static_cast<std::size_t>(i)] *= 0.4F;
+  }
+  std::fill_n(values("model.norm.weight"), config.dim, 1.0F);
+  // After token t comes t + 1: the row of the output matrix is the embedding of t, whose length is 1.
+  const auto embedding = values("model.embed_tokens.weight"), head = values("lm_head.weight");
+  for (std::int64_t id = 0; id < config.vocab; ++id) {
+    const auto row = embedding + id * config.dim;
+    const float length = std::sqrt(std::inner_product(row, row + config.dim, row, 0.0F));
+    std::transform(row, row + config.dim, head + (id + 1) % config.vocab * config.dim, [&](float& x) {
+      x /= length;
+      return x;
+    });
+  }
+  prompt.resize(100);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  prompt.insert(prompt.end(), {0, 1, 2});
+  const auto logits_with = [&](std::int64_t drafts) {
+    models::CachedDecoder model(config, parameters.data(),
+                                {.weights = DType::f32, .precision = models::ModelPrecision::bf16, .keep = drafts});
+    std::vector<float> all;
+    GenerateHooks hooks;
+    hooks.logits = [&](std::span<const float> logits) { all.insert(all.end(), logits.begin(), logits.end()); };
+    const Generated result = run(model, {.max_tokens = 80, .drafts = drafts}, hooks);
+    EXPECT_GE(result.guessed_right, std::min<std::int64_t>(drafts, 60));
+    return all;
+  };
+  const std::vector<float> wanted = logits_with(0), got = logits_with(64);
+  ASSERT_EQ(got.size(), wanted.size());
+  for (std::size_t n = 0; n < got.size(); ++n) ASSERT_NEAR(got[n], wanted[n], 1e-4) << n;
 }
 
 TEST_F(GenerateTest, Prompt_TooLong_IsRefused) {
