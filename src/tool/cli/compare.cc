@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,10 +22,14 @@ struct CompareOptions {
   std::vector<std::string> runs;
   std::string out;
   JsonOutput json;
-  std::int64_t points = 1000;
+  std::optional<std::int64_t> points;
 };
 
 int run_compare(const CompareOptions& o) {
+  constexpr std::int64_t kPoints = 1000;
+  if (o.points && o.out.empty() && !o.json.wanted()) {
+    throw UsageError("--points needs --out, --json or --json-out: what is printed has no such curves");
+  }
   check_outputs({{"--out", o.out}, {"--json-out", o.json.file}},
                 [&o](InputFiles& inputs) { inputs.add_models("RUN", o.runs); });
   const std::vector<compare::ComparedRun> runs = compare::read_runs(o.runs);
@@ -31,7 +37,8 @@ int run_compare(const CompareOptions& o) {
     fmt::print("{}", compare::runs_text(runs));
     return kSuccess;
   }
-  const nlohmann::ordered_json report = compare::report_json(runs, static_cast<std::size_t>(o.points));
+  const nlohmann::ordered_json report =
+      compare::report_json(runs, static_cast<std::size_t>(o.points.value_or(kPoints)));
   if (!o.out.empty()) write_output("compare", o.out, compare::report_page(report));
   o.json.write("compare", page::json_text(report));
   return kSuccess;

@@ -119,6 +119,8 @@ TEST_F(CompareVerbTest, Arguments_Bad_AreRefusedOnOneLineAndWriteNothing) {
   std::filesystem::create_directories(verb.path("empty"));
   expect_refused(compare({"empty"}), "compare", "empty: not a run: it holds no metrics.jsonl");
   expect_refused(compare({good}, {"--points", "3"}), "compare", "--points");
+  expect_refused(testing::headgate({"compare", good, "--points", "4"}), "compare",
+                 "--points needs --out, --json or --json-out");
 }
 
 TEST_F(CompareVerbTest, Output_IsAFileRead_IsRefused) {
