@@ -15,9 +15,10 @@ namespace {
 std::int32_t most_likely(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t id = 0; id < logits.size(); ++id) {
-    require(std::isfinite(logits[id]), "the logit of token {} is {}: the model gives numbers that are not finite", id,
-            logits[id]);
-    if (logits[id] > logits[best]) best = id;
+    const float logit = logits[id];
+    require(std::isfinite(logit), "the logit of token {} is {}: the model gives numbers that are not finite", id,
+            std::isnan(logit) ? std::abs(logit) : logit);  // prints NaN without its sign, which has no meaning
+    if (logit > logits[best]) best = id;
   }
   return static_cast<std::int32_t>(best);
 }

@@ -143,6 +143,7 @@ TEST(Sampler, Sampler_NotFiniteOrOutOfRange_IsRefused) {
   const std::string end = ": the model gives numbers that are not finite";
   for (const double temperature : {0.0, 1.0}) {
     expect_refused("the logit of token 1 is nan" + end, {.temperature = temperature}, {0.0F, std::nanf(""), 1.0F});
+    expect_refused("the logit of token 1 is nan" + end, {.temperature = temperature}, {0.0F, -std::nanf(""), 1.0F});
     expect_refused("the logit of token 2 is inf" + end, {.temperature = temperature}, {0.0F, 1.0F, kInf});
     expect_refused("the logit of token 0 is -inf" + end, {.temperature = temperature}, {-kInf, 1.0F});
   }
