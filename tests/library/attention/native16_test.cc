@@ -143,6 +143,26 @@ TEST(Native16, BiasGradient_PackedSequencesOfAllLengths_IsRight) {
   }
 }
 
+/// A mask or a bias hides whole squares of keys, which the kernels do not visit.
+TEST(Native16, KeysOfOtherDocuments_BothPasses_AreRight) {
+  for (int n = 0; n < 6; ++n) {
+    CaseSpec spec = in_native16(many_queries());
+    spec.T = 310;
+    spec.S = 900;
+    spec.D = spec.Dv = 24;
+    spec.seed = static_cast<std::uint64_t>(n + 1);
+    spec.hidden = verify::Hidden::documents;
+    if (n % 3 != 0) spec.mask = {true, n == 1, n == 2, true};
+    if (n % 3 != 1) spec.bias = {true, false, n != 0, true};
+    spec.bias_hides = true;
+    spec.bias_f32 = n == 2;
+    spec.causality = n == 3 ? Causality::causal : Causality::none;
+    spec.window_left = n == 4 ? 200 : -1;
+    spec.max_logit = n == 5 ? DType::f32 : DType::none;
+    expect_both(spec);
+  }
+}
+
 constexpr std::int64_t kRuleQueries = RuleMaps::kQueries, kRuleKeys = RuleMaps::kKeys, kRuleDim = 16;
 
 /// Holds numbers whose bits tests compare: q, k and v of 100 queries and 700 keys.
