@@ -2,6 +2,7 @@
 """watch() under autocast, inference mode, compilation, threads, caches with windows, copies and overlapping handles."""
 
 import copy
+import functools
 import threading
 import warnings
 
@@ -14,7 +15,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 import headgate.torch.transformers
 import models
-from headgate.torch import gated_attention, watch
+from headgate.torch import gated_attention, observers, watch
 from headgate.torch.packed_rows import begins_of
 from headgate.torch.watch import gates
 from headgate.torch.watch.call import Call, geometry_of, sequence_numbers
@@ -330,6 +331,18 @@ def test_other_thread_is_named():
         thread.start()
         thread.join()
     assert len(seen.not_seen) == 2 and not seen.scalars()
+
+
+def test_log_sum_exp_of_another_thread_is_not_kept():
+    q = torch.randn(1, 2, 5, 8)
+    call = functools.partial(gated_attention, q, q, q, return_lse=True)
+    with observers.kept_lse() as kept:
+        thread = threading.Thread(target=call)
+        thread.start()
+        thread.join()
+        assert not kept
+        _, lse = call()
+    assert len(kept) == 1 and torch.equal(kept[0].to(lse.dtype), lse)
 
 
 @pytest.mark.parametrize("of", ["model", "layers", "submodule"])
