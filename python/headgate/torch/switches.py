@@ -15,6 +15,9 @@ from .precision import Precision
 # Errors after which the original function computes a call.
 # Headgate raises them for calls that it does not support, and Python raises them for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
+MOST_REASONS = 100
+"""Number of reasons that a handle keeps apart. Reasons may name shapes, which can differ in each call."""
+OTHER_REASONS = "other reasons"
 
 
 class Handle:
@@ -27,7 +30,8 @@ class Handle:
         self.calls = 0
         """Number of calls that Headgate has computed, without those in compiled programs."""
         self.declined: Counter[str] = Counter()
-        """Number of calls left to the library's own function, by reason."""
+        """Number of calls left to the library's own function, by reason. After the first MOST_REASONS reasons, all new
+        ones are counted as OTHER_REASONS."""
 
     def __enter__(self) -> "Handle":
         return self
@@ -105,11 +109,14 @@ class Switch:
     def _count(self, reason: str | None) -> None:
         if torch.compiler.is_compiling():
             return
-        for handle in tuple(self.active):
-            if reason is None:
-                handle.calls += 1
-            else:
-                handle.declined[reason] += 1
+        with self._lock:  # += reads and writes, and other threads may count between the two
+            for handle in self.active:
+                if reason is None:
+                    handle.calls += 1
+                elif reason in handle.declined or len(handle.declined) < MOST_REASONS:
+                    handle.declined[reason] += 1
+                else:
+                    handle.declined[OTHER_REASONS] += 1
 
 
 def unsupported(tensors: Iterable[Any]) -> str | None:

@@ -3,6 +3,7 @@
 
 import inspect
 import threading
+import time
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
 from headgate.torch import use_everywhere
+from headgate.torch.switches import MOST_REASONS, OTHER_REASONS, Handle, Switch
 
 ORIGINAL = F.scaled_dot_product_attention
 Q = torch.randn(2, 4, 5, 8)
@@ -254,6 +256,39 @@ def test_threads_share_the_switch():
     for worker in workers:
         worker.join()
     assert len(found) == 80 and all(found)
+
+
+def test_threads_that_count_at_the_same_time_lose_no_call():
+    class SlowHandle(Handle):
+        @property
+        def calls(self):
+            found = self.__dict__.get("calls", 0)
+            time.sleep(0.01)  # lets other threads run between the read and the write of +=
+            return found
+
+        @calls.setter
+        def calls(self, value):
+            self.__dict__["calls"] = value
+
+    switch = Switch("test", "nobody", lambda: None, lambda: None)
+    handle = SlowHandle(switch, "exact")
+    switch.active.append(handle)
+    workers = [threading.Thread(target=switch.serve, args=(lambda: (1, None), None, (), {})) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert handle.calls == 8
+
+
+def test_many_reasons_are_counted_in_bounded_memory():
+    switch = Switch("test", "nobody", lambda: None, lambda: None)
+    with switch.begin() as handle:
+        for _ in range(2):
+            for size in range(300):
+                switch.serve(lambda x: (None, f"x has the shape ({x})"), lambda x: x, (size,), {})
+    assert handle.declined.total() == 600 and handle.declined["x has the shape (7)"] == 2
+    assert len(handle.declined) == MOST_REASONS + 1 and handle.declined[OTHER_REASONS] == 600 - 2 * MOST_REASONS
 
 
 @pytest.mark.parametrize("training", [True, False])
