@@ -33,9 +33,13 @@ class _Pass:
 class _Layer(cache_utils.LinearAttentionLayer):
     """Keeps the last pass, and as many earlier passes as are needed to hold the last `keep` tokens."""
 
+    def __new__(cls, *_: Any) -> "_Layer":
+        layer = super().__new__(cls)
+        record_passes(layer)  # not in __init__, which copies do not run
+        return layer
+
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
         super().__init__(number_of_states=like.number_of_states)
-        record_passes()
         self.keep = keep
         self.record_past = True  # makes models call update_conv_state also for passes of one token
         self.length = 0  # number of tokens of each sequence

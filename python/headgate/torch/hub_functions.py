@@ -12,6 +12,8 @@ of v, N sequences.
 import contextlib
 import functools
 import importlib
+import threading
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -119,21 +121,33 @@ class RulePass(NamedTuple):
             return linear_attention(*self.inputs, **self.options)[1]
 
 
-_records_passes = False
 _precision: Precision = "exact"
 """precision of linear_attention in calls in bfloat16. register() sets it."""
+_readers: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Objects that call pass_of()."""
+# Holds in `state` a weak reference to the final state to which this thread's last call attached its RulePass.
+_last = threading.local()
 
 
-def record_passes() -> None:
-    """Makes recurrent_rule attach its RulePass to each final state, for pass_of()."""
-    global _records_passes
-    _records_passes = True
+def record_passes(reader: Any) -> None:
+    """Makes recurrent_rule attach its RulePass to each final state, for pass_of(), while the object `reader` lives."""
+    _readers.add(reader)
+
+
+def _attach(state: Tensor, found: RulePass) -> None:
+    """Attaches a RulePass to a final state. Removes that of this thread's call before, so that the states of models
+    that do not call pass_of() do not keep the inputs of all their passes in memory."""
+    before = getattr(_last, "state", lambda: None)()
+    if before is not None:
+        pass_of(before)
+    state._headgate_pass = found
+    _last.state = weakref.ref(state)
 
 
 def pass_of(state: Tensor) -> RulePass | None:
     """Removes the RulePass that recurrent_rule attached to this state, and returns it. Returns None if none is
-    attached. recurrent_rule attaches none before record_passes(), for packed batches, in compiled models and to states
-    with gradients."""
+    attached. Only the state of this thread's last call has one. recurrent_rule attaches none without record_passes(),
+    for packed batches, in compiled models and to states with gradients."""
     found: RulePass | None = state.__dict__.pop("_headgate_pass", None)
     return found
 
@@ -189,12 +203,12 @@ def recurrent_rule(
     with _without_autocast():
         found = call_as(what, RULE_ARGUMENTS, linear_attention, *read, **options)
     y, state = found if output_final_state else (found, None)
-    if _records_passes and state is not None and begins is None and not torch.compiler.is_compiling():
+    if state is not None and begins is None and not torch.compiler.is_compiling() and _readers:
         if not state.requires_grad:
             # Each RulePass holds the state before its pass, to which an earlier RulePass may be attached. detach()
             # returns a tensor without that attribute, so that no chain of all earlier passes stays in memory.
             own = {**options, "state": states[0].detach()} if states else options
-            state._headgate_pass = RulePass(read, own)
+            _attach(state, RulePass(read, own))
     return y.view(value.shape), state
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache whose linear attention goes back to an earlier token, and the generation that needs it."""
 
+import copy
 import gc
 import weakref
 
@@ -130,6 +131,44 @@ def test_states_before_the_kept_passes_are_freed(model):
         read(model, cache, models.tokens(1, 1))
     gc.collect()
     assert early and all(state() is None for state in early)
+
+
+def inputs_alive(states):
+    """Runs three passes of an unrelated model, whose final states it adds to `states`. Returns how many of the passes
+    have inputs that are still in memory."""
+    inputs = []
+    for _ in range(3):
+        q, k, v, g, beta = (torch.rand(1, 6, 2, *rest) for rest in ((8,), (8,), (8,), (), ()))
+        states.append(hub_functions.recurrent_rule(q, k, v, -g, beta, output_final_state=True)[1])
+        inputs.append(weakref.ref(q))
+    del q, k, v, g, beta
+    return sum(x() is not None for x in inputs)
+
+
+def test_states_of_other_models_do_not_keep_inputs():
+    register()
+    gc.collect()  # frees the caches of other tests
+    states = []
+    assert inputs_alive(states) == 0
+    cache = CroppableCache(models.model("qwen3.5").config)
+    assert inputs_alive(states) <= 1
+    del cache
+    gc.collect()
+    assert inputs_alive(states) == 0
+
+
+def test_copied_cache_is_cropped_without_the_original(model):
+    ids, draft = models.tokens(2, 7), models.tokens(2, 3)
+    original, expected = CroppableCache(model.config, keep=3), CroppableCache(model.config)
+    for cache in (original, expected):
+        read(model, cache, ids)
+    found = copy.deepcopy(original)
+    del original, cache
+    for tokens, cache in ((draft, found), (draft[:, :1], expected)):
+        read(model, cache, tokens)
+    found.crop(-2)
+    assert found.tokens() == expected.tokens() == 8
+    torch.testing.assert_close(states(found), states(expected))
 
 
 def test_failed_pass_is_removed_by_the_next_crop():
