@@ -81,6 +81,11 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
         raise ValueError(f"{name}: is {value!r} but must be finite and {'above' if excluded else 'at least'} {least}")
 
 
+def is_whole(x: Any) -> bool:
+    """Returns whether `x` is a whole number, an int that is no bool."""
+    return isinstance(x, int) and not isinstance(x, bool)
+
+
 def shape_of(x: Tensor) -> str:
     """Formats the shape of `x` for errors, for example as "(2,3)"."""
     return "(" + ",".join(map(str, x.shape)) + ")"

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers import cache_utils
 from transformers.generation.configuration_utils import GenerationMode
 
+from .checks import is_whole
 from .hub_functions import RulePass, pass_of, record_passes
 
 
@@ -178,7 +179,7 @@ class CroppableCache(transformers.DynamicCache):
     """
 
     def __init__(self, config: transformers.PreTrainedConfig, *, keep: int = 0):
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+        if not is_whole(keep) or keep < 0:
             raise ValueError(f"CroppableCache: keep is {keep!r} but must be a whole number, at least 0")
         if not hasattr(cache_utils.LinearAttentionLayer, "activate_past_recording"):
             raise ImportError(

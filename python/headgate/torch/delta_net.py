@@ -18,7 +18,7 @@ from torch.nn import functional as F
 import headgate
 
 from .calls import refuse_transforms
-from .checks import require_input, require_number, require_sequences, require_tensors
+from .checks import is_whole, require_input, require_number, require_sequences, require_tensors
 from .errors import in_words_of
 from .gated_norm import gated_norm
 from .linear_attention import L2_NORM_EPS, linear_attention
@@ -69,7 +69,7 @@ class DeltaNetCache:
     """
 
     def __init__(self, keep: int = 0) -> None:
-        if isinstance(keep, bool) or not isinstance(keep, int) or keep < 0:
+        if not is_whole(keep) or keep < 0:
             raise ValueError(f"DeltaNetCache: keep is {keep!r} but must be a whole number, at least 0")
         self.keep = keep
         self.convolution: list[Tensor | None] = []
@@ -87,11 +87,7 @@ class DeltaNetCache:
         `length` of 0 is always possible."""
         kept = sum(each.T for each in self._passes)
         least = self.length - kept
-        if (
-            isinstance(length, bool)
-            or not isinstance(length, int)
-            or not (length == 0 or least <= length <= self.length)
-        ):
+        if not is_whole(length) or not (length == 0 or least <= length <= self.length):
             raise ValueError(
                 f"cache: cannot be cut to {length!r} tokens, it holds {self.length} and keeps the last {kept} for that: "
                 "keep of DeltaNetCache says how many, packed batches are not kept"

@@ -19,7 +19,15 @@ import headgate
 
 from .attention import gated_attention
 from .calls import refuse_learned, refuse_transforms
-from .checks import require_input, require_number, require_sequences, require_tensor, require_tensors, shape_of
+from .checks import (
+    is_whole,
+    require_input,
+    require_number,
+    require_sequences,
+    require_tensor,
+    require_tensors,
+    shape_of,
+)
 from .errors import in_words_of
 from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
 from .layouts import FUSED, Fused, Heads
@@ -67,8 +75,8 @@ class AttentionCache:
 
     def truncate(self, length: int) -> None:
         """Drops all tokens except the first `length`."""
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cache: cannot be cut to {length} tokens, it holds {self.length}")
+        if not is_whole(length) or not 0 <= length <= self.length:
+            raise ValueError(f"cache: cannot be cut to {length!r} tokens, it holds {self.length}")
         self.length = length
 
     def _grow(self, k: Tensor, v: Tensor, total: int) -> None:

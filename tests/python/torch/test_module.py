@@ -225,8 +225,10 @@ def test_cache_refuses_gradients_and_other_batches():
         made(torch.randn(B, 3, C), cache=cache)
         with pytest.raises(ValueError, match="holds 2 sequences but the layer was given 3"):
             made(torch.randn(3, 1, C), cache=cache)
-    with pytest.raises(ValueError, match="cannot be cut to 4 tokens, it holds 3"):
-        cache.truncate(4)
+    for length in (4, -1, 2.5, True, None):
+        with pytest.raises(ValueError, match=f"cannot be cut to {length} tokens, it holds 3"):
+            cache.truncate(length)
+    assert cache.length == 3
 
 
 FAILING = {

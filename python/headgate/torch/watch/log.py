@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ..checks import is_whole
+
 if TYPE_CHECKING:
     from .handle import Watch
 
@@ -48,7 +50,7 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
 def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
     """Returns the record of a step. Raises ValueError for unknown figures, invalid steps, and values that are no
     numbers."""
-    if isinstance(step, bool) or not isinstance(step, int) or step < 1:
+    if not is_whole(step) or step < 1:
         raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
     record: dict[str, Any] = {"step": step}
     found = dict(evaluation)

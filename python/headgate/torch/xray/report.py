@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import headgate
 from headgate.models import Xray, _xray_of
 
+from ..checks import is_whole
 from ..watch.gates import READERS
 from ..watch.handle import _is_within
 from . import ranks
@@ -31,7 +32,7 @@ Values = dict[str, Any]
 
 
 def _whole(name: str, value: Any, least: int, most: int | None = None) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_whole(value):
         raise TypeError(f"xray: {name} is {value!r} but must be a whole number")
     if value < least or (most is not None and value > most):
         raise ValueError(
