@@ -179,17 +179,18 @@ class Case:
 
 
 def largest_error(found, expected):
-    """Returns the largest difference of an element, relative to the largest element of its tensor. Omits gradients that
-    are only rounding errors, such as that of a bias that softmax cancels."""
-    top = max(x.abs().max() for x in expected)
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if b.abs().max() > ROUNDING * top]
-    return max(((a - b).abs().max() / b.abs().max()).item() for a, b in pairs)
+    """Returns the largest difference of an element, relative to the largest element of its tensor, or NaN if there is a
+    NaN. Omits gradients that are only rounding errors, such as that of a bias that softmax cancels."""
+    differences = torch.stack([(a - b).abs().max() for a, b in zip(found, expected, strict=True)])
+    sizes = torch.stack([b.abs().max() for b in expected])
+    is_rounding = (sizes <= ROUNDING * sizes.max()) & differences.isfinite()
+    return (differences / sizes)[~is_rounding].max().item()
 
 
 def check(name, dtype):
     """Returns the largest errors of results and of gradients, each with use_in and with the package's own code. Errors
     are differences from the package's code in float32. Ends the program if those with use_in are much larger."""
-    errors = {"results": [0.0, 0.0], "gradients": [0.0, 0.0]}
+    errors = {what: torch.zeros(2) for what in ("results", "gradients")}
     # Protenix does not mask sequences, so padding would change the loss.
     for hidden in (0,) if name == "protenix" else (0, 5):
         reference, case = (Case(name, "block", 24, each, hidden) for each in ("float32", dtype))
@@ -199,8 +200,9 @@ def check(name, dtype):
             sys.exit(f"fold.py: {name}: {served}: {dict(served.declined)}")
         for what, largest in errors.items():
             expected = getattr(reference, what)()
-            for side, tensors in enumerate((found[what], getattr(case, what)())):
-                largest[side] = max(largest[side], largest_error(tensors, expected))
+            new = [largest_error(tensors, expected) for tensors in (found[what], getattr(case, what)())]
+            errors[what] = largest.maximum(torch.tensor(new))  # unlike Python's max(), keeps NaN
+    errors = {what: largest.tolist() for what, largest in errors.items()}
     for what, (ours, own) in errors.items():
         if not ours <= TOLERANCE + 3 * own:
             sys.exit(f"fold.py: {name}: {what} differ by {ours:.2g}, those of its own code by {own:.2g}")
