@@ -30,8 +30,9 @@ help:
 	@echo "make demo         install what is missing, build, look into a real model, make a sink and remove it"
 	@echo "make test         install what is missing, build everything, run every test; QUICK=1: the library's tests"
 	@echo "                  alone, for this CPU, in a few minutes, in build-quick/"
-	@echo "make check        a shorter run each of lint, sanitizers (by clang), aarch64 and mutants, after make test;"
-	@echo "                  SINCE=COMMIT: clang-tidy reads the files that changed since; LIMIT=SECONDS: for all of it"
+	@echo "make check        a shorter run each of lint, sanitizers (by clang), aarch64, places, Triton, versions and"
+	@echo "                  mutants, after make test; CHECKS=\"NAMES\": these alone; SINCE=COMMIT: clang-tidy reads the"
+	@echo "                  files that changed since; LIMIT=SECONDS: for all of it"
 	@echo "make setup        install every Debian package of scripts/packages.txt that is missing"
 	@echo "make tool         build the command line: build/headgate; VECTOR_TARGETS=native: for this CPU"
 	@echo "                  alone, in two thirds of the time"
@@ -43,7 +44,8 @@ help:
 	@echo "make mutants      change one sign or operator at a time: the tests must notice; ARGS=\"--sample 50\""
 	@echo "make verify-long  10,000 random problems of each operation against the oracle on every vector target"
 	@echo "make bench        measure this machine: build/headgate bench"
-	@echo "make experiments  run what is not recorded yet in experiments/: hours, and can be interrupted"
+	@echo "make experiments  run what is not recorded yet of the experiments that need the tool alone: hours, and can be"
+	@echo "                  interrupted; experiments/run.py NAME runs the others"
 	@echo "make docs         install what is missing, build the site of documents: build/site/index.html"
 	@echo "make install      build library and tool alone, for every CPU, and install them below PREFIX=$(PREFIX);"
 	@echo "                  after make demo VECTOR_TARGETS=native installs what is built, for this CPU alone"
@@ -119,7 +121,7 @@ bench: tool
 
 experiments: tool
 	@scripts/setup.sh experiments
-	@for name in backcopy text text-sink stability; do experiments/run.py $$name || exit; done
+	@for name in backcopy text text-sink quantised stability; do experiments/run.py $$name || exit; done
 
 docs:
 	@scripts/setup.sh build tool tests python docs

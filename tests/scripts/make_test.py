@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the Makefile says before it compiles: in a tree where its scripts do nothing, and what it would run."""
 
+import json
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -52,6 +54,27 @@ class Test(unittest.TestCase):
             said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
             self.assertIn(f"ctest --preset {preset}", said)
             self.assertEqual("cmake --build --preset quick" in said, preset == "quick", said)
+
+
+class Lists(unittest.TestCase):
+    def said(self, *arguments):
+        command = ["make", "-n", "-f", MAKEFILE, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, cwd=MAKEFILE.parent).stdout
+
+    def test_experiments_are_those_that_need_the_tool_alone(self):
+        configs = (MAKEFILE.parent / "experiments").glob("*/config.json")
+        of_tool = {path.parent.name for path in configs if "program" not in json.loads(path.read_text())}
+        names = re.search(r"for name in ([^;]+);", self.said("experiments"))[1].split()
+        self.assertEqual(sorted(names), sorted(of_tool))
+
+    def test_help_names_every_check(self):
+        script = (MAKEFILE.parent / "scripts/check.sh").read_text()
+        checks = set(re.findall(r"^check (\w+) ", script, re.MULTILINE))
+        self.assertIn("mutants", checks)
+        said = self.said("help")
+        said = said[said.index("make check ") : said.index("make setup ")].lower()
+        for name in checks - {"addresses", "threads"} | {"sanitizers"}:
+            self.assertIn(name, said)
 
 
 if __name__ == "__main__":
