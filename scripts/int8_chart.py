@@ -7,26 +7,17 @@ int8_chart.py --check    fails if the picture does not match the table
 """
 
 import math
-import re
-import sys
-from html import escape
-from pathlib import Path
 
-from speed_chart import FONT, text_at
+from chart import BAR, GAP, GROUP, RIGHT, ROOT, WIDTH, frame, rows_of_section, text_at, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs/gallery/README.md", ROOT / "docs/gallery/int8.svg"
 
 COLOURS = ("#00796b", "#0288d1", "#c62828", "#f9a825")  # one per column
-WIDTH, LABELS, RIGHT, TOP = 880, 200, 90, 92
-BAR, GAP, GROUP = 15, 3, 14
+LABELS, TOP = 200, 92
 
 
-def table(text):
-    """Returns (titles of the columns, [(model, [KL in nats a token])]) from the page."""
-    section = text[text.index("## What int8 costs") :].partition("\n## ")[0]
-    head, _, *rows = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
-    cells = [[cell.strip() for cell in row.split("|")] for row in (head, *rows)]
+def table(cells):
+    """Returns (titles of the columns, [(model, [KL in nats a token])]) from the cells of the table."""
     return cells[0][1:], [(row[0], [float(cell) for cell in row[1:]]) for row in cells[1:]]
 
 
@@ -36,7 +27,7 @@ def decimal(value):
 
 
 def draw(columns, models):
-    """Returns the picture as SVG. The axis is logarithmic, from a power of ten to a power of ten."""
+    """Returns the lines of the picture. The axis is logarithmic, from a power of ten to a power of ten."""
     values = [value for _, row in models for value in row]
     least, most = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
     unit = (WIDTH - LABELS - RIGHT) / (most - least)
@@ -44,9 +35,7 @@ def draw(columns, models):
     height = TOP + len(models) * group + 26
     title = "KL divergence from the unrounded model, nats a token"
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" {FONT} fill="#212121">',
-        f"<title>{escape(title)}</title>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        *frame(height, title),
         text_at(16, 24, title, font_weight="bold"),
     ]
     for index, (column, colour) in enumerate(zip(columns, COLOURS)):
@@ -67,17 +56,8 @@ def draw(columns, models):
             out.append(text_at(x + BAR, y + BAR - 3, decimal(value)))
             y += BAR + GAP
         y += GROUP
-    return "\n".join([*out, "</svg>"]) + "\n"
-
-
-def main():
-    picture = draw(*table(PAGE.read_text(encoding="utf-8")))
-    if "--check" in sys.argv[1:]:
-        if not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != picture:
-            sys.exit(f"int8_chart: {PICTURE.relative_to(ROOT)} is not of the table: run scripts/int8_chart.py")
-        return
-    PICTURE.write_text(picture, encoding="utf-8")
+    return out
 
 
 if __name__ == "__main__":
-    main()
+    write_or_check(draw(*table(rows_of_section(PAGE, "What int8 costs"))), PICTURE)

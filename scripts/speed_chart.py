@@ -6,42 +6,26 @@ speed_chart.py            writes the picture
 speed_chart.py --check    fails if the picture does not match the table
 """
 
-import re
-import sys
-from html import escape
-from pathlib import Path
+from chart import BAR, GAP, GROUP, RIGHT, ROOT, WIDTH, frame, rows_of_section, text_at, write_or_check
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE, PICTURE = ROOT / "docs/design/performance.md", ROOT / "docs/images/speed.svg"
 
 COLOURS = ("#00796b", "#f9a825")  # one per CPU, paler from the least ratio to the greatest
-WIDTH, LABELS, RIGHT, TOP = 880, 352, 90, 62
-BAR, GAP, GROUP = 15, 3, 14
-FONT = 'font-family="system-ui, sans-serif" font-size="14"'
+LABELS, TOP = 352, 62
 
 
-def table(text):
-    """Returns (names of the CPUs, [(case, [(least, most) for each CPU])]) from the page."""
-    section = text[text.index("## Both CPUs") :].partition("\n## ")[0]
-    head, _, *rows = re.findall(r"^\|(.*)\|$", section, re.MULTILINE)
-    cells = [[cell.strip() for cell in row.split("|")] for row in (head, *rows)]
+def table(cells):
+    """Returns (names of the CPUs, [(case, [(least, most) for each CPU])]) from the cells of the table."""
     return cells[0][1:], [(row[0], [tuple(map(float, cell.split(" to "))) for cell in row[1:]]) for row in cells[1:]]
 
 
-def text_at(x, y, words, **attributes):
-    more = "".join(f' {name.replace("_", "-")}="{value}"' for name, value in attributes.items())
-    return f'<text x="{x:.0f}" y="{y:.0f}"{more}>{escape(words)}</text>'
-
-
 def draw(cpus, cases):
-    """Returns the picture as SVG. All bars have the same scale. The line at 1 marks Headgate's time."""
+    """Returns the lines of the picture. All bars have the same scale. The line at 1 marks Headgate's time."""
     unit = (WIDTH - LABELS - RIGHT) / max(most for _, ranges in cases for _, most in ranges)
     group = len(cpus) * (BAR + GAP) + GROUP
     height = TOP + len(cases) * group + 26
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img" {FONT} fill="#212121">',
-        f"<title>PyTorch’s time over Headgate’s on {escape(' and '.join(cpus))}</title>",
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        *frame(height, f"PyTorch’s time over Headgate’s on {' and '.join(cpus)}"),
         text_at(16, 24, "PyTorch’s time over Headgate’s, least to most of each row’s shapes", font_weight="bold"),
     ]
     x = LABELS
@@ -63,18 +47,8 @@ def draw(cpus, cases):
     ends = f'x1="{line:.1f}" y1="{TOP - 4}" x2="{line:.1f}" y2="{y - GROUP + 4}"'
     out.append(f'<line {ends} stroke="#212121" stroke-dasharray="4 3"/>')
     out.append(text_at(line, y - GROUP + 20, "1: as fast as Headgate", text_anchor="middle"))
-    return "\n".join([*out, "</svg>"]) + "\n"
-
-
-def main():
-    picture = draw(*table(PAGE.read_text(encoding="utf-8")))
-    if "--check" in sys.argv[1:]:
-        if not PICTURE.exists() or PICTURE.read_text(encoding="utf-8") != picture:
-            sys.exit(f"speed_chart: {PICTURE.relative_to(ROOT)} is not of the table: run scripts/speed_chart.py")
-        return
-    PICTURE.parent.mkdir(exist_ok=True)
-    PICTURE.write_text(picture, encoding="utf-8")
+    return out
 
 
 if __name__ == "__main__":
-    main()
+    write_or_check(draw(*table(rows_of_section(PAGE, "Both CPUs"))), PICTURE)
