@@ -49,16 +49,6 @@ def cuts_of(parts: list[bytes]) -> list[int]:
     return out
 
 
-GARBAGE = (
-    Variant("empty", b"", EITHER),
-    Variant("one-byte", b"\0"),
-    Variant("newline", b"\n"),
-    Variant("zeros", bytes(4096)),
-    Variant("ones", b"\xff" * 4096),
-    Variant("random-bytes", random.Random(1).randbytes(4096)),
-)
-
-
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 RAW = "raw:"  # a string with this in front of it is written as JSON source

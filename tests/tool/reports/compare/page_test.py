@@ -20,8 +20,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "page"))
 
 import browser as in_browser
 
-SHOWN = "$$('#charts .panel').filter((panel) => panel.querySelector('svg'))"
-
 
 class CompareChecks(in_browser.Checks):
     def __init__(self, browser, report):
