@@ -17,7 +17,7 @@ from headgate import _headgate
 
 from ..operations import ATTENTION, LINEAR_ATTENTION, Operation
 from .arguments import takes
-from .attention import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
+from .calls import autocast, check_tensors, checked_options, refuse_transforms, sort_arguments
 from .checks import require_tensor
 from .errors import call_as, in_words_of
 from .operation import Named, sequences_of

@@ -16,9 +16,10 @@ from .transformers import gate_of
 if TYPE_CHECKING:
     from .handle import Watch
 
-WITHOUT_EFFECT = (
-    "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths "
-    "key_indices key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse return_max_logit v_scale v_first"
+USED = (
+    "scale softcap layout mask bias sinks causality window_left cu_seqlens_q cu_seqlens_k key_lengths key_indices "
+    "key_block_size dropout dropout_seed gate_fn gate_op gate_threshold precision threads target backend return_lse "
+    "return_max_logit v_scale v_first"
 ).split()
 """Arguments that call_of reads, or that do not change the softmax weights."""
 
@@ -39,7 +40,7 @@ def install(watch: "Watch") -> Callable[[], None]:
 def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tuple[Call, Tensor | None]:
     """Returns a call of gated_attention as a Call, and the gate of its outputs."""
     for name, value in arguments.items():
-        if value is not None and name not in WITHOUT_EFFECT and not (name == "window_right" and value == -1):
+        if value is not None and name not in USED and not (name == "window_right" and value == -1):
             raise ValueError(f"argument '{name}' of gated_attention is not read")
     q, k, v = (given[name].detach() for name in ("q", "k", "v"))
     if q.is_nested:

@@ -20,13 +20,8 @@ from .statistics import BLOCK_ELEMENTS
 from .transformers import call_of
 from .wrapping import Wrapped
 
-WORDS = {
-    "closed": "nothing of the head reaches the output projection",
-    "open": "the gate is 1",
-    "mean_gate": "the gate is its mean over the tokens of the call, of each feature",
-    "no_first_token": "queries but the first do not see the first token of their sequence",
-    "sink_logit": "a sink logit joins the softmax: 0, or x of ('sink_logit', x)",
-}
+WORDS = ("closed", "open", "mean_gate", "no_first_token", "sink_logit")
+"""Changes, as documented by override() of headgate.torch."""
 OF_GATES = ("open", "mean_gate")
 
 
