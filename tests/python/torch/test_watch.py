@@ -287,6 +287,9 @@ def test_gated_delta_net_hidden_weights_give_its_outputs():
     assert row["mean_decay"] == pytest.approx(g.exp().mean().item(), rel=1e-5)
     assert row["half_life"] == pytest.approx(math.log(2) / -g.mean().item(), rel=1e-5)
     assert row["mean_beta"] == pytest.approx(beta.mean().item(), rel=1e-5)
+    with watch(model, "all", rows=[T, T + 1]) as seen:  # the call has none of these queries
+        model["a"](q)
+    assert not seen.not_seen and seen.rows["a"].shape == (B, H, 0, T)
 
 
 def test_packed_linear_attention_rows_and_empty_last_sequence_equal_sequences_apart():

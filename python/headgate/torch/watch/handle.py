@@ -365,7 +365,7 @@ class Watch:
         if self._queries is not None and not linear.continues(call):
             at = self._queries[self._queries < T].to(call["q"].device)
             if len(at) > 0 or layer.name not in self.rows:
-                self.rows[layer.name] = linear.hidden_weights(call, at)
+                self.rows[layer.name] = linear.hidden_weights(call, at).float()
 
     def _padding_for(self, B: int, T: int) -> Tensor | None:
         """Returns the mask (B,T) of real tokens among the last T, or None. Masks cover the tokens of a cache, too."""

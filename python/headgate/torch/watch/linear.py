@@ -130,15 +130,24 @@ def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
     return first.view(B, T)
 
 
+def arguments_of(call: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Returns the tensors and the options of a call, without cu_seqlens, for headgate.linear_attention_weights and
+    linear_attention_statistics."""
+    tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
+    for name in ("decay", "beta"):
+        if tensors[name].dtype not in (tensors["q"].dtype, torch.float32):
+            tensors[name] = tensors[name].float()
+    return tensors, {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
+
+
 def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
     """Returns statistics of the implicit attention weights, (B,Hv,T). If `real` marks padding, packs the real tokens
     without it; results are then 0 at padding."""
     if call["q"].device.type != "cpu":
         raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")
-    tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
+    tensors, options = arguments_of(call)
     B, T = tensors["q"].shape[:2]
     begins = call["cu_seqlens"]
-    options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
     if begins is None and real is not None and not real.all():
         begins = torch.nn.functional.pad(real.sum(-1).cumsum(0), (1, 0)).int()
         tensors = {name: x[real][None] for name, x in tensors.items()}
@@ -146,9 +155,6 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
         tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
     if begins is not None:
         options["cu_seqlens"] = begins.int()
-    of = tensors["q"].dtype
-    for name in ("decay", "beta"):
-        tensors[name] = tensors[name] if tensors[name].dtype in (of, torch.float32) else tensors[name].float()
     found = headgate.linear_attention_statistics(**tensors, layout="bthd", outputs=outputs, **options)
     result = {}
     for name in outputs:
@@ -163,26 +169,18 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
 
 
 def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
-    """Returns the weights (B,Hv,R,T) with which the outputs of some queries read the values of tokens.
-
-    y_t = Σ_j a_tj v_j. Starts with r = scale · q_t, and iterates from j = t back to 0: a_tj = β_j k_j·r, then
-    r ← e^g_j (r - β_j (k_j·r) k_j). Takes O(R·T·D) time.
-    """
-    q, k = (call[name].float().transpose(1, 2) for name in ("q", "k"))
-    g, beta = call["decay"].float().transpose(1, 2), call["beta"].float().transpose(1, 2)
-    B, Hv, T, _ = g.shape
-    if call["l2_norm"] is not None:
-        q, k = (x * torch.rsqrt(x.square().sum(-1, keepdim=True) + call["l2_norm"]) for x in (q, k))
-    q = q * (call["scale"] if call["scale"] is not None else q.shape[-1] ** -0.5)
-    q, k = (x.repeat_interleave(Hv // x.shape[1], 1) for x in (q, k))
-    weights = q.new_zeros(B, Hv, len(queries), T)
-    r = q.new_zeros(B, Hv, len(queries), q.shape[-1])
-    first = None if call["cu_seqlens"] is None else _first_tokens(call["cu_seqlens"], B, T).to(q.device)
-    for j in range(int(queries.max()), -1, -1):
-        r = torch.where((queries == j)[:, None], q[:, :, j, None], r)
-        read = (r @ k[:, :, j, :, None]) * beta[:, :, j, None]
-        weights[..., j] = read[..., 0]
-        r = (r - read * k[:, :, j, None]) * g[:, :, j, None].exp()
-        if first is not None:
-            r = r.masked_fill(first[:, j, None, None, None], 0.0)
-    return weights
+    """Returns the weights a_tj (B,Hv,R,T) with which the outputs of some queries read the values of tokens: y_t = Σ_j
+    a_tj v_j. They are f64 for f64 inputs, otherwise f32. Computes them on the CPU, in O(R·T·D) time."""
+    tensors, options = arguments_of(call)
+    tensors, at = {name: x.cpu() for name, x in tensors.items()}, queries.cpu()
+    B, T = tensors["q"].shape[:2]
+    options |= {"layout": "bthd", "outputs": ["weights"]}
+    if call["cu_seqlens"] is None:
+        found = torch.as_tensor(headgate.linear_attention_weights(at, **tensors, **options).weights)
+    else:
+        tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
+        options["cu_seqlens"] = call["cu_seqlens"].cpu().int()
+        # Queries of row b are queries of tokens b·T to (b + 1)·T of the packed batch, and read no tokens of other rows.
+        rows = [headgate.linear_attention_weights(at + b * T, **tensors, **options).weights for b in range(B)]
+        found = torch.cat([x[..., b * T : (b + 1) * T] for b, x in enumerate(rows)])
+    return found.to(queries.device)

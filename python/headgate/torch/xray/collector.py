@@ -16,6 +16,7 @@ import headgate
 from ..watch.call import Call, Geometry, scores
 from ..watch.figures import Figure
 from ..watch.handle import Layer, Watch, _is_within
+from ..watch.linear import arguments_of, hidden_weights
 from . import ranks
 from .maps import HeadMaps, histogram
 
@@ -186,16 +187,12 @@ class Collector(Watch):
             self.unshown[layer.name] = "its keys are not the tokens of the text"
             return
         record = self._record(layer, "linear_attention", H, call["k"].shape[2], features, torch.device("cpu"))
-        tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
-        wide = (tensors["q"].dtype, torch.float32)
-        tensors |= {name: tensors[name].float() for name in ("decay", "beta") if tensors[name].dtype not in wide}
-        options = {name: call[name] for name in ("scale", "l2_norm") if call[name] is not None}
+        tensors, options = arguments_of(call)
         found = headgate.linear_attention_statistics(**tensors, layout="bthd", outputs=["effective_rank"], **options)
         record.state_rank = torch.as_tensor(found.effective_rank)[0].double()
         key = torch.arange(T, device="cpu")
         for at in self._query_blocks(H, "cpu"):
-            row = headgate.linear_attention_weights(at, **tensors, layout="bthd", outputs=["weights"], **options)
-            size = torch.as_tensor(row.weights)[0].double().abs()
+            size = hidden_weights(call, at)[0].double().abs()
             total = size.sum(-1, keepdim=True)
             shares = torch.where(total == 0, 0.0, size / total)
             record.maps.add(at, shares, (key <= at[:, None])[None])
