@@ -235,7 +235,8 @@ def attention_forward(
     output_attentions is true, otherwise None.
 
     attention_mask is a mask from make_mask: a KeyMask; a tensor (B,1,T,S), true where visible, including windows; or
-    None. For None, the module's is_causal and sliding_window define the mask. A floating-point mask from the caller is
+    None. For None, the module's is_causal and sliding_window define the mask; without is_causal, which some encoders
+    lack, it hides nothing, as in eager attention. A floating-point mask from the caller is
     added to the scores. position_bias (B|1,Hq|1,T|1,S) is also added, and has a gradient. cu_seq_lens_q and
     cu_seq_lens_k (N+1) give the first token of each sequence in a row; if they are absent, a KeyMask can give them.
 
@@ -268,7 +269,7 @@ def attention_forward(
         rules |= {"cu_seqlens_q": cu_seq_lens_q, "cu_seqlens_k": cu_seq_lens_k}
     if attention_mask is not None:
         rules |= _mask_rules(what, attention_mask)
-    elif getattr(module, "is_causal", True) if is_causal is None else is_causal:
+    elif getattr(module, "is_causal", False) if is_causal is None else is_causal:
         rules["causality"] = "causal"
         if sliding_window is not None:
             rules["window_left"] = sliding_window - 1

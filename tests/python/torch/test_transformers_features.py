@@ -109,6 +109,22 @@ def test_position_biases_of_t5_match_eager_attention():
     assert torch.equal(*(t5(attention).eval().generate(ids, **options) for attention in ("eager", "headgate")))
 
 
+ENCODER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+@pytest.mark.parametrize("family", ["AlignText", "ClapText", "Splinter"])
+def test_attention_without_is_causal_or_mask_is_that_of_eager_attention(family):
+    """The attention modules of these encoders have no attribute is_causal."""
+    kind = getattr(transformers, f"{family}Model")
+    config = kind.config_class(vocab_size=100, **ENCODER)
+    found = []
+    for attention in ("eager", "headgate"):
+        torch.manual_seed(0)
+        model = kind._from_config(config, attn_implementation=attention).eval()
+        found.append(model(models.tokens(2, 9)).last_hidden_state)
+    assert_near(found[1], found[0])
+
+
 def test_rules_in_a_model_without_the_interface_are_explained():
     with pytest.raises(AttributeError, match="reads 'size' of its attention mask, .* use attn_implementation='eager'"):
         headgate.torch.transformers.KeyMask(None, None).size()

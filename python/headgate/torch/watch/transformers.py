@@ -98,7 +98,8 @@ def call_of(
     T, S = q.shape[2], k.shape[2]
     window = named.get("sliding_window") or getattr(module, "sliding_window", None)
     is_causal = named.get("is_causal")
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if is_causal is None:  # sdpa takes a module without is_causal for a causal one
+        is_causal = getattr(module, "is_causal", name == "sdpa")
     call: dict[str, Any] = {
         "scale": named.get("scaling"),
         "softcap": named.get("softcap") or 0.0,
