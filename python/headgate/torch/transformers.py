@@ -52,7 +52,7 @@ __all__ = ["WatchCallback", "register", "unregister"]
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
 """Advice at the end of error messages."""
-COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4")
+COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4", "gemma4_audio")
 """Models whose code does arithmetic on the mask. They need the floating-point mask of eager attention."""
 # Maps gated_attention's names of the arguments to those of the attention interface.
 ARGUMENTS = {
@@ -110,6 +110,13 @@ class KeyMask(NamedTuple):
     def __radd__(self, scores: Any) -> Any:
         raise TypeError(_own_code("adds"))
 
+        """Returns the mask of the last queries: Gemma 4 computes some layers for these alone. The same rules hold."""
+        whole = slice(None)
+        if isinstance(index, tuple) and len(index) == 4 and (*index[:2], index[3]) == (whole, whole, whole):
+            rows = index[2]
+            last = isinstance(rows, slice) and rows.stop is None and rows.step is None and (rows.start or 0) <= 0
+            if last and self.sequences is None:
+                return self
     def rules(self) -> dict[str, Any]:
         """Returns the mask as arguments of gated_attention."""
         rules: dict[str, Any] = {"causality": "causal"}
@@ -171,6 +178,8 @@ def make_mask(
             q_length,
             kv_length,
             q_offset,
+        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first ones.
+        allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
             kv_offset,
             mask_function,
             attention_mask,

@@ -4,6 +4,7 @@
 import pytest
 import torch
 import transformers
+from transformers import StaticCache
 
 import headgate.torch.transformers
 import models
@@ -122,6 +123,46 @@ def test_attention_without_is_causal_or_mask_is_that_of_eager_attention(family):
         torch.manual_seed(0)
         model = kind._from_config(config, attn_implementation=attention).eval()
         found.append(model(models.tokens(2, 9)).last_hidden_state)
+    assert_near(found[1], found[0])
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Gemma4TextConfig"), reason="needs Gemma 4")
+@pytest.mark.parametrize("keep", [0, 1, 3])
+@pytest.mark.parametrize("static", [False, True])
+def test_last_queries_of_shared_layers_match_eager_attention(keep, static):
+    """Gemma 4 computes layers that share keys for the last queries alone, with the rows of the mask for these."""
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "global_head_dim": 16}
+    layers = {"num_hidden_layers": 4, "num_kv_shared_layers": 2, "per_layer_config": None}
+    config = transformers.Gemma4TextConfig(
+        **{"vocab_size": 100, "vocab_size_per_layer_input": 100, "hidden_size": 32, "intermediate_size": 48},
+        **{"hidden_size_per_layer_input": 8, "sliding_window": 5, "pad_token_id": 0},
+        **{"layer_types": ["sliding_attention", "full_attention"] * 2},
+        **heads,
+        **layers,
+    )
+    ids = models.tokens(2, 9)
+    found = []
+    for attention in ("eager", "headgate"):
+        torch.manual_seed(0)
+        model = transformers.Gemma4ForCausalLM._from_config(config, attn_implementation=attention).eval()
+        for parameter in model.parameters():
+            parameter.data.mul_(3 if parameter.dim() > 1 else 1)
+        cache = {"past_key_values": StaticCache(config=config, max_cache_len=16)} if static else {}
+        with torch.no_grad():
+            found.append(model(ids, logits_to_keep=keep, **cache).logits)
+    assert_near(found[1], found[0])
+
+
+@pytest.mark.skipif(not hasattr(transformers, "Gemma4AudioConfig"), reason="needs Gemma 4")
+def test_audio_model_that_computes_with_its_mask_matches_eager_attention():
+    config = transformers.Gemma4AudioConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, output_proj_dims=16)
+    features, mask = torch.linspace(-1, 1, 2 * 64 * 128).view(2, 64, 128), torch.ones(2, 64, dtype=torch.bool)
+    mask[1, 40:] = False
+    found = []
+    for attention in ("eager", "headgate"):
+        torch.manual_seed(0)
+        model = transformers.Gemma4AudioModel._from_config(config, attn_implementation=attention).eval()
+        found.append(model(features, mask).last_hidden_state)
     assert_near(found[1], found[0])
 
 
