@@ -49,6 +49,11 @@ if TYPE_CHECKING:
 
 __all__ = ["WatchCallback", "register", "unregister"]
 
+try:
+    from transformers.utils.output_capturing import _active_collector
+except ImportError:  # older versions of transformers
+    _active_collector = None  # type: ignore[assignment]
+
 NAME = "headgate"
 INSTEAD = "use attn_implementation='eager'"
 """Advice at the end of error messages."""
@@ -105,11 +110,6 @@ class KeyMask(NamedTuple):
         raise AttributeError(_own_code(f"reads '{name}' of"))
 
     def __getitem__(self, index: Any) -> Any:
-        raise TypeError(_own_code("indexes"))
-
-    def __radd__(self, scores: Any) -> Any:
-        raise TypeError(_own_code("adds"))
-
         """Returns the mask of the last queries: Gemma 4 computes some layers for these alone. The same rules hold."""
         whole = slice(None)
         if isinstance(index, tuple) and len(index) == 4 and (*index[:2], index[3]) == (whole, whole, whole):
@@ -117,6 +117,11 @@ class KeyMask(NamedTuple):
             last = isinstance(rows, slice) and rows.stop is None and rows.step is None and (rows.start or 0) <= 0
             if last and self.sequences is None:
                 return self
+        raise TypeError(_own_code("indexes"))
+
+    def __radd__(self, scores: Any) -> Any:
+        raise TypeError(_own_code("adds"))
+
     def rules(self) -> dict[str, Any]:
         """Returns the mask as arguments of gated_attention."""
         rules: dict[str, Any] = {"causality": "causal"}
@@ -173,13 +178,13 @@ def make_mask(
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     ruled = numbers is not None or (allow_is_causal_skip and mask_functions.is_causal(mask_function, local_size))
     if not (ruled and aligned):
+        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first ones.
+        allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
         return sdpa_mask(
             batch_size,
             q_length,
             kv_length,
             q_offset,
-        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first ones.
-        allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
             kv_offset,
             mask_function,
             attention_mask,
@@ -216,6 +221,14 @@ def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
     )
 
 
+def _collects_weights() -> bool:
+    """Returns whether the running model collects the weights that its attention modules return. Many encoders of images
+    do not pass output_attentions on to these modules."""
+    if _active_collector is None or torch.compiler.is_compiling():  # compiled programs cannot read a ContextVar
+        return False
+    return any(name.endswith("attentions") for name in _active_collector.get() or ())
+
+
 def attention_forward(
     module: nn.Module,
     query: Tensor,
@@ -241,7 +254,7 @@ def attention_forward(
     """Implements the attention interface of transformers.
 
     query is (B,Hq,T,D), key and value are (B,Hkv,S,·). Returns y (B,T,Hq,Dv), and the weights (B,Hq,T,S) if
-    output_attentions is true, otherwise None.
+    output_attentions is true, otherwise None. None for output_attentions means whether the model collects weights.
 
     attention_mask is a mask from make_mask: a KeyMask; a tensor (B,1,T,S), true where visible, including windows; or
     None. For None, the module's is_causal and sliding_window define the mask; without is_causal, which some encoders
@@ -295,6 +308,8 @@ def attention_forward(
     sequences = attention_mask.sequences if isinstance(attention_mask, KeyMask) else None
     if sequences is not None and cu_seq_lens_q is None:
         rules |= {"cu_seqlens_q": sequences, "cu_seqlens_k": sequences}
+    if output_attentions is None:
+        output_attentions = _collects_weights()
     _add_lists(rules, lists, query.shape[1], key, bool(output_attentions))
     names = ARGUMENTS if sinks is None else {**ARGUMENTS, "sinks": "sinks"}
     if not output_attentions:

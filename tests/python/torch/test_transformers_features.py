@@ -166,6 +166,21 @@ def test_audio_model_that_computes_with_its_mask_matches_eager_attention():
     assert_near(found[1], found[0])
 
 
+def test_weights_of_a_model_that_does_not_pass_output_attentions_are_returned():
+    config = transformers.SiglipVisionConfig(image_size=16, patch_size=8, **ENCODER)
+    found = []
+    for attention in ("eager", "headgate"):
+        torch.manual_seed(0)
+        model = transformers.SiglipVisionModel._from_config(config, attn_implementation=attention).eval()
+        pixels = torch.linspace(-1, 1, 2 * 3 * 16 * 16).view(2, 3, 16, 16)
+        found.append(model(pixels, output_attentions=True).attentions)
+        assert not hasattr(model(pixels), "attentions") or model(pixels).attentions is None
+    expected, ours = found
+    assert len(ours) == len(expected) == 2
+    for mine, other in zip(ours, expected, strict=True):
+        assert_near(mine, other)
+
+
 def test_rules_in_a_model_without_the_interface_are_explained():
     with pytest.raises(AttributeError, match="reads 'size' of its attention mask, .* use attn_implementation='eager'"):
         headgate.torch.transformers.KeyMask(None, None).size()
