@@ -20,8 +20,8 @@ MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
 # Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
-# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. Several threads may call one model
-# at the same time, so each thread has its own values.
+# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the module that
+# runs, if its kernel applies the gate. Several threads may call one model at the same time, so each thread has its own values.
 _calls = threading.local()
 _moving = threading.Lock()
 
@@ -39,9 +39,13 @@ def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
     """Returns the gate arguments stored for this thread's call of an attention module, and clears them. Returns {} if
-    nothing is stored."""
+    nothing is stored. Raises ValueError if a retrofitted module calls for them again."""
     found = pending_gate(module)
     if found is None:
+        if getattr(_calls, "gated", None) is module:
+            raise ValueError(
+                f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is for one"
+            )
         return {}
     _calls.gate = (None, None)
     return found
@@ -135,6 +139,7 @@ class AddedGate:
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))
+            _calls.gated = module
         else:
             _calls.logits = z
 
@@ -144,7 +149,7 @@ class AddedGate:
         return self.variant.applied(heads, logits).flatten(-2)
 
     def after(self, module: nn.Module, _: Any, output: Any) -> None:
-        _calls.logits = None
+        _calls.logits = _calls.gated = None
         if take_gate(module) and output is not None:
             raise RuntimeError(
                 f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "

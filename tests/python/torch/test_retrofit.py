@@ -361,6 +361,15 @@ def test_forward_with_another_attention_is_refused():
     assert model(models.tokens(1, 4)).logits.shape == (1, 4, models.VOCAB)
 
 
+def test_forward_with_two_calls_of_the_attention_is_refused():
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4}
+    config = transformers.DiffLlamaConfig(vocab_size=100, num_key_value_heads=2, **sizes)
+    model = retrofit(transformers.DiffLlamaForCausalLM(config))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="DiffLlamaAttention computes attention more than once in a call"):
+            model(models.tokens(1, 5))
+
+
 def test_models_and_gates_unknown_are_refused():
     gpt2 = transformers.GPT2LMHeadModel(transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=9))
     for model, gate, message in (
