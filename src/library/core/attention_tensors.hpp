@@ -76,7 +76,7 @@ inline constexpr auto kAttentionInputs = [] {
       AttentionInput("key_bias", &I::key_bias, &C::key_bias, scores, floats, "(B|1,1,1,S)",
                      "a second bias, of keys: added to the scores of all heads and queries; -inf hides the key. It has "
                      "no gradient",
-                     {.option = "--key-bias", .name = "KB.npy", .or_f32 = true}, {.older_c_ends_here = true}),
+                     {"--key-bias", "KB.npy"}, {.older_c_ends_here = true}),
       AttentionInput("key_indices", &I::key_indices, &C::key_indices, scores, integers, "(B|1,Hkv|1,T,K)",
                      "lists of keys: query i sees key j only if its list has j; -1 is an empty entry; leading "
                      "dimensions may be left out",

@@ -58,7 +58,7 @@ io::Array Reader::q() { return in_dtype(std::move(q_), compute_); }
 io::Array Reader::read(Elements elements, bool or_f32, const std::string& path) const {
   if (path.empty()) return {};
   switch (elements) {
-    case Elements::floats:
+    case Elements::floats: return read_float(path);
     case Elements::of_x:
     case Elements::of_q: return like_q(path, io::read_npy(path));
     case Elements::of_q_or_i8: {
@@ -66,7 +66,11 @@ io::Array Reader::read(Elements elements, bool or_f32, const std::string& path) 
       return array.dtype == DType::i8 ? std::move(array) : like_q(path, std::move(array));
     }
     case Elements::of_x_or_f32:
-    case Elements::of_q_or_f32: return or_f32 ? like_q_or_f32(path) : like_q(path, io::read_npy(path));
+    case Elements::of_q_or_f32: {
+      io::Array array = read_float(path);
+      if (or_f32) return array.dtype == compute_ ? std::move(array) : in_dtype(std::move(array), DType::f32);
+      return array.dtype == DType::f32 && !converts_ ? std::move(array) : like_q(path, std::move(array));
+    }
     case Elements::f32: return in_dtype(read_float(path), DType::f32);
     case Elements::f64_or_f32:
     case Elements::f32_or_f64: {
@@ -87,11 +91,6 @@ io::Array Reader::like_q(const std::string& path, io::Array array) const {
              dtype_name(q_dtype_));
   }
   return in_dtype(std::move(array), compute_);
-}
-
-io::Array Reader::like_q_or_f32(const std::string& path) const {
-  io::Array array = read_float(path);
-  return array.dtype == compute_ ? std::move(array) : in_dtype(std::move(array), DType::f32);
 }
 
 }  // namespace headgate::attend

@@ -31,7 +31,6 @@ class Reader {
  private:
   io::Array read(Elements elements, bool or_f32, const std::string& path) const;
   io::Array like_q(const std::string& path, io::Array array) const;
-  io::Array like_q_or_f32(const std::string& path) const;
 
   const std::string& q_path_;
   bool converts_;

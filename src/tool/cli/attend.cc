@@ -112,7 +112,8 @@ void add_options(VerbOptions& verb, AttendOptions& o) {
       "query: 9,-3 is at_i - 9 to at_i - 3");
   verb.flag("--off-by-one", o.off_by_one, "A sink logit of 0 for every head: the softmax denominator plus one")
       .excludes(verb.declared("--sinks"));
-  add_execution(verb, o.given, o.dtype, "q, k, v, gate and grad-out", "bias");
+  add_execution(verb, o.given, o.dtype, "q, k, v, gate and grad-out",
+                "A gate may also be float32, and a bias of another dtype is read as float32");
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ int run_linear(const LinearOptions& o) {
 void add_options(VerbOptions& verb, LinearOptions& o) {
   verb.group("Operation");
   add_rows<LinearAttentionOptions>(verb, o.given, [](const auto&, const Option&) {});
-  add_execution(verb, o.given, o.dtype, "q, k, v and grad-out", "decay or beta");
+  add_execution(verb, o.given, o.dtype, "q, k, v and grad-out", "A decay or beta of another dtype is read as float32");
 }
 
 void add_figures(VerbOptions& verb, attend::LinearFigureFiles& figures) {

@@ -78,7 +78,9 @@ void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   verb.group("Inputs");
   for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
     const auto& row = Tables::kInputs[n];
-    const std::string_view types = row.elements == Elements::floats ? "" : types_of(row.elements);
+    // Files have no bfloat16. The dtype of q itself is in the help of the verb.
+    const std::string_view floats = row.traits.required ? "" : "float32, float64 or float16";
+    const std::string_view types = row.elements == Elements::floats ? floats : types_of(row.elements);
     std::string help = help_of(row.shape, types, row.help, row.traits.forward_only);
     if (row.traits.needs != nullptr) help += fmt::format("; needs {}", needed_row<Tables>(row).file.option);
     Option option = verb.value(text(row.file.option), files.inputs[n], text(row.file.name), help);
@@ -166,14 +168,15 @@ void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
 }
 
 /// Declares --dtype and --threads. The other parameters complete the help text of --dtype.
-/// `converted`: names of the arrays that --dtype converts. `other`: name of an array that may have another dtype.
+/// `converted`: names of the arrays that --dtype converts. `others`: a sentence about arrays that may have another
+/// dtype.
 template <const auto& kRows>
 void add_execution(VerbOptions& verb, Given<kRows>& given, std::optional<DType>& dtype, const std::string& converted,
-                   const std::string& other) {
+                   const std::string& others) {
   declare_enum<DType>(verb, "--dtype", dtype, "TYPE",
                       fmt::format("Compute in one of {}: {} are converted to it, and may then differ among themselves. "
-                                  "Without it they must share one dtype. A {} of another dtype is read as float32",
-                                  list_words<DType>(), converted, other));
+                                  "Without it they must share one dtype. {}",
+                                  list_words<DType>(), converted, others));
   declare_threads(verb, given.template of<&ExecutionContext::threads>(),
                   "Threads (default: all cores); the result has the same bits for every number");
 }
