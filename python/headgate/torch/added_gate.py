@@ -20,8 +20,8 @@ MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
 # Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
-# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the module that
-# runs, if its kernel applies the gate. Several threads may call one model at the same time, so each thread has its own values.
+# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the module that runs, if
+# its kernel applies the gate. Several threads may call one model at the same time, so each thread has its own values.
 _calls = threading.local()
 _moving = threading.Lock()
 
@@ -44,7 +44,8 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
     if found is None:
         if getattr(_calls, "gated", None) is module:
             raise ValueError(
-                f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is for one"
+                f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is "
+                "for one"
             )
         return {}
     _calls.gate = (None, None)

@@ -155,7 +155,9 @@ def test_last_queries_of_shared_layers_match_eager_attention(keep, static):
 
 @pytest.mark.skipif(not hasattr(transformers, "Gemma4AudioConfig"), reason="needs Gemma 4")
 def test_audio_model_that_computes_with_its_mask_matches_eager_attention():
-    config = transformers.Gemma4AudioConfig(hidden_size=32, num_attention_heads=4, num_hidden_layers=2, output_proj_dims=16)
+    config = transformers.Gemma4AudioConfig(
+        hidden_size=32, num_attention_heads=4, num_hidden_layers=2, output_proj_dims=16
+    )
     features, mask = torch.linspace(-1, 1, 2 * 64 * 128).view(2, 64, 128), torch.ones(2, 64, dtype=torch.bool)
     mask[1, 40:] = False
     found = []
