@@ -122,6 +122,22 @@ def test_float32_biases_of_pairs_are_not_rounded_beside_16_bits(dtype):
     torch.testing.assert_close(fold.attention(q, k, v, [bias]), expected, rtol=0.01, atol=0)
 
 
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("rows", [1, T])
+def test_sums_of_biases_of_16_bits_are_not_rounded(rows, learned):
+    q, k, v = (torch.randn(2, H, n, D) for n in (T, S, S))
+    biases = [(100 * torch.rand(2, 1, rows, S)).bfloat16().requires_grad_(learned) for _ in range(2)]
+    y = fold.attention(q, k, v, biases)
+    expected = plain(*(x.double() for x in (q, k, v)), biases=[b.double() for b in biases])
+    torch.testing.assert_close(y.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_float64_biases_keep_float32_beside_16_bits():
+    q, k, v = (torch.randn(2, H, n, D).bfloat16() for n in (T, S, S))
+    bias = 100 * torch.rand(2, 1, T, S, dtype=torch.float64)
+    assert torch.equal(fold.attention(q, k, v, [bias]), fold.attention(q, k, v, [bias.float()]))
+
+
 def test_triangle_attention_has_the_arguments_of_cuequivariance():
     q, k, v = (made(2, 5, H, n, D) for n in (T, S, S))
     bias, mask = made(2, 1, H, T, S), hidden_keys(2, 5, 1, 1, S) == 0

@@ -36,8 +36,8 @@ def attention(
         biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is
             neither expanded nor copied, and its gradient is summed over them. A float32 bias stays float32 beside 16-bit
             tensors.
-            The biases are summed before the call; those of keys, (*, 1, 1, S), that need no gradient are summed
-            separately from the others.
+            The biases are summed before the call, in float32 or better. Those of keys, (*, 1, 1, S), that need no
+            gradient are summed separately from the others.
         gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
         precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are
@@ -67,18 +67,26 @@ def attention(
         bias = bias.reshape((1,) * (len(full) - bias.dim()) + bias.shape)
         bias = bias.expand(*bias.shape[:-1], S)
         of_keys = bias.shape[-3:-1] == (1, 1) and not bias.requires_grad
-        (keys if of_keys else pairs).append(bias if of_keys else _beside(bias, q.dtype))
-    key_bias = sum(keys[1:], keys[0]) if keys else None
-    pair_bias = sum(pairs[1:], pairs[0]) if pairs else None
+        (keys if of_keys else pairs).append(_beside(bias, q.dtype))
+    key_bias, pair_bias = _total(keys), _total(pairs)
     gate = gate if gate is None else _beside(gate, q.dtype)
     options = {"scale": scale, **precision_of(q, precision)}
     return _in_batches(what, options, q, k, v, pair_bias, key_bias, gate)
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to `dtype`, that of q, unless it is float32 and q has 16 bits, which the kernels accept together."""
-    wide = x.dtype == torch.float32 and dtype != torch.float64
-    return x if wide or x.dtype == dtype else x.to(dtype)
+    """Converts `x` to float32 unless its dtype is `dtype`, that of q. The kernels accept both together. Beside float64
+    they accept float64 alone."""
+    if x.dtype == dtype:
+        return x
+    return x.to(torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+def _total(biases: list[Tensor]) -> Tensor | None:
+    """Returns the sum of the biases, in float32 or better if there are several, or None if there are none."""
+    if len(biases) > 1:
+        biases = [x if x.dtype == torch.float64 else x.float() for x in biases]
+    return sum(biases[1:], biases[0]) if biases else None
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
