@@ -19,13 +19,16 @@ class RuleMaps {
   static constexpr Shape kMap{1, 1, kQueries, kKeys}, kKeyMap{1, 1, 1, kKeys};
   static constexpr Shape kApart{0, 0, 2 * kKeys, 2};  ///< strides with every second element unused
 
-  /// Makes a bias that rises by `slope` from key to key. If `hides`, one element of 11 is −∞.
+  /// Makes a bias that rises by `slope` from key to key. If `hides`, one element of 11 is −∞, and so is a run of keys
+  /// for some queries. The mask hides a run of keys from others.
   RuleMaps(float slope, bool hides) : bias_(kQueries * kKeys), mask_(bias_.size()) {
     for (std::size_t n = 0; n < bias_.size(); ++n) {
       const double wave = std::sin(static_cast<double>(n * n % 1000));
       bias_[n] = static_cast<float>(wave) + slope * static_cast<float>(n % kKeys);
-      if (hides && n % 11 == 0) bias_[n] = -std::numeric_limits<float>::infinity();
-      mask_[n] = wave < 0.8 ? 1 : 0;
+      const auto query = static_cast<std::int64_t>(n) / kKeys, key = static_cast<std::int64_t>(n) % kKeys;
+      const bool in_run = query >= 30 && query < 60 && key < 420;
+      if (hides && (n % 11 == 0 || in_run)) bias_[n] = -std::numeric_limits<float>::infinity();
+      mask_[n] = wave < 0.8 && !(query >= 60 && query < 90 && key >= 250) ? 1 : 0;
     }
     bias_apart_ = apart(bias_);
     mask_apart_ = apart(mask_);
