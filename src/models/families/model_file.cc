@@ -17,6 +17,7 @@
 #include "models/families/config_file.hpp"
 #include "models/families/gguf_model.hpp"
 #include "models/families/modeling_code.hpp"
+#include "models/io/directory_entries.hpp"
 #include "models/io/exists.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/npy.hpp"
@@ -93,7 +94,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   std::vector<std::string> out;
   out.reserve(names.size());
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
-  for (const auto& entry : std::filesystem::directory_iterator(path, error)) {
+  for (const auto& entry : io::directory_entries(path, error)) {
     const std::string name = entry.path().filename().string();
     // These files also are shards and indices that the model does not use, and weights in other formats.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");

@@ -8,6 +8,7 @@
 #include <system_error>
 #include <vector>
 
+#include "models/io/directory_entries.hpp"
 #include "models/io/exists.hpp"
 #include "models/io/gguf.hpp"
 #include "models/io/input_file.hpp"
@@ -59,14 +60,16 @@ std::string expanded(const std::string& path) {
   return of_home ? variable("HOME").value_or("~") + path.substr(1) : path;
 }
 
-/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name.
+/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name. A missing directory has
+/// none.
 template <class Wanted>
 std::vector<std::string> entries_in(const std::string& path, const Wanted& wanted) {
   std::vector<std::string> out;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path, error)) {
+  for (const auto& entry : directory_entries(path, error)) {
     if (wanted(entry)) out.push_back(entry.path().string());
   }
+  if (error && error != std::errc::no_such_file_or_directory) fail(path, "cannot read: {}", error.message());
   std::sort(out.begin(), out.end());
   return out;
 }
@@ -132,8 +135,10 @@ std::optional<std::string> cached_model(const HubName& name) {
   const std::string model = hub_cache() + "/" + folder;
   if (!is_directory(model)) return std::nullopt;
   std::string snapshot = snapshot_of(model, name.revision);
-  const std::vector<std::string> lost = entries_in(
-      snapshot, [](const fs::directory_entry& entry) { return entry.is_symlink() && !exists(entry.path().string()); });
+  const std::vector<std::string> lost = entries_in(snapshot, [](const fs::directory_entry& entry) {
+    std::error_code unknown;
+    return entry.is_symlink(unknown) && !exists(entry.path().string());
+  });
   if (!lost.empty()) fail(lost.front(), "is a link to a file that is not there: download the model again");
   if (exists(snapshot + "/config.json") || exists(snapshot + "/tokenizer.json")) return snapshot;
   const std::vector<std::string> files =

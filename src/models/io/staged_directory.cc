@@ -17,6 +17,7 @@
 #include <system_error>
 #include <utility>
 
+#include "models/io/directory_entries.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/links.hpp"
 
@@ -76,7 +77,7 @@ void check_replaceable(const std::string& target, const std::vector<std::string>
   const fs::file_status status = fs::symlink_status(there, error);
   if (!fs::exists(status)) return;
   if (!fs::is_directory(status)) fail<NotReplaceable>(target, "cannot write: not a directory");
-  fs::directory_iterator entries(there, error);
+  const auto entries = directory_entries(there, error);
   if (error) fail<WriteError>(target, "cannot write: {}", error.message());
   for (const auto& entry : entries) {
     const std::string file = entry.path().filename().string();
@@ -121,19 +122,34 @@ void StagedDirectory::open_staging() {
       path_ = path;
       unfinished_.push_back(std::move(directory));
       for (const std::string& name : names_) unfinished_.emplace_back(fmt::format("{}/{}", path, name), PathKind::file);
-      lock_ = open_directory(path_);
-      if (lock_ < 0) fail_with_reason();
-      ::flock(lock_, LOCK_EX | LOCK_NB);  // errors are harmless: remove_abandoned() then gets no lock either
-      return;
+      if (lock_staging()) return;
+      unfinished_.clear();
+      path_.clear();
+    } else if (errno != EEXIST) {
+      fail_with_reason();
     }
-    if (errno != EEXIST) fail_with_reason();
   }
   fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
+/// Locks the new directory path_. Returns false if another process has taken it for an abandoned one, which it was
+/// until the lock, and has removed it.
+bool StagedDirectory::lock_staging() {
+  lock_ = open_directory(path_);
+  if (lock_ < 0 && errno != ENOENT) fail_with_reason();
+  if (lock_ < 0) return false;
+  // Waits for another process, which holds the lock only while it removes the directory. Other errors are harmless:
+  // remove_abandoned() then gets no lock either.
+  while (::flock(lock_, LOCK_EX) != 0 && errno == EINTR) continue;
+  struct stat facts {};
+  if (::lstat(path_.c_str(), &facts) == 0 || errno != ENOENT) return true;
+  ::close(std::exchange(lock_, -1));
+  return false;
+}
+
 void StagedDirectory::remove_abandoned() const {
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(parent_, error)) {
+  for (const auto& entry : directory_entries(parent_, error)) {
     if (!is_staging_name(entry.path().filename().string(), name_)) continue;
     const int descriptor = open_directory(entry.path().string());
     if (descriptor < 0) continue;
@@ -190,12 +206,10 @@ void StagedDirectory::remove_known(const std::string& directory) const {
   for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
   // Removes temporary files of StagedFile, which a killed process leaves on file systems without O_TMPFILE.
   std::error_code error;
-  std::vector<fs::path> leftovers;
-  for (const auto& entry : fs::directory_iterator(directory, error)) {
+  for (const auto& entry : directory_entries(directory, error)) {
     const std::string file = entry.path().filename().string();
-    if (file.starts_with('.') && file.ends_with(".tmp")) leftovers.push_back(entry.path());
+    if (file.starts_with('.') && file.ends_with(".tmp")) fs::remove(entry.path(), error);
   }
-  for (const fs::path& path : leftovers) fs::remove(path, error);
   ::rmdir(directory.c_str());
 }
 

@@ -37,6 +37,7 @@ class StagedDirectory {
 
  private:
   void open_staging();
+  bool lock_staging();
   void remove_abandoned() const;
   void keep_permissions() const;
   bool exchange() const;

@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <system_error>
 
 #include "library/core/check.hpp"
 #include "models/data/corpus.hpp"
+#include "models/io/directory_entries.hpp"
 #include "models/io/staged_file.hpp"
 #include "models/io/units.hpp"
 #include "models/train/run_directory.hpp"
@@ -52,8 +52,8 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // set if the path is missing or is not a directory; the loop then has no iterations
-  for (const auto& entry : std::filesystem::directory_iterator(output.path, ignored)) {
+  std::error_code ignored;  // set if the path is missing, is not a directory or cannot be read
+  for (const auto& entry : io::directory_entries(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
   InputFiles inputs;
