@@ -2,7 +2,9 @@
 #include "models/decoder/config.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <string_view>
 
@@ -61,9 +63,14 @@ void check_fields(const DecoderConfig& c, const std::string& where, const FieldN
   require(c.rope_low_freq_factor < c.rope_high_freq_factor, "{} {} is not below {} {}",
           name(row_of<kConfigKeys, &DecoderConfig::rope_low_freq_factor>()), c.rope_low_freq_factor,
           of(row_of<kConfigKeys, &DecoderConfig::rope_high_freq_factor>()), c.rope_high_freq_factor);
-  require(c.rope_scaling != layers::RopeScalingKind::yarn || c.rope_base > 1.0,
-          "{} is {}, but {} yarn needs one above 1", name(row_of<kConfigKeys, &DecoderConfig::rope_base>()),
-          c.rope_base, of(row_of<kConfigKeys, &DecoderConfig::rope_scaling>()));
+  const auto check_yarn = [&](const FieldText& row, double base) {
+    require(c.rope_scaling != layers::RopeScalingKind::yarn || base > 1.0, "{} is {}, but {} yarn needs one above 1",
+            name(row), base, of(row_of<kConfigKeys, &DecoderConfig::rope_scaling>()));
+  };
+  check_yarn(row_of<kConfigKeys, &DecoderConfig::rope_base>(), c.rope_base);
+  if (c.sliding.rope_scaled == Switch::on && c.sliding.rope_base > 0.0) {
+    check_yarn(row_of<kConfigKeys, &SlidingLayers::rope_base>(), c.sliding.rope_base);
+  }
   require(c.sliding.heads % c.kv_heads == 0, "{} {} is not a multiple of {} {}",
           name(row_of<kConfigKeys, &SlidingLayers::heads>()), c.sliding.heads,
           of(row_of<kConfigKeys, &DecoderConfig::kv_heads>()), c.kv_heads);
@@ -149,6 +156,12 @@ bool is_qwen3(const DecoderConfig& config) {
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim) {
   const auto turning = static_cast<std::int64_t>(rope_fraction * static_cast<double>(head_dim));
   return turning / 2 * 2;
+}
+
+double rope_fraction_of(std::int64_t features, std::int64_t head_dim) {
+  const double fraction = static_cast<double>(features) / static_cast<double>(head_dim);
+  const bool truncated = fraction * static_cast<double>(head_dim) < static_cast<double>(features);
+  return truncated ? std::nextafter(fraction, std::numeric_limits<double>::infinity()) : fraction;
 }
 
 std::string reason_not_trained(const DecoderConfig& config) {

@@ -72,8 +72,8 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Throws if the file of a public family sets a key of kConfigKeys that only model_type headgate has. Accepts keys that
-/// all families have, and Family::shared_keys.
+/// Throws if the file of a public family sets a key of kConfigKeys that only model_type headgate has. Removes such a
+/// key if it is null. Accepts keys that all families have, and Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
@@ -82,7 +82,7 @@ void refuse_own_keys(ConfigReader& in, const Family& family) {
     // With RopeObject::flat, refuse_rope_share() checks partial_rotary_factor later. With by_layer_type, this key is
     // valid only inside rope_parameters, so it is refused here at the top level.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
-    if (known || !in.has(row.key) || in.find(row.key)->is_null()) return;
+    if (known || in.take(row.key).is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
   });
 }

@@ -126,7 +126,7 @@ const Json& ConfigReader::get(std::string_view key) {
 void ConfigReader::read(std::int64_t& out, std::string_view key, const Json& value) const {
   constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
   if (!value.is_number_unsigned() || value.get<std::uint64_t>() > kMost) {
-    fail(path_, "{} is {}, not a whole number from 1 on", key, shown(value));
+    fail(path_, "{} is {}, not a whole number from 0 to 2^62", key, shown(value));
   }
   out = value.get<std::int64_t>();
 }
@@ -245,7 +245,8 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
       take_rope(name, item.value());
       // transformers reads `truncate` only at the top level of config.json, so a value here has no effect. Its default
       // is true.
-      if (root_.value("rope_truncate", true)) continue;
+      const auto truncate = root_.find("rope_truncate");
+      if (truncate == root_.end() || *truncate != false) continue;
       fail(path_, "{}.truncate is {}; only true is supported", name, shown(item.value()["truncate"]));
     }
     for (const auto& of_sliding : item.value().items()) {

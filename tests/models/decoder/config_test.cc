@@ -78,6 +78,33 @@ TEST(Config, Config_SizesThatDisagree_IsRefused) {
   EXPECT_NE(refused([](DecoderConfig& c) { c.vocab = c.dim = c.ffn = c.seq_len = 1 << 20; }), "");
 }
 
+TEST(Config, Yarn_RopeBaseOfOne_IsRefusedInWindowsToo) {
+  DecoderConfig config = tiny_config();
+  config.rope_scaling = layers::RopeScalingKind::yarn;
+  const auto refused = [&config] { return error_of([&config] { validate(config); }); };
+  EXPECT_EQ(refused(), "");
+  config.sliding.rope_base = 1.0;
+  EXPECT_EQ(refused(), "") << "RoPE of windows is not scaled";
+  config.sliding.rope_scaled = Switch::on;
+  EXPECT_EQ(refused(), "config: sliding_rope_base is 1, but rope_scaling yarn needs one above 1");
+  config.sliding.rope_base = 0.0;
+  EXPECT_EQ(refused(), "");
+  config.rope_base = 1.0;
+  EXPECT_EQ(refused(), "config: rope_base is 1, but rope_scaling yarn needs one above 1");
+}
+
+TEST(RopeFraction, RopeFraction_EveryCountOfFeatures_IsExact) {
+  for (std::int64_t head_dim = 2; head_dim <= kMaxHeadDim; ++head_dim) {
+    for (std::int64_t features = 0; features <= head_dim; features += 2) {
+      const double fraction = rope_fraction_of(features, head_dim);
+      ASSERT_EQ(rotary_dim(fraction, head_dim), features) << head_dim;
+      ASSERT_EQ(rotary_dim(fraction / 2, head_dim), features / 4 * 2) << head_dim;
+      ASSERT_LE(fraction, 1.0);
+    }
+  }
+  EXPECT_EQ(rope_fraction_of(16, 32), 0.5);
+}
+
 TEST(ParameterCount, ParameterCount_TinyModel_IsTheSumByHand) {
   DecoderConfig c = tiny_config();
   const std::int64_t layer = 2 * 8                      // norms

@@ -248,6 +248,22 @@ TEST(ConfigFile, RopeScaling_WithoutANumberOrWithOneTooMany_IsRefusedByName) {
   expect_refused(config, "rope_parameters and rope_scaling differ");
 }
 
+TEST(ConfigFile, OwnKey_NullInAPublicFile_IsLikeAMissingOne) {
+  const Json scaling = {
+      {"rope_type", "yarn"}, {"factor", 2.0}, {"rope_theta", 1e6}, {"truncate", false}, {"beta_fast", 16.0}};
+  Json gemma = {{"model_type", "gemma3_text"}, {"rope_truncate", nullptr}};
+  gemma["rope_parameters"] = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e6}}}};
+  EXPECT_EQ(parse_config("config.json", gemma.dump()).rope_base, 1e6);
+  gemma["rope_parameters"]["full_attention"] = scaling;
+  expect_refused(gemma, "rope_parameters.full_attention.truncate is false; only true is supported");
+  Json qwen = baseline();
+  qwen.erase("rope_theta");
+  qwen["rope_parameters"] = scaling;
+  const DecoderConfig expected = parse_config("config.json", qwen.dump());
+  for (const char* key : {"rope_truncate", "rope_scaling_type", "rope_high_freq_factor"}) qwen[key] = nullptr;
+  EXPECT_EQ(parse_config("config.json", qwen.dump()), expected);
+}
+
 TEST(ConfigFile, Key_MissingInOwnFiles_IsNamed) {
   for (const char* key : {"model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
                           "num_key_value_heads", "head_dim", "intermediate_size", "max_position_embeddings",
@@ -296,6 +312,7 @@ TEST(ConfigFile, Value_Bad_IsNamed) {
     expect_value_refused("hidden_size", value, "hidden_size is ");
   }
   expect_value_refused("hidden_size", 0, ".json: hidden_size is 0 but must be from 1 to 1048576");
+  expect_own_value_refused("attention_window", -1, "attention_window is -1, not a whole number from 0 to 2^62");
   expect_value_refused("vocab_size", std::int64_t{1} << 60, ".json: vocab_size is 1152921504606846976");
   expect_value_refused("num_hidden_layers", 1000000, ".json: num_hidden_layers is 1000000");
   expect_value_refused("head_dim", 577, ".json: head_dim is 577");

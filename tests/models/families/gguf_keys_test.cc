@@ -250,6 +250,16 @@ TEST(GgufRope, PartOfAHead_IsThatOfLayersWithAWindowToo) {
   EXPECT_EQ(config_with("afmoe", half).rope_fraction, 0.0);
   EXPECT_EQ(config_with("afmoe", half).sliding.rope_fraction, 0.5);
   EXPECT_EQ(config_with("afmoe", {}).sliding.rope_fraction, 1.0);
+  Values inexact{{"attention.key_length", u32(104)},
+                 {"attention.value_length", u32(104)},
+                 {"rope.dimension_count", u32(60)},
+                 {"rope.dimension_count_swa", u32(60)}};  // 60.0 / 104 * 104 < 60
+  const DecoderConfig step = config_with("step35", inexact);
+  EXPECT_EQ(rotary_dim(step.sliding.rope_fraction, step.head_dim), 60);
+  EXPECT_EQ(rotary_dim(step.rope_fraction, step.head_dim), 30);
+  inexact.erase("rope.dimension_count_swa");
+  const DecoderConfig gemma = config_with("gemma3", inexact);
+  EXPECT_EQ(rotary_dim(gemma.rope_fraction, gemma.head_dim), 60);
   expect_refused("llama", half, "llama.rope.dimension_count is 16; only 32 is supported");
 }
 
