@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cstdint>
 #include <vector>
 
@@ -15,14 +14,16 @@ namespace headgate::tokenize {
 namespace {
 
 constexpr std::size_t kMaxBytes = 8192;
+constexpr std::string_view kPunctuation = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
 
 constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd",
                                             "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
                                             "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cs"};
 
-bool is_hex(char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; }
+// Functions of <cctype> depend on the locale, which a program may set; a pattern must not.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_punctuation(char c) { return std::ispunct(static_cast<unsigned char>(c)) != 0; }
+bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
+bool is_punctuation(char c) { return kPunctuation.find(c) != std::string_view::npos; }
 
 class Rewriter {
  public:

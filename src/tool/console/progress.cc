@@ -37,9 +37,9 @@ bool progress_is_shown() { return !is_quiet() && !is_verbose() && takes_control_
 ProgressBar::Clock::duration progress_delay() {
   constexpr double kUsual = 2.0;
   const char* text = std::getenv("HEADGATE_PROGRESS_SECONDS");
-  char* end = nullptr;
-  const double seconds = text == nullptr ? kUsual : std::strtod(text, &end);
-  const std::chrono::duration<double> delay(end != text && seconds >= 0.0 ? std::min(seconds, 1e6) : kUsual);
+  double seconds = kUsual;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), seconds);
+  const std::chrono::duration<double> delay(seconds >= 0.0 ? std::min(seconds, 1e6) : kUsual);
   return std::chrono::duration_cast<ProgressBar::Clock::duration>(delay);
 }
 

@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -25,11 +25,19 @@ std::string rounded(double x, int decimals) {
   return text;
 }
 
+/// Returns the number that rounded() writes.
+double rounded_number(double x, int decimals) {
+  const std::string text = rounded(x, decimals);
+  double read = x;
+  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would need the locale's decimal point
+  return read;
+}
+
 nlohmann::ordered_json to_json(const Matrix& m, int decimals) {
   auto rows = nlohmann::ordered_json::array();
   for (std::int64_t i = 0; i < m.rows; ++i) {
     auto row = nlohmann::ordered_json::array();
-    for (std::int64_t j = 0; j < m.cols; ++j) row.push_back(std::strtod(rounded(m(i, j), decimals).c_str(), nullptr));
+    for (std::int64_t j = 0; j < m.cols; ++j) row.push_back(rounded_number(m(i, j), decimals));
     rows.push_back(std::move(row));
   }
   return rows;

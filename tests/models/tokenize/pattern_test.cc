@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <clocale>
 #include <string>
 #include <vector>
 
@@ -108,6 +109,13 @@ TEST(PatternSyntax, Syntax_NotSupported_IsRefusedByName) {
   for (const char* bad : {"(", ")", "*", "a**", "\\p{Klingon}", "(?<=a+)b", "[z-a]", "a{99999}"}) {
     EXPECT_NE(reason(bad), "taken") << bad;
   }
+}
+
+TEST(PatternSyntax, Syntax_CharacterSetOfTheLocale_DoesNotMatter) {
+  const std::string before = std::setlocale(LC_CTYPE, nullptr);
+  if (std::setlocale(LC_CTYPE, "de_DE.ISO-8859-1") == nullptr) GTEST_SKIP() << "no locale de_DE.ISO-8859-1";
+  EXPECT_EQ(quoted_pattern("a.«"), "a\\.«");  // both bytes of « are punctuation there
+  std::setlocale(LC_CTYPE, before.c_str());
 }
 
 TEST(Pattern, Backtracking_BeyondTheLimit_IsAnError) {

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -61,8 +61,11 @@ ordered_json figure_json(const metrics::Figure& figure) {
 }
 
 ordered_json rounded(double value) {
-  return std::isfinite(value) ? ordered_json(std::strtod(fmt::format("{:.5g}", value).c_str(), nullptr))
-                              : ordered_json();
+  if (!std::isfinite(value)) return nullptr;
+  const std::string text = fmt::format("{:.5g}", value);
+  double read = value;
+  std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would need the locale's decimal point
+  return std::isfinite(read) ? read : value;
 }
 
 std::string json_text(const ordered_json& report) { return dumped(report) + '\n'; }

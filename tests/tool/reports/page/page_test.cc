@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <clocale>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <string>
 
 namespace headgate::page {
 namespace {
@@ -43,6 +45,15 @@ TEST(Rounded, Rounded_AnyNumber_HasFiveDigitsAndNoInfinity) {
   EXPECT_EQ(rounded(-0.000123456789), -0.00012346);
   EXPECT_TRUE(rounded(std::numeric_limits<double>::infinity()).is_null());
   EXPECT_TRUE(rounded(std::numeric_limits<double>::quiet_NaN()).is_null());
+  EXPECT_EQ(rounded(std::numeric_limits<double>::max()), std::numeric_limits<double>::max());
+  EXPECT_EQ(rounded(-std::numeric_limits<double>::denorm_min()), -std::numeric_limits<double>::denorm_min());
+}
+
+TEST(Rounded, Rounded_DecimalComma_ReadsThePoint) {
+  const std::string before = std::setlocale(LC_NUMERIC, nullptr);
+  if (std::setlocale(LC_NUMERIC, "de_DE.UTF-8") == nullptr) GTEST_SKIP() << "the machine has no locale de_DE.UTF-8";
+  EXPECT_EQ(rounded(1.23456789), 1.2346);
+  std::setlocale(LC_NUMERIC, before.c_str());
 }
 
 }  // namespace
