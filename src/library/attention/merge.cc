@@ -16,6 +16,8 @@
 namespace headgate {
 namespace {
 
+constexpr std::int64_t kMaxSequences = std::int64_t{1} << 32;  // bounds the memory of KeyRangeVectors
+
 /// Checks the parts and sets the sizes in `m`.
 /// Stores the tensors' names for error messages in `names`, such as "parts[0].attn".
 void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::string>& names, MergeProblem& m) {
@@ -110,7 +112,12 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   }
   const std::int64_t B = inputs.q.shape[0];
   const std::int64_t S = inputs.k.shape[2];
-  if (B < 0) call.fail("q has shape {} but sizes must be at least 0", shape_text(inputs.q.shape));
+  if (std::any_of(inputs.q.shape.begin(), inputs.q.shape.end(), [](std::int64_t size) { return size < 0; })) {
+    call.fail("q has shape {} but sizes must be at least 0", shape_text(inputs.q.shape));
+  }
+  if (B > kMaxSequences) {
+    call.fail("q has shape {}: B is {} but must be at most {}", shape_text(inputs.q.shape), B, kMaxSequences);
+  }
   call.same_dim({"k", inputs.k}, {"q", inputs.q}, 0, "B");
   call.same_dim({"v", inputs.v}, {"k", inputs.k}, 2, "S");
   if (begin < 0 || begin > end || end > S) {

@@ -409,8 +409,22 @@ TEST(NarrowKeys, NarrowKeys_VectorOutOfRange_IsRefused) {
   in.query_offsets = {};
   expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); }, "] is -9223372036854775808 but must be 0 to ");
   in.key_lengths = {};
-  in.q.shape[0] = std::int64_t{1} << 61;
+  in.q.shape[0] = std::int64_t{1} << 32;
   expect_refused([&] { (void)narrow_keys(in, 1, 2, vectors); }, "B is ");
+}
+
+TEST(NarrowKeys, NarrowKeys_SizesOfQOutOfRange_IsRefused) {
+  verify::Case problem(CaseSpec{});
+  KeyRangeVectors vectors;
+  for (std::size_t dim = 0; dim < 4; ++dim) {
+    AttentionInputs in = problem.inputs();
+    in.q.shape[dim] = std::numeric_limits<std::int64_t>::min();
+    if (dim == 0) in.k.shape[0] = in.v.shape[0] = in.q.shape[0];
+    expect_refused([&] { (void)narrow_keys(in, 0, 1, vectors); }, "but sizes must be at least 0");
+  }
+  AttentionInputs in = problem.inputs();
+  for (ConstTensorView* view : {&in.q, &in.k, &in.v}) view->shape = {std::int64_t{1} << 60, 0, 0, 0};
+  expect_refused([&] { (void)narrow_keys(in, 0, 0, vectors); }, "B is 1152921504606846976 but must be at most ");
 }
 
 TEST(NarrowKeys, NarrowKeys_Int8Keys_NarrowsTheirScales) {
