@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "headgate/runtime.hpp"
 #include "tool/machine/machine.hpp"
@@ -24,20 +25,39 @@ std::string Fact::text() const {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
-std::vector<Fact> machine_facts() {
-  const std::string products = native16_products();
-  return {
-      {"version", version()},
-      {"cpu", bench::cpu_name()},
-      {"backends", supported_backends()},
-      {"targets compiled", compiled_targets()},
-      {"targets supported", supported_targets()},
-      {"target chosen", active_target()},
-      {"native16 products", products.empty() ? Json(nullptr) : Json(products),
-       products.empty() ? "none: native16 computes as exact" : ""},
-      {"threads", default_threads()},
-      {"matrix products", bench::products_description()},
+const std::vector<MachineFact>& machine_fact_rows() {
+  static const std::vector<MachineFact> rows{
+      {"version", "the version", "a string", [] { return Json(version()); }},
+      {"cpu", "the CPU's name", "a string", [] { return Json(bench::cpu_name()); }},
+      {"backends", "the backends for attention in this build, best first", "a list of strings",
+       [] { return Json(supported_backends()); }},
+      {"targets compiled", "the vector targets in this build, best first", "a list of strings",
+       [] { return Json(compiled_targets()); }},
+      {"targets supported", "those of them that this CPU can run", "a list of strings",
+       [] { return Json(supported_targets()); }},
+      {"target chosen", "the one that kernels use", "a string", [] { return Json(active_target()); }},
+      {"native16 products", "what `--precision native16` multiplies with", "a string; null: native16 computes as exact",
+       [] {
+         const std::string products = native16_products();
+         return products.empty() ? Json(nullptr) : Json(products);
+       },
+       "none: native16 computes as exact"},
+      {"threads", "the threads that a call uses by default", "a number", [] { return Json(default_threads()); }},
+      {"matrix products",
+       "the library that multiplies the matrices of models, with its kernels (attention itself uses none)", "a string",
+       [] { return Json(bench::products_description()); }},
   };
+  return rows;
+}
+
+std::vector<Fact> machine_facts() {
+  std::vector<Fact> out;
+  for (const MachineFact& row : machine_fact_rows()) {
+    Json value = row.value();
+    std::string shown = value.is_null() ? row.text_if_null : "";
+    out.push_back({row.label, std::move(value), std::move(shown)});
+  }
+  return out;
 }
 
 std::string fact_lines(const std::vector<Fact>& facts) {

@@ -20,6 +20,19 @@ struct Fact {
   std::string text() const;
 };
 
+/// A fact of `headgate info`.
+struct MachineFact {
+  const char* label;
+  const char* meaning;  ///< says in the help what the fact is
+  const char* type;     ///< says in the help what the value is in JSON
+  /// Returns the value. Throws Error if the fact depends on HEADGATE_ISA, which names a target that is not supported.
+  nlohmann::ordered_json (*value)();
+  const char* text_if_null = "";
+};
+
+/// Lists the facts of `headgate info` in the order of its output.
+const std::vector<MachineFact>& machine_fact_rows();
+
 /// Returns the facts of `headgate info`. Throws Error if HEADGATE_ISA names a target that is not supported.
 std::vector<Fact> machine_facts();
 

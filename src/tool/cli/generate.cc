@@ -256,10 +256,11 @@ void declare_computation(VerbOptions& verb, GenerateOptions& o) {
              "Keys and values of the first N tokens stay in f32 beside --cache-dtype i8 (default 0)")
       .range(0, 1 << 20)
       .needs(verb.declared("--cache-dtype"));
-  verb.value("--draft", o.drafts, "N",
-             "Guess up to N next tokens, those that followed the last three tokens earlier in the text, and check them "
-             "with the next one in one pass (default 0): faster where a text repeats its prompt, as summaries and "
-             "edits do. The same choices, up to the rounding of logits")
+  verb.value(
+          "--draft", o.drafts, "N",
+          "Guess up to N next tokens, those that followed the last three tokens, or the last two, earlier in the text, "
+          "and check them with the next one in one pass (default 0): faster where a text repeats its prompt, as "
+          "summaries and edits do. The same choices, up to the rounding of logits")
       .range(std::int64_t{0}, std::int64_t{64});
   declare_precision(verb, o.precision,
                     "in parts of the prompt of 33 tokens and more, products of matrices and attention",

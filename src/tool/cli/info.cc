@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "tool/cli/facts.hpp"
@@ -21,28 +22,24 @@ int run_info(bool json) {
 }  // namespace
 
 Verb add_info(CommandLine& line) {
+  std::string meanings, keys;
+  for (const MachineFact& row : machine_fact_rows()) {
+    meanings += fmt::format("{}{}", meanings.empty() ? "" : "; ", row.meaning);
+    keys += fmt::format("  {:<18} {}\n", Fact{row.label, nullptr}.key(), row.type);
+  }
   VerbOptions verb = line.add_verb(
       "info",
-      "Print the version, the CPU, vector targets, 16-bit products, threads, and what multiplies matrices\n\n"
-      "One fact a line: the version; the CPU's name; the vector targets in this build, those of them that this CPU can "
-      "run, and the one that kernels use, best first; what `--precision native16` multiplies with; the threads that a "
-      "call uses by default; and the "
-      "library that multiplies the matrices of models, with its kernels (attention itself uses none).");
+      fmt::format("Print the version, the CPU, backends, vector targets, 16-bit products, threads, and what multiplies "
+                  "matrices\n\nOne fact a line: {}.",
+                  meanings));
   auto json = std::make_shared<bool>(false);
   declare_json(verb, *json, "one object");
   verb.footer(
-      "JSON output, the facts above in their order:\n"
-      "  version, cpu, target_chosen        strings\n"
-      "  backends, targets_compiled,\n"
-      "  targets_supported                  lists of strings\n"
-      "  native16_products                  a string; null where native16 computes as\n"
-      "                                     exact\n"
-      "  threads                            a number\n"
-      "  matrix_products                    a string\n"
-      "\n"
-      "Environment:\n"
-      "  HEADGATE_ISA     vector target to use, one of those supported\n"
-      "  OMP_NUM_THREADS  threads to use by default");
+      fmt::format("JSON output, the facts above in their order:\n{}\n"
+                  "Environment:\n"
+                  "  HEADGATE_ISA     vector target to use, one of those supported\n"
+                  "  OMP_NUM_THREADS  threads to use by default",
+                  keys));
   return {"info", [json] { return run_info(*json); }};
 }
 

@@ -20,6 +20,7 @@
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/precision_option.hpp"
 #include "tool/cli/threads.hpp"
+#include "tool/cli/train_options.hpp"
 #include "tool/cli/verbs.hpp"
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
@@ -129,8 +130,10 @@ Verb add_xray(CommandLine& line) {
   verb.arguments("MODEL", o->choices.models, std::string(kModelHelp) + "; several are compared side by side")
       .optional();
   verb.values("--text", o->choices.text, "PATH", "UTF-8 text: a file, or a directory with all files below it");
-  verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
-             "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
+  const Option ids =
+      verb.value("--token-ids", o->choices.token_ids, "FILE.npy",
+                 "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
+  declare_include(verb, o->choices.include).excludes(ids);
   Option from = verb.lists(
       "--from", o->from, "FILE.json",
       "Put reports of --json-out on one page, in place of MODEL and text; of several files all models are shown "
@@ -163,7 +166,7 @@ Verb add_xray(CommandLine& line) {
                 "Print the figures and their definitions, and exit; with --json as a list of objects with name, of and "
                 "definition");
   declare_threads(verb, o->choices.context.threads, "Threads (default: all cores)");
-  for (const char* other : {"MODEL", "--text", "--token-ids", "--tokens", "--part", "--precision", "--map",
+  for (const char* other : {"MODEL", "--text", "--token-ids", "--include", "--tokens", "--part", "--precision", "--map",
                             "--override", "--override-tokens"}) {
     from.excludes(verb.declared(other));
     list.excludes(verb.declared(other));

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -162,6 +163,18 @@ TEST(Info, Info_OfThisMachine_PrintsTheFacts) {
     EXPECT_TRUE(at == 0 || info.out[at - 1] == '\n') << fact;
   }
   EXPECT_NE(info.out.find(HEADGATE_VERSION), std::string::npos);
+}
+
+TEST(Info, Help_OfInfo_NamesEveryFactInItsOrder) {
+  const std::string help = testing::headgate({"info", "--help"}).out;
+  EXPECT_NE(help.find("the backends for attention"), std::string::npos) << help;
+  std::size_t at = help.find("\nJSON output");
+  const auto facts = nlohmann::ordered_json::parse(testing::headgate({"info", "--json"}).out);
+  for (const auto& [key, value] : facts.items()) {
+    const std::size_t next = help.find("\n  " + key + " ", at);
+    ASSERT_NE(next, std::string::npos) << key << help;
+    at = next;
+  }
 }
 
 TEST(Info, Info_ForcedTarget_NamesIt) {

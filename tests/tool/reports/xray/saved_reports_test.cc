@@ -327,6 +327,7 @@ TEST_F(SavedReportTest, From_OptionsOfARun_AreRefusedByName) {
   const std::string path = verb->path("headwise");
   for (const std::vector<std::string>& options : std::vector<std::vector<std::string>>{{"--text", verb->text()},
                                                                                        {"--token-ids", "ids.npy"},
+                                                                                       {"--include", "*.txt"},
                                                                                        {"--tokens", "8"},
                                                                                        {"--part", "8"},
                                                                                        {"--precision", "bf16"},

@@ -322,6 +322,24 @@ TEST_F(XrayVerbTest, Option_WithoutUse_IsRefused) {
   }
 }
 
+TEST_F(XrayVerbTest, Include_FilesOfADirectory_AreThoseThatMatch) {
+  std::filesystem::create_directory(verb.path("texts"));
+  testing::write_bytes(verb.path("texts/a.py"), "not of the text ");
+  testing::write_bytes(verb.path("texts/b.txt"), "all of the text");
+  const auto tokens = [&](const std::vector<std::string>& source) {
+    std::vector<std::string> command{"xray", verb.path("gated"), "--json"};
+    command.insert(command.end(), source.begin(), source.end());
+    const Outcome outcome = testing::headgate(command);
+    EXPECT_EQ(outcome.status, 0) << outcome.err;
+    return json::parse(outcome.out).at("models").at(0).at("text");
+  };
+  const json included = tokens({"--text", verb.path("texts"), "--include", "*.txt"});
+  EXPECT_EQ(included, tokens({"--text", verb.path("texts/b.txt")}));
+  EXPECT_NE(included, tokens({"--text", verb.path("texts")}));
+  expect_refused(testing::headgate({"xray", verb.path("gated"), "--token-ids", "ids.npy", "--include", "*.txt"}),
+                 "xray", "--include");
+}
+
 /// Parts change rounding alone, that of bytes among it.
 TEST_F(XrayVerbTest, Part_ShorterThanTheText_HasTheSameReport) {
   const json wanted = report({"gated"}, {"--override", "heads"}),
