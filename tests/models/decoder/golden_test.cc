@@ -133,6 +133,7 @@ TEST_P(Golden, Training_SeveralSteps_FollowsPyTorch) {
           for (std::size_t i = 0; i < g.size(); ++i) g[i] += (draws.bits() % 2 == 0 ? 1.0 : -1.0) * tolerances[step][i];
         });
     for (std::size_t step = 0; step < kSteps; ++step) {
+      ASSERT_FALSE(std::isnan(moved[step])) << "step " << step;
       drift[step] = std::max(drift[step], std::abs(moved[step] - losses[step]));
     }
   }

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -117,13 +115,11 @@ TEST(Workload, Tensors_EachOperation_AreContiguousAlignedAndNoMore) {
   }
 }
 
-double largest_difference(const ConstTensorView& view, const std::vector<double>& expected) {
-  double largest = 0.0;
+/// Compares each element, because the largest difference by std::max() would pass NaN.
+void expect_near(const ConstTensorView& view, const std::vector<double>& expected, double tolerance) {
   for (std::int64_t i = 0; i < view.numel(); ++i) {
-    largest =
-        std::max(largest, std::abs(load_element(view.data, view.dtype, i) - expected.at(static_cast<std::size_t>(i))));
+    EXPECT_NEAR(load_element(view.data, view.dtype, i), expected.at(static_cast<std::size_t>(i)), tolerance) << i;
   }
-  return largest;
 }
 
 TEST(Workload, Passes_OfAProblem_Run) {
@@ -131,11 +127,11 @@ TEST(Workload, Passes_OfAProblem_Run) {
   verify::Case problem(spec);
   Workload workload(spec, BenchOp::backward);
   workload.run();
-  EXPECT_LT(largest_difference(workload.problem().saved().y, problem.expected_forward().y), 1e-5);
-  EXPECT_LT(largest_difference(workload.problem().gradients().dq, problem.expected_backward().dq), 1e-4);
-  EXPECT_LT(largest_difference(workload.problem().gradients().dgate, problem.expected_backward().dgate), 1e-4);
+  expect_near(workload.problem().saved().y, problem.expected_forward().y, 1e-5);
+  expect_near(workload.problem().gradients().dq, problem.expected_backward().dq, 1e-4);
+  expect_near(workload.problem().gradients().dgate, problem.expected_backward().dgate, 1e-4);
   workload.forward();
-  EXPECT_LT(largest_difference(workload.problem().outputs().y, problem.expected_forward().y), 1e-5);
+  expect_near(workload.problem().outputs().y, problem.expected_forward().y, 1e-5);
 }
 
 TEST(Timing, Median_OddOrEvenCount_IsTheMiddleOrTheMeanOfTwo) {
