@@ -19,8 +19,9 @@ namespace headgate::verify {
 /// thousands; denormal: some tensors have only subnormal numbers.
 enum class Values { normal, sharp, extreme, denormal };
 
-/// Selects which keys a mask, and a bias with −∞, hide. scattered: a third or a quarter of the keys, and an eighth of
-/// the rows; scattered_keys: the keys alone; documents: all but one run of keys, which an eighth of the rows share.
+/// Selects the keys that a mask or a bias hides. scattered: all keys of an eighth of the rows, and a third (mask) or a
+/// quarter (bias) of the others; scattered_keys: the same without hidden rows; documents: all keys but one run, which
+/// an eighth of the rows share.
 enum class Hidden { scattered, scattered_keys, documents };
 
 /// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
@@ -99,7 +100,7 @@ struct CaseSpec : AttentionOptions {
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
-  Hidden hidden = Hidden::scattered;  // keys that the mask, and a bias that hides, hide
+  Hidden hidden = Hidden::scattered;  // keys that the mask hides, and the bias if bias_hides
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64

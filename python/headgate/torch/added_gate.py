@@ -20,8 +20,8 @@ MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
 # Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
-# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the module that runs, if
-# its kernel applies the gate. Several threads may call one model at the same time, so each thread has its own values.
+# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the
+# running module whose kernel applies the gate. Each thread has its own values: several may call one model at once.
 _calls = threading.local()
 _moving = threading.Lock()
 

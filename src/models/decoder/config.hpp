@@ -173,8 +173,8 @@ bool is_qwen3(const DecoderConfig& config);
 /// number.
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
-/// Returns the fraction of head_dim for which rotary_dim() returns `features`, rounded down to an even number. The
-/// quotient features / head_dim may be one ulp too small for that.
+/// Returns a fraction x for which rotary_dim(x, head_dim) returns `features`, or features − 1 if that is odd. The
+/// quotient features / head_dim may be one ulp too small.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
 /// Returns the reason why the decoder cannot train the model, or an empty string if it can.

@@ -72,8 +72,8 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Throws if the file of a public family sets a key of kConfigKeys that only model_type headgate has. Removes such a
-/// key if it is null. Accepts keys that all families have, and Family::shared_keys.
+/// Refuses keys of model_type headgate in the file of a public family: throws if one has a value, and removes it if it
+/// is null. Accepts keys that all families have, and Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;

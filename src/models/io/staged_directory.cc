@@ -132,14 +132,14 @@ void StagedDirectory::open_staging() {
   fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
-/// Locks the new directory path_. Returns false if another process has taken it for an abandoned one, which it was
-/// until the lock, and has removed it.
+/// Locks the new directory path_. Returns false if another process has removed it: until the lock, the directory looks
+/// abandoned.
 bool StagedDirectory::lock_staging() {
   lock_ = open_directory(path_);
   if (lock_ < 0 && errno != ENOENT) fail_with_reason();
   if (lock_ < 0) return false;
-  // Waits for another process, which holds the lock only while it removes the directory. Other errors are harmless:
-  // remove_abandoned() then gets no lock either.
+  // Waits for another process, which holds the lock only while it removes the directory. If a file system has no locks,
+  // remove_abandoned() cannot take one either, and removes nothing.
   while (::flock(lock_, LOCK_EX) != 0 && errno == EINTR) continue;
   struct stat facts {};
   if (::lstat(path_.c_str(), &facts) == 0 || errno != ENOENT) return true;

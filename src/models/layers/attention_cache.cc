@@ -97,8 +97,8 @@ void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
   const std::int64_t kept = window_ + std::max(since_mark, keep_);
-  // KvCache reads all tokens rounded once any of the unrounded ones is dropped, so they are dropped together. Otherwise
-  // results would depend on the portions in which tokens are appended.
+  // Drops the unrounded tokens together. As soon as KvCache has dropped one of them, it reads the others rounded, and
+  // results would depend on how many tokens each append adds.
   if (length() - kept < cache_.shape().whole_first) return;
   for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }

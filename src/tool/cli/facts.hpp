@@ -25,7 +25,7 @@ struct MachineFact {
   const char* label;
   const char* meaning;  ///< says in the help what the fact is
   const char* type;     ///< says in the help what the value is in JSON
-  /// Returns the value. Throws Error if the fact depends on HEADGATE_ISA, which names a target that is not supported.
+  /// Returns the value. Throws Error if the value depends on HEADGATE_ISA and this variable names no supported target.
   nlohmann::ordered_json (*value)();
   const char* text_if_null = "";
 };

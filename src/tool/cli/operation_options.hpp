@@ -78,7 +78,7 @@ void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   verb.group("Inputs");
   for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
     const auto& row = Tables::kInputs[n];
-    // Files have no bfloat16. The dtype of q itself is in the help of the verb.
+    // Leaves out bfloat16, which files do not have. The help of the verb names the dtypes of required inputs.
     const std::string_view floats = row.traits.required ? "" : "float32, float64 or float16";
     const std::string_view types = row.elements == Elements::floats ? floats : types_of(row.elements);
     std::string help = help_of(row.shape, types, row.help, row.traits.forward_only);

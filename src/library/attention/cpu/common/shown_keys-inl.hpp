@@ -65,9 +65,9 @@ struct HidingRow {
   }
 };
 
-/// Narrows the keys that a strip of queries visits to those that a mask, a bias or a key bias shows to at least one of
-/// them. Masks of documents, windows or causality, and padding, then cost nothing where they hide keys. Results depend
-/// on the elements alone, not on strides: the first key that a row visits affects the last bits of its softmax.
+/// Finds the keys that a strip of queries has to visit: those that no mask, bias or key bias hides from all of its
+/// queries. Kernels leave out the others. Reads maps of every type and stride, because the first key that a row visits
+/// affects the last bits of its softmax, and results must not depend on strides.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}
@@ -105,7 +105,7 @@ class ShownKeys {
   static KeyRange narrow_to(const HeadRows<const void>& map, Bits hidden, const KeyRange& keys, std::int64_t rows,
                             const QueryOf& query_of) {
     KeyRange shown{keys.end, keys.begin};
-    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // rows that a broadcast dimension repeats are equal
+    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // a broadcast dimension has equal rows
     for (std::int64_t m = 0; m < different; ++m) {
       const std::int64_t offset = (map.start + query_of(m) * map.row_stride) * static_cast<std::int64_t>(sizeof(Bits));
       const HidingRow<Bits> row{static_cast<const char*>(map.data) + offset, map.stride, hidden};

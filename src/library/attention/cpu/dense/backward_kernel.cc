@@ -254,7 +254,8 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
-/// Returns the columns of the key block that the strip from row r of the tile on visits, or {} if there are none.
+/// Returns the columns of the key block that a strip visits, or {} if there are none. Row r of the tile is the strip's
+/// first row.
 template <typename T>
 KeyRange BackwardWorker<T>::columns_of(const Tile& t, std::int64_t r) const {
   const std::int64_t rows = std::min(t.rows - r, kMR);
