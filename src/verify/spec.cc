@@ -307,6 +307,11 @@ void add_documents(std::vector<CaseSpec>& list, DType dtype) {
   biased.key_bias = DType::f32;
   add(biased);
   add(with_all_features(biased));
+  for (const std::int64_t T : {1, 3}) {
+    CaseSpec few = shaped(2, 1, 3, T, 2100, 32, 24);
+    few.mask = {true, true, T == 3, true};
+    add(few);
+  }
 }
 
 /// Adds packed batches with few and with many queries. Some sequences are empty or have length 1.

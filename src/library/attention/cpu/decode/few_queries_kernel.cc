@@ -167,6 +167,7 @@ template <typename T, typename E>
 struct PlacedKeys {
   KeySplit at;
   SplitRows<T, E> rows;
+  bool have_rules = false;  ///< true if score rules may change or hide a score of these keys
 };
 
 /// Partial softmax of a split, with one entry per open row (a row that the gate threshold does not close).
@@ -188,7 +189,7 @@ class FewQueriesWorker {
         p_(plan.p),
         shared_(shared),
         scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
-        keys_{{}, {scratch_.widened, tuning_of_cpu()}},
+        keys_{{}, {scratch_.widened, tuning_of_cpu()}, false},
         coming_(keys_),
         values_(keys_.rows),
         shown_(p_) {}
@@ -277,7 +278,7 @@ class FewQueriesWorker {
     const std::int64_t n = at.each->split_keys, j0 = at.split * n;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
     KeyRange keys{j0 + n, j0};
-    for (std::int64_t g = 0; g < (shown_.by_head() ? p_.group : 1); ++g) {
+    for (std::int64_t g = 0; g < heads_of_maps(); ++g) {
       const KeyRange columns =
           shown_.columns(seen, j0, n, sequence, at.h * p_.group + g, sequence.T, [](std::int64_t i) { return i; });
       if (columns.empty()) continue;
@@ -286,14 +287,36 @@ class FewQueriesWorker {
     return keys;
   }
 
+  /// Returns how many query heads of a key/value head a mask or bias may show different keys.
+  std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
+
+  /// Returns true if score rules may change or hide a score of these keys of a split. A mask alone that shows all of
+  /// them to every query does not: a mask of padding leaves such a range.
+  bool have_rules(const KeySplit& at, const KeyRange& keys) const {
+    const AttentionInputs& in = p_.inputs;
+    const bool has_other_rules = p_.softcap > 0 || in.alibi_slopes.present() || in.bias.present() ||
+                                 in.key_bias.present() || in.key_indices.present();
+    if (!in.mask.present() || has_other_rules) return plan_.rules.any();
+    for (std::int64_t g = 0; g < heads_of_maps(); ++g) {
+      const HeadRows<const void> mask = map_rows(in.mask, at.each->sequence, at.h * p_.group + g);
+      for (std::int64_t i = 0; i < (mask.row_stride == 0 ? 1 : mask.rows); ++i) {
+        const auto* row = mask.at<std::uint8_t>(i, keys.begin, keys.end - keys.begin);
+        for (std::int64_t j = 0; j < keys.end - keys.begin; ++j) {
+          if (row[j * mask.stride] == 0) return true;
+        }
+      }
+    }
+    return false;
+  }
+
   /// Returns the split's keys in order of use. Streams hold only keys that all rows see.
-  /// If scores depend on positions, there are no streams.
-  OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys) const {
+  /// With score rules that depend on positions, there are no streams.
+  OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys, bool with_rules) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin};
     const std::int64_t first_rows = std::max<std::int64_t>(p_.inputs.k_first.shape[2] - keys.begin, 0);
     order.whole = std::min(order.count, round_up(first_rows, kTileKeys));
-    if (!plan_.rules.by_position() && visibility.row(sequence.T - 1).begin <= keys.begin) {
+    if (!(with_rules && plan_.rules.by_position()) && visibility.row(sequence.T - 1).begin <= keys.begin) {
       const std::int64_t seen_by_all = std::min(visibility.row(0).end, keys.end) - keys.begin;
       order.streamed = std::max<std::int64_t>(seen_by_all - order.whole, 0) / kTileKeys * kTileKeys;
     }
@@ -310,8 +333,9 @@ class FewQueriesWorker {
     const std::int64_t rows = rows_of(*at.each, at.h);
     if (rows == 0 || range.empty()) return false;
     coming_.at = at;
+    coming_.have_rules = have_rules(at, range);
     coming_.rows.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
-    coming_.rows.place(slots, order_of(sequence, range));
+    coming_.rows.place(slots, order_of(sequence, range, coming_.have_rules));
     return true;
   }
 
@@ -355,7 +379,7 @@ class FewQueriesWorker {
     const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
     const T* const value_scales = values_.scales(scratch_.scale_rows.data + scratch_.scale_rows.strides[0]);
     const bool all_seen = keys.streamed > 0 && keys.streams_end() == keys.count && keys.count % kLanes<T> == 0;
-    if (!all_seen || plan_.rules.any()) {
+    if (!all_seen || keys_.have_rules) {
       if (key_scales != nullptr) scale_scores(key_scales, keys.count);
       key_scales = nullptr;
       rule_and_hide(keys);
