@@ -8,6 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "support/german_locale.hpp"
+
 namespace headgate::page {
 namespace {
 
@@ -50,10 +52,9 @@ TEST(Rounded, Rounded_AnyNumber_HasFiveDigitsAndNoInfinity) {
 }
 
 TEST(Rounded, Rounded_DecimalComma_ReadsThePoint) {
-  const std::string before = std::setlocale(LC_NUMERIC, nullptr);
-  if (std::setlocale(LC_NUMERIC, "de_DE.UTF-8") == nullptr) GTEST_SKIP() << "the machine has no locale de_DE.UTF-8";
+  const support::GermanLocale german("UTF-8");
+  EXPECT_STREQ(std::localeconv()->decimal_point, ",");
   EXPECT_EQ(rounded(1.23456789), 1.2346);
-  std::setlocale(LC_NUMERIC, before.c_str());
 }
 
 }  // namespace
