@@ -288,7 +288,7 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   list.push_back(many);
 }
 
-/// Adds cases with a mask or a bias that hide most keys, in long runs, so that kernels skip blocks.
+/// Adds cases with a mask or a bias that hides long runs of keys, which kernels skip.
 void add_documents(std::vector<CaseSpec>& list, DType dtype) {
   const auto add = [&](CaseSpec spec) {
     spec.dtype = dtype;

@@ -100,7 +100,7 @@ struct CaseSpec : AttentionOptions {
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
-  Hidden hidden = Hidden::scattered;  // keys that the mask hides, and the bias if bias_hides
+  Hidden hidden = Hidden::scattered;  // which keys the mask hides; if bias_hides, the bias too
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64

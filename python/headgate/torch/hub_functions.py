@@ -135,8 +135,8 @@ def record_passes(reader: Any) -> None:
 
 
 def _attach(state: Tensor, found: RulePass) -> None:
-    """Attaches a RulePass to a final state. Removes the RulePass of this thread's previous call: without pass_of(),
-    which removes it too, each state would keep the inputs of its pass in memory."""
+    """Attaches a RulePass to a final state. Removes that of this thread's previous call, if pass_of() has not done so:
+    a state keeps the inputs of its pass in memory as long as it has a RulePass."""
     before = getattr(_last, "state", lambda: None)()
     if before is not None:
         pass_of(before)

@@ -173,8 +173,8 @@ bool is_qwen3(const DecoderConfig& config);
 /// number.
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
-/// Returns a fraction x for which rotary_dim(x, head_dim) returns `features`, or features − 1 if that is odd. The
-/// quotient features / head_dim may be one ulp too small.
+/// Returns a fraction x for which rotary_dim(x, head_dim) returns `features`. If `features` is odd, it returns
+/// features − 1. The quotient features / head_dim itself may be one ulp too small.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
 /// Returns the reason why the decoder cannot train the model, or an empty string if it can.

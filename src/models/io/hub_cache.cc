@@ -60,8 +60,8 @@ std::string expanded(const std::string& path) {
   return of_home ? variable("HOME").value_or("~") + path.substr(1) : path;
 }
 
-/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name. A missing directory has
-/// none.
+/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name. Returns no paths if the
+/// directory is missing.
 template <class Wanted>
 std::vector<std::string> entries_in(const std::string& path, const Wanted& wanted) {
   std::vector<std::string> out;

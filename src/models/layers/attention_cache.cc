@@ -127,7 +127,7 @@ std::size_t AttentionCache::step_bytes() const {
   std::size_t row = static_cast<std::size_t>(s.head_dim + s.value_dim) * dtype_bytes(s.dtype);
   if (s.dtype == DType::i8) row += 2 * sizeof(float);
   const bool holds_first = cache_.position(sequences_.front()) == cache_.length(sequences_.front());
-  const std::int64_t hidden = length() + 1 - keys;  // tokens before the window
+  const std::int64_t hidden = length() + 1 - keys;  // number of tokens before the window
   const std::int64_t first = holds_first ? std::clamp<std::int64_t>(s.whole_first - hidden, 0, keys) : 0;
   return sequences_.size() * (static_cast<std::size_t>((keys - first) * s.kv_heads) * row + whole_bytes(s, first));
 }

@@ -98,7 +98,7 @@ def call_of(
     T, S = q.shape[2], k.shape[2]
     window = named.get("sliding_window") or getattr(module, "sliding_window", None)
     is_causal = named.get("is_causal")
-    if is_causal is None:  # sdpa takes a module without is_causal for a causal one
+    if is_causal is None:  # sdpa treats modules without this attribute as causal
         is_causal = getattr(module, "is_causal", name == "sdpa")
     call: dict[str, Any] = {
         "scale": named.get("scaling"),

@@ -65,9 +65,9 @@ struct HidingRow {
   }
 };
 
-/// Finds the keys that a strip of queries has to visit: those that no mask, bias or key bias hides from all of its
-/// queries. Kernels leave out the others. Reads maps of every type and stride, because the first key that a row visits
-/// affects the last bits of its softmax, and results must not depend on strides.
+/// Finds the keys that a strip of queries has to visit: those that the mask, the bias and the key bias each show to one
+/// of its queries. Kernels skip the others. Results must not depend on strides, and the first key that a row visits
+/// affects the last bits of its softmax. Maps of every type and stride are therefore read in the same way.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}
@@ -105,7 +105,7 @@ class ShownKeys {
   static KeyRange narrow_to(const HeadRows<const void>& map, Bits hidden, const KeyRange& keys, std::int64_t rows,
                             const QueryOf& query_of) {
     KeyRange shown{keys.end, keys.begin};
-    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // a broadcast dimension has equal rows
+    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // all rows of a broadcast map are equal
     for (std::int64_t m = 0; m < different; ++m) {
       const std::int64_t offset = (map.start + query_of(m) * map.row_stride) * static_cast<std::int64_t>(sizeof(Bits));
       const HidingRow<Bits> row{static_cast<const char*>(map.data) + offset, map.stride, hidden};
