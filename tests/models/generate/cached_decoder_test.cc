@@ -364,6 +364,7 @@ TEST(CachedDecoder, Int8CacheWithFirstTokensInAWindow_OtherPortions_HasTheSameLo
   for (const auto& other : {logits(one_by_one, 150, 0), logits(one_by_one, 150, 100), logits({70, 70, 160}, 150, 0)}) {
     double off = 0.0, of_rounding = 0.0;
     for (std::size_t n = 0; n < whole.size(); ++n) {
+      ASSERT_TRUE(std::isfinite(other[n])) << n;
       off = std::max(off, std::abs(static_cast<double>(other[n]) - whole[n]));
       of_rounding = std::max(of_rounding, std::abs(static_cast<double>(rounded[n]) - whole[n]));
     }
