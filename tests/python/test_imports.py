@@ -44,3 +44,10 @@ def test_import_lets_threads_of_openmp_sleep_soon_and_keeps_the_environment(give
         pytest.skip("OpenMP here is not GCC's")
     assert shown == [wanted]
     assert result.stdout == f"{given}\n"
+
+
+def test_import_of_headgate_torch_does_not_import_the_compiler():
+    pytest.importorskip("torch")
+    code = "import headgate.torch, sys; print('torch._dynamo' in sys.modules, 'triton' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout == "False False\n"

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds a gate to an attention module of transformers: parameters, hooks, and the hand-over to the module's kernel."""
+"""Adds a gate to an attention module of transformers: parameters and hooks.
+
+Importing this module imports torch's compiler, which takes two seconds: import it where a gate is added.
+"""
 
 import sys
 import threading
@@ -8,59 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .held_gate import MATRIX, OLD_MATRIX, calls, hold_gate, take_gate
 from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
 # Maps the site of a gate to the projection whose output it gates. The site g1 is the output of the attention kernel,
 # which applies that gate itself.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
-# Attribute names of the gate's matrix, and of a gate that does not depend on the input.
-# LoRA selects matrices by name, so no other matrix of a model has the name attention_gate.
-MATRIX, PARAMETER = "attention_gate", "gate"
-# Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
-OLD_MATRIX = "gate_proj"
-# Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
-# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the
-# running module whose kernel applies the gate. Each thread has its own values: several may call one model at once.
-_calls = threading.local()
 _moving = threading.Lock()
-
-
-def pending_gate(module: nn.Module) -> dict[str, Any] | None:
-    """Returns the gate arguments stored for this thread's call of an attention module, or None."""
-    owner, arguments = getattr(_calls, "gate", (None, None))
-    return arguments if owner is module else None
-
-
-def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
-    """Stores the gate arguments for the kernel, for this thread's call of an attention module."""
-    _calls.gate = (module, arguments)
-
-
-def take_gate(module: nn.Module) -> dict[str, Any]:
-    """Returns the gate arguments stored for this thread's call of an attention module, and clears them. Returns {} if
-    nothing is stored. Raises ValueError if a retrofitted module calls for them again."""
-    found = pending_gate(module)
-    if found is None:
-        if getattr(_calls, "gated", None) is module:
-            raise ValueError(
-                f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is "
-                "for one"
-            )
-        return {}
-    _calls.gate = (None, None)
-    return found
-
-
-def require_gate(attention: nn.Module) -> None:
-    """Raises ValueError if the config names a gate but the attention module has none. That happens when from_pretrained
-    loads a retrofitted model, since it drops the gates."""
-    site = getattr(getattr(attention, "config", None), "gate_site", "none")
-    if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
-        raise ValueError(
-            f"headgate: {type(attention).__name__}: the config has a gate at {site} but the model has none: load it "
-            "with headgate.torch.load_retrofit, or set the config's gate_site to 'none'"
-        )
 
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
@@ -140,17 +98,17 @@ class AddedGate:
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))
-            _calls.gated = module
+            calls.gated = module
         else:
-            _calls.logits = z
+            calls.logits = z
 
     def on_projection(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
-        logits = _calls.logits
+        logits = calls.logits
         heads = output.unflatten(-1, (logits.shape[-2], -1))
         return self.variant.applied(heads, logits).flatten(-2)
 
     def after(self, module: nn.Module, _: Any, output: Any) -> None:
-        _calls.logits = _calls.gated = None
+        calls.logits = calls.gated = None
         if take_gate(module) and output is not None:
             raise RuntimeError(
                 f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "

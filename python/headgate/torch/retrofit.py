@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from .added_gate import MATRIX, OLD_MATRIX, PARAMETER, AddedGate
 from .gates import GATE_FUNCTIONS
+from .held_gate import MATRIX, OLD_MATRIX, PARAMETER
 from .variant import KEYS, GateVariant, parse_gate
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -82,6 +82,7 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
     """
     from transformers import PreTrainedModel
 
+    from .added_gate import AddedGate
     from .transformers import register
 
     variant = gate if isinstance(gate, GateVariant) else parse_gate(gate)
@@ -110,6 +111,8 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Returns a dict of the gates' parameters by their names in the model, for training or saving only the gates. An
     adapted gate has those of its adapter, too."""
+    from .added_gate import AddedGate
+
     attentions = [
         f"{name}." if name else ""
         for name, module in model.named_modules()

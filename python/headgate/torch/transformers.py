@@ -33,7 +33,7 @@ from transformers.masking_utils import (
 )
 
 from . import foreign_arguments, hub_functions, mask_functions
-from .added_gate import require_gate, take_gate
+from .held_gate import require_gate, take_gate
 from .attention import gated_attention
 from .attention_weights import attention_weights
 from .checks import shape_of

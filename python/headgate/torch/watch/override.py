@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..added_gate import MATRIX, PARAMETER, hold_gate, pending_gate
+from ..held_gate import MATRIX, PARAMETER, hold_gate, pending_gate
 from ..gates import GATE_FUNCTIONS
 from .call import Call, geometry_of, scores
 from .gates import DELTA_NET, GATED_NORM, READERS

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .. import observers
-from ..added_gate import pending_gate
+from ..held_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import lists_of_index

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hand-over of a gate from an attention module of transformers, which computes its logits, to the module's kernel."""
+
+import threading
+from typing import Any
+
+from torch import nn
+
+# Attribute names of the gate's matrix, and of a gate that does not depend on the input.
+# LoRA selects matrices by name, so no other matrix of a model has the name attention_gate.
+MATRIX, PARAMETER = "attention_gate", "gate"
+# Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
+OLD_MATRIX = "gate_proj"
+# Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
+# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the running module, if its
+# kernel applies the gate. Each thread has its own values, since several may call one model at once.
+calls = threading.local()
+
+
+def pending_gate(module: nn.Module) -> dict[str, Any] | None:
+    """Returns the gate arguments stored for this thread's call of an attention module, or None."""
+    owner, arguments = getattr(calls, "gate", (None, None))
+    return arguments if owner is module else None
+
+
+def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
+    """Stores the gate arguments for the kernel, for this thread's call of an attention module."""
+    calls.gate = (module, arguments)
+
+
+def take_gate(module: nn.Module) -> dict[str, Any]:
+    """Returns the gate arguments stored for this thread's call of an attention module, and clears them. Returns {} if
+    nothing is stored. Raises ValueError if a retrofitted module calls for them again."""
+    found = pending_gate(module)
+    if found is None:
+        if getattr(calls, "gated", None) is module:
+            raise ValueError(
+                f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is "
+                "for one"
+            )
+        return {}
+    calls.gate = (None, None)
+    return found
+
+
+def require_gate(attention: nn.Module) -> None:
+    """Raises ValueError if the config names a gate but the attention module has none. That happens when from_pretrained
+    loads a retrofitted model, since it drops the gates."""
+    site = getattr(getattr(attention, "config", None), "gate_site", "none")
+    if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
+        raise ValueError(
+            f"headgate: {type(attention).__name__}: the config has a gate at {site} but the model has none: load it "
+            "with headgate.torch.load_retrofit, or set the config's gate_site to 'none'"
+        )
