@@ -418,7 +418,9 @@ class FewQueriesWorker {
       const auto [query_head, i] = query_of(each, h, r);
       return QueryRow{query_rows(p_.inputs.q, each.sequence, query_head), i};
     };
-    if (each.dots) return scratch_.dot_queries.pack(rows, row_of);
+    if constexpr (std::is_same_v<E, BFloat16>) {
+      if (each.dots) return scratch_.dot_queries.pack(rows, row_of);
+    }
     scratch_.wide_queries.pack(rows, plan_.rules.query_factor(), row_of);
   }
 
