@@ -80,7 +80,7 @@ struct ExecutionContext {
   const Backend* backend = nullptr;
   /// Callback that cancels the call. The calling thread runs it before the work and between parts of it. In a forked
   /// child, the thread that computes runs it. If it returns true, the call throws Cancelled, and outputs are
-  /// unspecified. It must not throw and must outlive the context. Null: the call cannot be cancelled.
+  /// unspecified. It must not throw and must outlive the context. Null or empty: the call cannot be cancelled.
   const std::function<bool()>* cancelled = nullptr;
 };
 

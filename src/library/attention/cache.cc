@@ -433,8 +433,8 @@ void KvCache::truncate(std::int64_t sequence, std::int64_t length) {
 
 void KvCache::slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window) {
   const Tokens& now = tokens("slide", sequence);
-  require(sinks >= 0 && sinks <= std::numeric_limits<std::int64_t>::max() / 2,
-          "cache slide: sinks is {} but must be at least 0", sinks);
+  constexpr std::int64_t kMostSinks = std::numeric_limits<std::int64_t>::max() / 2;
+  require(sinks >= 0 && sinks <= kMostSinks, "cache slide: sinks is {} but must be in [0, {}]", sinks, kMostSinks);
   require(window >= 0, "cache slide: window is {} but must be at least 0", window);
   const std::int64_t sink_pages = (sinks + shape_.page - 1) / shape_.page;
   require(now.dropped == 0 || now.dropped_at == sink_pages * shape_.page,

@@ -11,9 +11,15 @@
 
 namespace headgate {
 
+/// Returns the context's callback, or null if there is none: an empty std::function is none.
+inline const std::function<bool()>* cancellation_callback(const ExecutionContext& context) {
+  return context.cancelled != nullptr && *context.cancelled ? context.cancelled : nullptr;
+}
+
 /// Throws Cancelled if the context's callback returns true. Must not be called in a parallel region.
 inline void throw_if_cancelled(const ExecutionContext& context) {
-  if (context.cancelled != nullptr && (*context.cancelled)()) throw Cancelled();
+  const auto* callback = cancellation_callback(context);
+  if (callback != nullptr && (*callback)()) throw Cancelled();
 }
 
 /// Cancels a call whose threads process tasks. Every thread calls requested() before a task, and skips the task if it
@@ -21,7 +27,7 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
 /// take every task. Without a callback, requested() costs one comparison.
 class Cancellation {
  public:
-  explicit Cancellation(const ExecutionContext& context) : callback_(context.cancelled) { requested(); }
+  explicit Cancellation(const ExecutionContext& context) : callback_(cancellation_callback(context)) { requested(); }
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 

@@ -295,7 +295,8 @@ void finish_step3p5_gguf(GgufValues& in, DecoderConfig& config) {
   config.sliding.rope_base = in.number("rope.freq_base_swa", kSlidingBase);
   config.sliding.rope_fraction = config.rope_fraction;
   if (in.has("rope.dimension_count_swa")) {
-    config.sliding.rope_fraction = rope_fraction_of(in.integer("rope.dimension_count_swa"), config.head_dim);
+    config.sliding.rope_fraction =
+        rope_fraction_of(in.even_integer("rope.dimension_count_swa", config.head_dim), config.head_dim);
   }
   config.rope_fraction /= 2;  // layers with full attention rotate half as many features as the file says
   Experts& e = config.experts;

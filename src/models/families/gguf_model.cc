@@ -203,7 +203,7 @@ void read_factors(const io::GgufFile& file, DecoderConfig& config) {
 void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, DecoderConfig& config) {
   config.rope_base = in.number("rope.freq_base", 10000.0);
   if (family.gguf_pairs == RopePairs::neighbours) in.require_value("rope.dimension_count", config.head_dim);
-  config.rope_fraction = rope_fraction_of(in.integer("rope.dimension_count", config.head_dim), config.head_dim);
+  config.rope_fraction = rope_fraction_of(in.even_integer("rope.dimension_count", config.head_dim), config.head_dim);
   const std::string type = in.string("rope.scaling.type", "linear");
   constexpr const char* kFormerName = "rope.scale_linear";
   double factor = in.number("rope.scaling.factor", in.number(kFormerName, 1.0));

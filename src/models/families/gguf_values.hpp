@@ -32,6 +32,12 @@ class GgufValues {
     return file_.integer(known_.back());
   }
   std::int64_t integer(std::string_view name, std::int64_t otherwise) { return has(name) ? integer(name) : otherwise; }
+  /// Returns an integer. Throws io::FileError if it is odd.
+  std::int64_t even_integer(std::string_view name, std::int64_t otherwise) {
+    const std::int64_t found = integer(name, otherwise);
+    if (found % 2 != 0) io::fail(file_.path(), "{}{} is {} but must be even", prefix_, name, found);
+    return found;
+  }
   double number(std::string_view name) {
     has(name);
     return file_.number(known_.back());

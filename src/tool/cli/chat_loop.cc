@@ -62,6 +62,7 @@ std::optional<std::string> read_question() {
   int c = 0;
   while ((c = std::getchar()) != EOF) {
     if (c == '\n') {
+      if (out.ends_with('\r')) out.pop_back();  // lines of Windows end with \r\n
       if (!out.ends_with('\\')) return out;
       out.back() = '\n';
       continue;

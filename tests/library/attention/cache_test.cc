@@ -370,6 +370,8 @@ TEST(Cache, SlidingWindow_OldPagesDropped_KeepsSinksAndPositions) {
   EXPECT_EQ(cache.position(s), 22);
   EXPECT_EQ(said_by([&] { cache.slide(s, 5, 5); }),
             "cache slide: 5 sinks fill 8 tokens of pages but sequence 0 has kept 4 so far");
+  EXPECT_EQ(said_by([&] { cache.slide(s, std::int64_t{1} << 62, 5); }),
+            "cache slide: sinks is 4611686018427387904 but must be in [0, 4611686018427387903]");
   cache.truncate(s, 6);
   EXPECT_EQ(cache.position(s), 18);
   cache.truncate(s, 4);

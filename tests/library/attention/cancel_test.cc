@@ -153,6 +153,14 @@ TEST(Cancel, CallbackThatIsAlwaysTrue_AnyThreads_CancelsEachCall) {
   }
 }
 
+TEST(Cancel, EmptyCallback_IsNone) {
+  verify::Case problem(spec_of(1, 1, 64, 64));
+  const std::function<bool()> empty;
+  for (const Work& work : {forward_of(problem), backward_of(problem)}) {
+    EXPECT_NO_THROW(work.call({.threads = 2, .cancelled = &empty})) << work.name;
+  }
+}
+
 /// The outputs of a call whose progress callback makes calls of its own.
 std::vector<std::uint8_t> outputs_with_calls_within(verify::Case& problem, verify::Case& inner, int threads) {
   const std::function<bool()> call_within = [&inner] {

@@ -261,6 +261,10 @@ TEST(GgufRope, PartOfAHead_IsThatOfLayersWithAWindowToo) {
   const DecoderConfig gemma = config_with("gemma3", inexact);
   EXPECT_EQ(rotary_dim(gemma.rope_fraction, gemma.head_dim), 60);
   expect_refused("llama", half, "llama.rope.dimension_count is 16; only 32 is supported");
+  const Values odd{{"rope.dimension_count", u32(15)}};
+  expect_refused("gemma3", odd, "gemma3.rope.dimension_count is 15 but must be even");
+  const Values odd_in_windows{{"rope.dimension_count_swa", u32(15)}};
+  expect_refused("step35", odd_in_windows, "step35.rope.dimension_count_swa is 15 but must be even");
 }
 
 TEST(GgufRope, ScaledWithWindowsOfAnotherBase_IsRefused) {

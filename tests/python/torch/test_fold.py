@@ -208,6 +208,10 @@ def test_bad_arguments_are_named(change, words):
             lambda x: fold.attention(x, x, x, [x[..., :1], 0.5]),
             r"^fold.attention: biases\[1\] is a float but must be a tensor$",
         ),
+        (
+            lambda x: fold.attention(x, x, x, None),
+            r"^fold.attention: biases is None but must be a sequence: write \[\] for no bias$",
+        ),
         (lambda x: fold.attention(None, x, x), r"^fold.attention: q is None but must be a tensor$"),
     ],
 )

@@ -89,6 +89,7 @@ TEST_F(ChatVerb, Commands_AsLines_ClearAndEnd) {
   EXPECT_EQ(undone[2]["ids"], undone[1]["ids"]);
   EXPECT_EQ(undone[2]["prompt_ids"], undone[1]["prompt_ids"]);
   EXPECT_EQ(converse("/undo\\n").err, "headgate generate: there is no turn to undo\n");
+  EXPECT_EQ(converse("/undo\\r\\n").err, "headgate generate: there is no turn to undo\n");
   EXPECT_EQ(json_lines(converse("it\\\\\\nis\\n", "-n 1 --json").out).size(), 1U) << "a backslash continues the line";
 }
 

@@ -90,7 +90,9 @@ def _total(biases: list[Tensor]) -> Tensor | None:
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Returns `biases`. Raises TypeError if it is a tensor instead of a sequence of tensors."""
+    """Returns `biases`. Raises TypeError if it is a tensor or None instead of a sequence of tensors."""
+    if biases is None:
+        raise TypeError(f"{what}: biases is None but must be a sequence: write [] for no bias")
     if isinstance(biases, Tensor):
         raise TypeError(f"{what}: biases is a tensor of shape {shape_of(biases)} but must be a sequence: write [bias]")
     return biases
