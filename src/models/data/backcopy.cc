@@ -51,7 +51,8 @@ std::int32_t BigramTable::first(RandomStream& random) const { return draw_byte(&
 
 std::int32_t BigramTable::after(std::int32_t byte, RandomStream& random) const {
   const std::int64_t* row = &cumulative_[byte * kBytes];
-  return row[kBytes - 1] > 0 ? draw_byte(row, random) : first(random);  // the text's last byte may have no follower
+  // A byte that occurs only at the end of the text has no follower. Its follower is drawn like a first byte.
+  return row[kBytes - 1] > 0 ? draw_byte(row, random) : first(random);
 }
 
 BackcopySource::BackcopySource(const Corpus& corpus, const DataOptions& options)

@@ -25,7 +25,7 @@ inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 class BigramTable {
  public:
   /// Counts the pairs of bytes in the first 64 MiB of the text. Throws Error if the text has fewer than two bytes, or
-  /// no byte but those of kTriggers.
+  /// if all its bytes are in kTriggers.
   explicit BigramTable(const Corpus& corpus);
 
   /// Draws the first byte of a sequence, which follows BOS.

@@ -21,19 +21,19 @@ namespace {
 
 using io::MappedFile;
 
-constexpr std::int64_t kCheckedBytes = std::int64_t{1}
-                                       << 20;  ///< number of bytes at the start of each file that must be UTF-8
+/// Number of bytes at the start of each file that must be UTF-8.
+constexpr std::int64_t kCheckedBytes = std::int64_t{1} << 20;
 
 /// Returns the offset of the first byte that is not UTF-8 within the first kCheckedBytes of a file. Returns the number
-/// of bytes checked if there is none.
+/// of checked bytes if all are UTF-8.
 std::int64_t first_bad_checked(const MappedFile& file) {
   return first_bad_utf8(file.data(), std::min(file.size(), kCheckedBytes));
 }
 
 bool is_text(const MappedFile& file) { return first_bad_checked(file) == std::min(file.size(), kCheckedBytes); }
 
-/// Returns the length of the well-formed UTF-8 character at text[0]. Returns 0 if the bytes are malformed or zero, −1
-/// if the end of the text cuts the character off.
+/// Returns the length in bytes of the UTF-8 character at text[0]. Returns 0 for a malformed character or a zero byte.
+/// Returns −1 if the text ends within the character.
 int character_bytes(const std::uint8_t* text, std::int64_t count) {
   const std::uint8_t lead = text[0];
   if (lead < 0x80) return lead == 0 ? 0 : 1;
@@ -56,7 +56,7 @@ int character_bytes(const std::uint8_t* text, std::int64_t count) {
 Corpus::Corpus(const std::vector<std::string>& paths, const FileChoice& choice)
     : name_(fmt::format("{}", fmt::join(paths, ", "))) {
   for (const std::string& path : paths) {
-    std::error_code ignored;  // MappedFile reports errors
+    std::error_code ignored;  // MappedFile throws if the path cannot be read
     if (fs::is_directory(path, ignored)) {
       add_directory(path, choice);
     } else {
@@ -120,7 +120,7 @@ std::uint64_t Corpus::fingerprint() const {
     hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
     const std::int64_t samples = std::min(file.size(), kSamples);
     for (std::int64_t i = 0; i < samples; ++i) {
-      // Computes i · size / samples without overflow, since samples are few.
+      // Equals i · size / samples. Cannot overflow, because there are at most 4096 samples.
       const std::int64_t at = file.size() / samples * i + file.size() % samples * i / samples;
       hash = mix64(hash ^ file.data()[at]);
     }

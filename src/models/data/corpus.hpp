@@ -19,7 +19,7 @@ class Corpus {
   /// that begin with UTF-8 text. Throws io::FileError in these cases:
   /// - A path cannot be read.
   /// - A file in `paths` does not begin with UTF-8 text.
-  /// - A directory has no such file.
+  /// - A directory has no file to map.
   explicit Corpus(const std::vector<std::string>& paths, const FileChoice& choice = {});
 
   std::int64_t size() const { return size_; }  ///< bytes
@@ -35,8 +35,8 @@ class Corpus {
   /// Returns a hash that identifies the text. The hash covers the size of each file and up to 4096 sampled bytes of it.
   std::uint64_t fingerprint() const;
 
-  /// Calls body(data, count) for each contiguous piece of bytes [begin, end) of the text, in order. Throws
-  /// io::FileError if a file has become shorter.
+  /// Passes bytes [begin, end) of the text to body(data, count), in order. Each call gets contiguous bytes of one file.
+  /// Throws io::FileError if a file has become shorter.
   template <class Body>
   void for_pieces(std::int64_t begin, std::int64_t end, const Body& body) const {
     for (std::size_t i = file_at(begin); begin < end; ++i) {
@@ -54,8 +54,8 @@ class Corpus {
   std::size_t file_at(std::int64_t position) const;
 
   std::string name_;
-  std::vector<io::MappedFile> files_;  ///< files of the text, none empty
-  std::vector<std::int64_t> starts_;   ///< offset in the text of each file, in bytes
+  std::vector<io::MappedFile> files_;  ///< files of the text, without empty ones
+  std::vector<std::int64_t> starts_;   ///< offset of each file in the text, in bytes
   std::int64_t size_ = 0;
   LeftOut left_out_;
 };

@@ -16,15 +16,15 @@ struct TextRange {
   std::int64_t begin, end;
 };
 
-/// Tokenizes bytes `text` of the corpus, without special tokens. Calls body(id, bytes) for each token with the number
-/// of text bytes that it represents. If several tokens share a byte, only the first of them counts it. Returns the
-/// number of text bytes that have no token. Uses O(1) memory.
+/// Tokenizes bytes `text` of the corpus, without special tokens. Calls body(id, bytes) for each token, where `bytes` is
+/// the number of text bytes that the token represents. A byte that several tokens share counts only for the first of
+/// them. Returns the number of text bytes that have no token. Uses O(1) memory.
 ///
 /// Reports progress as a fraction of the range `whole`, which contains `text`.
 template <class Body>
 std::uint64_t for_tokens(const Corpus& corpus, TextRange text, TextRange whole, const tokenize::Tokenizer& tokenizer,
                          const Body& body) {
-  std::size_t counted = 0;  // bytes of the text that are counted so far
+  std::size_t counted = 0;  // number of text bytes counted so far
   std::uint64_t left_out = 0;
   const auto take = [&](const tokenize::Encoding& tokens) {
     left_out += tokens.left_out;

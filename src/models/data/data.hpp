@@ -22,12 +22,12 @@ namespace headgate::train {
 enum class Task { text, bigram_backcopy };
 
 /// Selects whether every sequence of Task::text begins with the special token kBos. Sequences of Task::bigram_backcopy
-/// always do.
+/// always begin with it.
 enum class Bos { off, on };
 
 inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
-/// Number of targets of a sequence that are not ignored, and the number of text bytes that they represent.
+/// Counts the targets of a sequence that are not ignored, and the text bytes that these targets represent.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
 };
@@ -37,8 +37,8 @@ struct NamedText {
   std::string name, text;
 };
 
-/// A source of sequences of T = seq_len tokens, with the T next tokens as targets. A sequence depends only on its
-/// index, so that a run can be resumed at any step.
+/// Provides sequences of T = seq_len tokens. The target of a token is the token after it. A sequence depends only on
+/// its index, so that a run can be resumed at any step.
 class SequenceSource {
  public:
   virtual ~SequenceSource() = default;
@@ -73,7 +73,7 @@ class SequenceSource {
   virtual std::string description() const = 0;
   /// Returns the paths of the data, for messages.
   virtual std::string name() const { return "the data"; }
-  /// Returns the files that the user gave but the data skips, and the number of text bytes without a token.
+  /// Returns the given files that are skipped, and the number of text bytes without a token.
   virtual LeftOut left_out() const { return {}; }
 };
 
@@ -89,11 +89,11 @@ struct DataOptions {
   Bos bos = Bos::off;
   Split split = Split::training_and_tail;
   std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr;  ///< null: tokens are bytes
-  std::string token_file = {};  ///< path of the token ids if there is a tokenizer (see prepare_token_file)
+  std::string token_file = {};  ///< path of the file of token ids; used only with a tokenizer (see prepare_token_file)
 };
 
-/// Opens the data of `options`. Throws io::FileError or Error if files cannot be read, or if the training part or the
-/// held-out part is shorter than one sequence.
+/// Opens the data of `options`. Throws io::FileError if a file cannot be read. Throws Error if an option is invalid, or
+/// if the training part or the held-out part is shorter than one sequence.
 std::unique_ptr<SequenceSource> open_data(const DataOptions& options);
 
 }  // namespace headgate::train

@@ -22,8 +22,8 @@ class RandomStream {
   std::uint64_t state_;
 };
 
-/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Applies four Feistel rounds to a number
-/// with an even number of bits, which are enough for n. Repeats this until the result is below n (cycle walking), at
+/// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Uses a Feistel network of four rounds on
+/// the smallest even number of bits that can hold n − 1. Repeats it until the result is below n (cycle walking), at
 /// most four times on average.
 inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;

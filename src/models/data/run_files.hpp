@@ -25,11 +25,12 @@ std::string numbered_checkpoint(const std::string& run, int number);
 /// Returns whether `directory` contains the config.json of a checkpoint. Does not read the file.
 bool is_checkpoint(const std::string& directory);
 
-/// Returns whether training can resume from `directory`, that is, it contains config.json and trainer_state.json.
+/// Returns whether `directory` contains config.json and trainer_state.json, so that training can resume from it.
 bool is_training_checkpoint(const std::string& directory);
 
-/// Returns whether `directory` belongs to a training run. A run's directory has metrics.jsonl and checkpoint/, or
-/// training can resume from `directory` or `directory`/checkpoint.
+/// Returns true in two cases:
+/// - `directory` contains metrics.jsonl and checkpoint/.
+/// - Training can resume from `directory` or `directory`/checkpoint.
 bool is_run_or_checkpoint(const std::string& directory);
 
 }  // namespace headgate::train

@@ -36,7 +36,7 @@ bool matches(const std::vector<std::string>& patterns, const std::string& path, 
   });
 }
 
-/// Returns the number of paths, a description and up to three of the paths, for example "2 files that … (a, b)".
+/// Formats the number of paths, the description `one` or `many`, and up to three of the paths: "2 files that … (a, b)".
 std::string phrase(const std::vector<std::string>& paths, std::string_view one, std::string_view many) {
   constexpr std::size_t kNamed = 3;
   constexpr std::size_t kMaxName = 100;

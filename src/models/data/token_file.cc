@@ -135,7 +135,8 @@ void TokenFile::read_header() {
   Trailer trailer{};
   std::memcpy(&trailer, file_.data() + file_.size() - sizeof(trailer), sizeof(trailer));
   left_out_ = trailer.left_out;
-  // Checks the form of the checksum first. A sparse file extended with zeros then fails before all its bytes are read.
+  // Checks first that the checksum is hexadecimal. A sparse file extended with zeros thus fails before it is read
+  // whole.
   const bool is_sum = text_of(trailer.checksum).find_first_not_of("0123456789abcdef") == std::string_view::npos;
   if (!is_sum) io::fail(path, "is damaged: it does not end in a checksum");
   io::Checksum checksum;

@@ -13,8 +13,8 @@
 //            bytes (u32), size of the vocabulary (u32)
 //   records  for each token: its id, and the number of text bytes that it represents
 //   trailer  number of text bytes without a token (u64), io::Checksum of everything before it (16 characters)
-// The numbers of a record are u16 if the vocabulary has at most 65536 ids, otherwise u32. The size of an id, 2 or 4,
-// says which.
+// Both numbers of a record are u16 if the vocabulary has at most 65536 ids, otherwise u32. The header's size of an id
+// is 2 or 4 accordingly.
 
 namespace headgate::train {
 
@@ -27,8 +27,8 @@ struct TokenFileKey {
 };
 
 /// Tokenizes each file of the corpus separately and writes the ids to `path` atomically. Omits the special tokens that
-/// the tokenizer puts around a text, but writes end_of_text() after each file if the tokenizer has it. If several
-/// tokens share a byte, only the first of them counts it. Uses O(1) memory. Throws io::FileError.
+/// the tokenizer puts around a text. Writes end_of_text() after each file if the tokenizer has such a token. A byte
+/// that several tokens share counts only for the first of them. Uses O(1) memory. Throws io::FileError.
 void write_token_file(const std::string& path, const Corpus& corpus, const tokenize::TokenizerFile& tokenizer);
 
 /// A memory-mapped file of token ids.
@@ -41,9 +41,8 @@ class TokenFile {
   const TokenFileKey& key() const { return key_; }
   std::int64_t size() const { return size_; }  ///< in tokens
   std::int64_t vocab() const { return vocab_; }
-  std::uint64_t left_out() const {
-    return left_out_;
-  }  ///< number of bytes in the text for which the tokenizer has no token
+  /// Returns the number of bytes in the text for which the tokenizer has no token.
+  std::uint64_t left_out() const { return left_out_; }
 
   /// Copies ids [begin, begin + count) to out(count). The range must lie in the file. Throws io::FileError if the file
   /// has changed and one of these ids is outside the vocabulary.
@@ -51,7 +50,7 @@ class TokenFile {
   /// Returns the number of text bytes that tokens [begin, begin + count) represent.
   std::int64_t text_bytes(std::int64_t begin, std::int64_t count) const;
   /// Returns the largest `begin` for which tokens [begin, size()) represent at least `bytes` bytes of text. Returns 0
-  /// if all tokens represent fewer.
+  /// if all tokens together represent fewer bytes.
   std::int64_t begin_of_tail(std::int64_t bytes) const;
 
  private:

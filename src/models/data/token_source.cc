@@ -40,7 +40,7 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
   if (begin > 0) {
     while (begin < end && continues(begin)) ++begin;
   }
-  // Drops the last character, because some of its bytes may lie behind the range.
+  // Drops the last character, because some of its bytes may lie after the range.
   if (cut) {
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;

@@ -25,16 +25,16 @@ struct TokenText {
 };
 
 /// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Skips a character that begins
-/// before `begin`. Drops the last character unless the text ends there, because it may be incomplete. Stores the
-/// special tokens that the tokenizer puts before a text in `front`. Omits those that it puts after a text, because a
-/// sequence can end anywhere in it. If several tokens share a byte, only the first of them counts it. Throws Error and
-/// io::FileError in the same cases as Tokenizer::encode.
+/// before `begin`. Drops the last character if the range ends before the text does, because the character may be
+/// incomplete. Stores in `front` the special tokens that the tokenizer puts before a text. Omits special tokens after a
+/// text, because a sequence can end anywhere in the text. A byte that several tokens share counts only for the first of
+/// them. Throws Error and io::FileError in the same cases as Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
 /// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
-/// after it. Every id is a target once, except ids after the last whole sequence and, if `front` is empty, the first
-/// id. Targets within `front` are ignored. All sequences are held out, because this source serves to evaluate models
-/// that have their own vocabulary.
+/// after it. Targets within `front` are ignored. Every id is a target exactly once, with two exceptions: ids after the
+/// last whole sequence, and the first id if `front` is empty. All sequences are held out, because the source is only
+/// used to evaluate models.
 class TokenSource : public SequenceSource {
  public:
   /// Throws Error if an id is negative, there are too few ids, or T is too small for `front`.
@@ -62,7 +62,8 @@ class TokenSource : public SequenceSource {
   std::int64_t vocab_ = 1;  ///< largest token id + 1
 };
 
-/// Reads a one-dimensional .npy file of i32 or i64. Throws io::FileError, also if an id is outside 0 … 2^31 − 1.
+/// Reads a one-dimensional .npy file of i32 or i64. Throws io::FileError if the file is not such an array, or if an id
+/// is outside 0 … 2^31 − 1.
 std::vector<std::int32_t> read_token_ids(const std::string& path);
 
 }  // namespace headgate::train

@@ -45,9 +45,9 @@ struct ComparedRow {
   std::string_view key;            ///< JSON key of the comparison
   std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name itself is the key of the figures
   std::string_view reference_key;  ///< JSON key of the reference's loss
-  std::string_view text;           ///< begins a line of text; Comparison::name follows
-  std::string_view note;           ///< follows the name in a line of text
-  std::string_view reference;      ///< names the reference's loss in a line of text
+  std::string_view text;           ///< text before Comparison::name in a printed line
+  std::string_view note;           ///< text after Comparison::name in a printed line
+  std::string_view reference;      ///< words for the reference's loss in a printed line
 };
 inline constexpr std::array<ComparedRow, 3> kComparedRows{{
     {Compared::cache, "cache", "dtype", "unrounded_loss_nats", "cache", "", "not rounded"},
@@ -61,7 +61,7 @@ struct Comparison {
   Compared what = Compared::cache;
   std::string name;
   Divergence figures;
-  std::int64_t first = 0;  ///< tokens at the start of a sequence that a cache keeps unrounded
+  std::int64_t first = 0;  ///< number of first tokens whose keys and values the cache keeps unrounded
 };
 
 /// Adds the comparisons to the JSON of an evaluation.
@@ -70,14 +70,14 @@ void add_comparisons(nlohmann::ordered_json& out, const std::vector<Comparison>&
 /// Returns a line of text without the line break. `name` is Comparison::name in a form that is safe to print.
 std::string comparison_line(const Comparison& comparison, const std::string& name);
 
-/// A model as it runs in a comparison. `config` and `parameters` must outlive it.
+/// Describes one model of a comparison. `config` and `parameters` must outlive it.
 struct ComparedModel {
   const models::DecoderConfig* config = nullptr;
   const float* parameters = nullptr;
   models::PartOptions parts;
 };
 
-/// Largest number of tokens whose log-probabilities a comparison holds for a model. It bounds memory.
+/// Largest number of tokens whose log-probabilities a comparison holds at a time, for each model. Bounds memory.
 inline constexpr std::int64_t kComparedTokens = 256;
 
 }  // namespace headgate::train

@@ -42,7 +42,7 @@ class DecaySums : public Sums<T> {
  private:
   static constexpr double kLn2 = 0.69314718055994530942;
 
-  /// Subtracts g from 0 instead of negating it: where nothing decays, −0.0 would give −∞.
+  /// Computes 0 − g instead of −g: without decay, g is 0 and ln 2 / −0.0 would be −∞.
   static Values values(const Mean& decay, const Mean& logarithm) {
     return {decay.value(), kLn2 / (0.0 - logarithm.value())};
   }

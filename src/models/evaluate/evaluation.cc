@@ -42,13 +42,13 @@ std::int64_t compared_tokens(const EvaluationPlan& plan, std::int64_t seq_len) {
   return std::min({kComparedTokens, seq_len, plan.part > 0 ? plan.part : kComparedTokens});
 }
 
-/// Describes a comparison with one rounding of the plan, and holds the part options that make a decoder round so.
+/// Holds a comparison for one rounding of the plan, and the options of the decoder that computes with this rounding.
 struct RoundedRun {
   Comparison comparison;
   models::PartOptions parts;
 };
 
-/// Returns the comparisons that compare_rounded() makes, in its order.
+/// Returns the comparisons of compare_rounded(), in the order of its result.
 std::vector<RoundedRun> rounded_runs(const EvaluationPlan& plan, std::int64_t seq_len) {
   const std::int64_t part = compared_tokens(plan, seq_len);
   std::vector<RoundedRun> out;
@@ -124,17 +124,18 @@ void HeldOutEvaluator::read_batch(std::int64_t index) {
   }
 }
 
-/// Returns the index of the i-th evaluated sequence among the held-out ones. Evaluated sequences are spread evenly over
-/// them.
+/// Returns the index of the held-out sequence that is evaluated as number i. The evaluated sequences are spread evenly
+/// over all held-out ones.
 std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
   const std::int64_t used = plan_.batch * plan_.batches;
   const std::int64_t held_out = source_.held_out_count();
   return held_out / used * i + held_out % used * i / used;  // computes i · held_out / used without overflow
 }
 
-/// Adds the numbers of tokens and of text bytes to a report. Unless each token is a byte, also converts bits_per_byte,
-/// which the metrics compute as bits per token. Multiplies it by the number of tokens per byte of text, or sets it to
-/// null if the number of bytes is unknown.
+/// Adds the number of tokens to a report. If tokens are not bytes, does two more things:
+/// - Adds the number of text bytes, if it is known.
+/// - Converts bits_per_byte, which the metrics compute in bits per token, to bits per text byte. Sets the figure to
+///   null if the number of text bytes is unknown.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
@@ -171,7 +172,7 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
   evaluator.add(parameters, tokens_.data(), targets_.data(), triggers_.empty() ? nullptr : triggers_.data());
 }
 
-/// Returns the loss of the current batch in nats, summed over its targets. Adds its duration to pass.seconds.
+/// Returns the loss of the current batch in nats, summed over its targets. Adds the elapsed time to pass.seconds.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
   const auto start = std::chrono::steady_clock::now();
   const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
@@ -202,7 +203,8 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   return out;
 }
 
-/// Runs `reference` and `others` on each sequence. Compares each of the others with the reference, part by part.
+/// Runs all models on each sequence. Compares each model of `others` with `reference`, one part of a sequence at a
+/// time.
 std::vector<Divergence> HeldOutEvaluator::compare(const ComparedModel& reference,
                                                   const std::vector<ComparedModel>& others) {
   const ExecutionContext& context = decoder_->context();

@@ -17,7 +17,8 @@
 
 namespace headgate::train {
 
-/// Compares loss and time of a model with and without a gate threshold, below which attention rows are skipped.
+/// Holds the loss and time of a model with and without a gate threshold. With it, attention skips query rows whose
+/// gates are below the threshold.
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
@@ -44,12 +45,11 @@ struct Evaluation {
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
-  /// Tokens per part, see models::PartOptions::tokens. Sequences with more tokens are processed in parts, one at a
-  /// time.
+  /// Largest number of tokens per part (see models::PartOptions::tokens). Longer sequences are processed part by part.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;     ///< i8: compare_rounded() compares keys and values rounded to int8; none: it does not
-  std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded in that comparison
+  std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded with `cache`
   std::vector<layers::ActivationRounding> activations{};  ///< roundings of activations that compare_rounded() compares
 };
 
@@ -58,9 +58,9 @@ struct EvaluationPlan {
 /// leaves out the fewest.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory of an evaluation in bytes, listed by purpose. Includes that of compare_rounded() and, if
-/// `reference` is not null, that of compare_with() a model of this config. Parameters are not included. Allocates none
-/// of the memory. Throws Error if the sizes overflow.
+/// Returns the memory in bytes that an evaluation allocates, listed by purpose. Includes compare_rounded(). Includes
+/// compare_with() if `reference`, the configuration of the reference model, is not null. Does not include parameters.
+/// Throws Error if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
                                                   const models::DecoderConfig* reference = nullptr);
@@ -94,12 +94,12 @@ class HeldOutEvaluator {
   /// layers::can_skip_attention.
   ThresholdComparison compare_threshold(const float* parameters, double threshold);
 
-  /// Compares a model with itself under each rounding of the plan: first EvaluationPlan::cache, then each of
-  /// EvaluationPlan::activations. Evaluates one sequence at a time, and holds the log-probabilities of at most
-  /// kComparedTokens tokens of a model.
+  /// Compares a model without rounding with the same model under each rounding of the plan: first
+  /// EvaluationPlan::cache, then each of EvaluationPlan::activations. Evaluates one sequence at a time. Holds the
+  /// log-probabilities of at most kComparedTokens tokens per model.
   std::vector<Comparison> compare_rounded(const float* parameters);
-  /// Compares a model with the model `reference`, sequence by sequence as compare_rounded() does. Throws Error if the
-  /// sizes of their vocabularies differ.
+  /// Compares a model with the model `reference`, one sequence at a time. Throws Error if their vocabulary sizes
+  /// differ.
   Divergence compare_with(const models::DecoderConfig& reference, const float* reference_parameters,
                           const float* parameters);
 
@@ -120,8 +120,8 @@ class HeldOutEvaluator {
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
 };
 
-/// Returns where in a report the first number is that is not finite, such as "in layer 1" or "in the loss". Returns an
-/// empty string if all numbers are finite.
+/// Returns the place of the first number in a report that is not finite, such as "in layer 1" or "in the loss". Returns
+/// an empty string if all numbers are finite.
 std::string first_not_finite(const metrics::Report& report);
 
 /// Says whether the JSON contains the figures of each head.

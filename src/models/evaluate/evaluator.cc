@@ -28,7 +28,7 @@ Inputs inputs_of(const MetricList& metrics) {
   return out;
 }
 
-/// Returns the metrics that apply to the model: those of linear attention only if it has such a layer.
+/// Returns the metrics that apply to the model. Leaves out metrics of linear attention if the model has no such layer.
 MetricList metrics_of(const MetricList& metrics, const DecoderConfig& config) {
   MetricList out;
   for (const Metric* metric : metrics) {
@@ -169,13 +169,13 @@ void Evaluator<T>::after_layer(const LayerView<T>& view) {
 
 namespace {
 
-/// Returns a (rows, columns) view of the start of a buffer, which is large enough for any layer.
+/// Views the first elements of a buffer as (rows, columns). The buffer is large enough for every layer.
 template <typename N>
 View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t columns) {
   return {buffer.data(), {rows, columns}};
 }
 
-/// Views `out`, (Hq,B·seq) with one number per query, as (B,Hq,seq,1). attention_statistics writes that shape.
+/// Views `out` (Hq,B·seq) as (B,Hq,seq,1), the shape that attention_statistics writes. `out` has one number per query.
 TensorView of_queries(const View<double, 2>& out, std::int64_t B, std::int64_t seq) {
   return make_view(out.data, {B, out.shape[0], seq, 1}, {seq, out.strides[0], 1, 1});
 }

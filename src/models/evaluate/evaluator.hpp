@@ -36,7 +36,7 @@ class Evaluator : private models::LayerObserver<T> {
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at
-  /// trigger tokens. It must be null for every batch or for none.
+  /// trigger tokens. `triggers` must be null for all batches or for none.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 
@@ -68,7 +68,7 @@ class Evaluator : private models::LayerObserver<T> {
   View<const std::uint8_t, 1> triggers_;  // (N) triggers of the current batch
   View<const std::int32_t, 1> targets_;   // (N) targets of the current batch
 
-  std::vector<T> token_losses_;              // (N); empty if no metric reads it, like the next four
+  std::vector<T> token_losses_;              // (N); this and the next four are empty if no metric reads them
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)

@@ -14,7 +14,7 @@ inline constexpr int kNoColumn = -1;
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< value of this figure in the layer in which the metric's first figure is largest
+  of_the_maximum,  ///< value in the layer where the metric's first figure is largest
 };
 
 /// Describes one number of a metric and how to display it.
@@ -22,10 +22,10 @@ struct Figure {
   std::string_view key{};           ///< name of the figure: JSON key, column heading and argument of `--metrics`
   std::string_view head{};          ///< column heading, if it differs from the key
   bool null_without_gate = false;   ///< null for models without a gate
-  bool null_for_one_token = false;  ///< null for sequences of one token, which have no key but the query's own
+  bool null_for_one_token = false;  ///< null for sequences of one token
   bool may_overflow = false;        ///< infinity is a valid value, not a sign of divergence
-  /// True if the figure lies in [0, 1] by definition; plots then use that scale. For figures of gates, this holds only
-  /// if the gate function is the sigmoid.
+  /// True if the figure lies in [0, 1] by definition. Plots then use this scale. Figures of gates lie in [0, 1] only
+  /// with sigmoid gates.
   bool is_share = false;
   OverLayers over_layers = OverLayers::mean;
   bool is_index = false;          ///< true if values are whole numbers, integers in JSON
@@ -48,9 +48,9 @@ class FigureRow {
   /// Sets the value of `figure`, or replaces it. Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
-  /// Returns the figure's value; empty if it is null or the figure was not requested.
+  /// Returns the figure's value, or nothing if the value is null or the figure was not requested.
   std::optional<double> find(const Figure& figure) const;
-  /// Returns the figure's value. Throws Error if it is null or the figure was not requested.
+  /// Returns the figure's value. Throws Error if the value is null or the figure was not requested.
   double at(const Figure& figure) const;
   double or_zero(const Figure& figure) const { return find(figure).value_or(0.0); }
 
@@ -61,7 +61,7 @@ class FigureRow {
   std::vector<Entry> entries_;
 };
 
-/// Returns false if a figure is NaN, or infinite without Figure::may_overflow.
+/// Returns whether all values are finite. Accepts null values and any value of figures with Figure::may_overflow.
 bool is_finite(const FigureRow& row);
 
 }  // namespace headgate::metrics

@@ -20,7 +20,8 @@
 
 namespace headgate::metrics {
 
-/// Holds sums of squares: of numbers, of their rounding errors with one scale per tensor, and with one per token.
+/// Holds three sums of squares: of the numbers, of their errors with one scale per tensor, and of their errors with one
+/// scale per token.
 struct RoundingErrors {
   double squares = 0.0, per_tensor = 0.0, per_token = 0.0;
 
@@ -29,13 +30,13 @@ struct RoundingErrors {
     per_tensor += other.per_tensor;
     per_token += other.per_token;
   }
-  /// Returns ‖x − x̂‖ / ‖x‖ for a sum of squared errors; nothing if all numbers are 0.
+  /// Returns ‖x − x̂‖ / ‖x‖, where `errors` is ‖x − x̂‖². Returns nothing if all numbers are 0.
   std::optional<double> relative(double errors) const {
     return squares == 0.0 ? std::nullopt : std::optional(std::sqrt(errors / squares));
   }
 };
 
-/// Rounding errors of all tokens, and without the first token of each sequence.
+/// Rounding errors of all tokens, and of all tokens except the first of each sequence.
 struct Int8Rounding {
   RoundingErrors all, without_first;
 
@@ -68,8 +69,8 @@ double squared_error(const View<const E, 1>& row, double largest) {
   return sum;
 }
 
-/// Returns the rounding errors of a tensor with one row(t) for each token of a sequence. `without_first` leaves row 0
-/// out of the errors and of the scale.
+/// Returns the rounding errors of a tensor with one row(t) for each token of a sequence. The errors and the scale of
+/// `without_first` ignore row 0.
 template <class Row>
 Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
   const auto largest_of = [](const auto& numbers) {
@@ -103,7 +104,8 @@ Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context,
 }
 
 /// Returns the rounding errors of keys or values `x` of type E, summed over heads and sequences. Each key/value head of
-/// each sequence is a tensor of its own. `x` has shape (B,Hkv,T,D), or is a tensor of the cache: (pages,Hkv,page,D).
+/// each sequence is a tensor of its own. `x` has shape (B,Hkv,T,D), or (pages,Hkv,page,D) if it is a tensor of the
+/// cache.
 template <typename E, typename T>
 Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTensorView& x) {
   const CacheBatch* const cache = sample.view.cache;
@@ -122,8 +124,9 @@ Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTen
   return out;
 }
 
-/// Returns the rounding errors of the keys or values of whole sequences, as int8_rounding_of_heads() does. Reads `own`
-/// (B,Hkv,T,D) or, if the sequence is cut into parts, the tensor `cached` of the view's cache, which has all tokens.
+/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). Reads the tensor
+/// `cached` of the view's cache if there is a cache, because it holds all tokens of a sequence cut into parts.
+/// Otherwise reads `own` (B,Hkv,T,D).
 template <typename T>
 Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
                               TensorView CacheTensors::*cached) {

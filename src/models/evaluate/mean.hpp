@@ -30,7 +30,7 @@ struct MeanByTrigger {
 /// Returns |silu(z)|. The output gate of linear attention is silu(z), which can be negative.
 inline double silu_magnitude(double z) { return std::abs(z / (1.0 + std::exp(-z))); }
 
-/// Returns whether a is larger than b. NaN is larger than any number.
+/// Returns whether a is larger than b. NaN counts as larger than any number.
 inline bool exceeds(double a, double b) { return !std::isnan(b) && !(a <= b); }
 
 /// Returns 1 if `holds`, else 0. If `value` is NaN, returns NaN, because comparisons with NaN would give 0.

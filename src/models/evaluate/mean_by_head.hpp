@@ -15,8 +15,7 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a mean for each head of each layer. In a layer's mean, each number has the same weight, whatever its
-/// head.
+/// Accumulates a mean for each head of each layer. The mean of a layer weights all its numbers equally.
 class MeanByHead {
  public:
   /// Creates heads_of(layer) means for each layer.
@@ -153,8 +152,8 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  PerLayer<std::int64_t> queries_;  ///< for each layer: number of heads that share the gates of one head; 0 if heads
-                                    ///< have no gates of their own
+  /// For each layer: number of query heads that share the gates of one head. 0 if heads have no gates of their own.
+  PerLayer<std::int64_t> queries_;
   MeanByHead mean_;
 };
 

@@ -41,13 +41,13 @@ using Inputs = EnumSet<Input>;
 /// Holds the results of linear_attention_statistics for a layer. Arrays that no metric reads are absent.
 struct RuleStatistics {
   View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) means over the tokens of the sample
-  View<const double, 2> effective_rank;  ///< (B,Hv) the state's rank after the last token; absent until then
+  View<const double, 2> effective_rank;  ///< (B,Hv) rank of the state; absent unless the sample has the last token
   /// (Hv,B·seq_len) with one number per query of whole sequences. Absent until the sample contains the last token.
   /// Metrics ignore query 0.
   View<const double, 2> first_shares, reaches;
 };
 
-/// The data of one layer, from which metrics compute figures, for a batch or a part of it.
+/// Holds the data of one layer from which metrics compute figures. Covers a batch or a part of it.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
@@ -104,10 +104,10 @@ enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
   layers_and_mean,  ///< each layer, and the whole model, computed as Figure::over_layers selects
-  triggers,         ///< the whole model, for tasks with triggers; the key "backcopy" in JSON
+  triggers,         ///< the whole model, only for tasks with triggers; JSON key "backcopy"
 };
 
-/// Selects the layers that a metric covers. Its figures are null for other layers.
+/// Selects the layers that a metric covers. The metric's figures are null for other layers.
 enum class MetricLayers {
   all,
   attention,

@@ -20,16 +20,16 @@ MetricList default_metrics();
 /// Returns the names separated by commas: "loss, layer_loss, …".
 std::string metric_names(const MetricList& metrics);
 
-/// Returns the words between the commas of `text`.
+/// Splits `text` at its commas.
 std::vector<std::string_view> split_at_commas(std::string_view text);
 
-/// Parses names of metrics, keys of figures, or "all". A word can hold several, separated by commas. Without words,
-/// returns default_metrics(). If several metrics share a key, selects the first: loss_nats selects the model's loss,
-/// not that of its layers. Throws Error with the known names if a name is unknown.
+/// Parses names of metrics, keys of figures, or "all". A word can contain several of them, separated by commas. Without
+/// words, returns default_metrics(). For a key of several metrics, selects the first: loss_nats selects the loss of the
+/// model, not the loss per layer. Throws Error with the known names if a name is unknown.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
-/// Returns whether `words`, as parse_metrics() takes them, name each metric. No words select the defaults, and "all"
-/// selects every metric; both return false.
+/// Returns whether the user selected metrics by name. Returns false for no words, which select the defaults, and for
+/// words that contain "all". `words` has the format of parse_metrics().
 bool names_each_metric(const std::vector<std::string>& words);
 
 /// Returns the metrics that apply to a task; those of Scope::triggers need a task with triggers.

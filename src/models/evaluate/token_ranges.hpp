@@ -10,10 +10,9 @@
 
 namespace headgate::metrics {
 
-/// Computes a Figure, such as a sum, over `tokens` tokens. Splits the tokens into ranges, which are computed in
-/// parallel with a Figure for each range. Calls add(figure, n) for each token n. Then joins the ranges' figures in
-/// order with Figure::join. The result is bitwise identical at any number of threads, because the ranges do not depend
-/// on it.
+/// Computes a Figure, such as a sum, over tokens 0 to `tokens` − 1. Splits them into ranges that run in parallel, each
+/// with its own Figure. Calls add(figure, n) for each token n of a range. Joins the Figures of all ranges in order with
+/// Figure::join. The ranges do not depend on the number of threads, so the result is bitwise identical for any number.
 template <class Figure, class Add>
 Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const Add& add) {
   constexpr std::int64_t kRanges = 64;
@@ -29,8 +28,8 @@ Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const A
   return out;
 }
 
-/// Computes a Figure over the residual stream after a layer as over_tokens() does. Calls add(figure, entry, position of
-/// the token, channel) for each entry.
+/// Computes a Figure over the residual stream after a layer, in parallel like over_tokens(). Calls add(figure, entry,
+/// position of the token, channel) for each entry.
 template <class Figure, typename T, class Add>
 Figure over_stream(const LayerSample<T>& sample, const Add& add) {
   const auto& x = sample.view.output;

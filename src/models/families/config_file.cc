@@ -26,8 +26,8 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// A key that is written with a fixed value, because other programs expect it. It is written before the key
-// `in_front_of` of kConfigKeys.
+// A key that is written with a fixed value, because other programs expect the key. It is written before `in_front_of`,
+// a key of kConfigKeys.
 struct Constant {
   const char* key;
   Json value;
@@ -72,8 +72,8 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Refuses keys of model_type headgate in the file of a public family: throws if one has a value, and removes it if it
-/// is null. Accepts keys that all families have, and Family::shared_keys.
+/// Checks the file of a public family for keys that only model_type headgate has. Throws if such a key has a value;
+/// removes it if it is null. Accepts keys that all families have, and Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
@@ -225,7 +225,8 @@ bool is_qwen35(const DecoderConfig& config) {
   }
 }
 
-/// Returns whether transformers' LlamaConfig accepts the config: it requires heads to divide dim, and init_std ≤ 1.
+/// Returns whether transformers' LlamaConfig accepts the config. It requires that heads divides dim and that init_std ≤
+/// 1.
 bool is_llama_config(const DecoderConfig& c) { return c.dim % c.heads == 0 && c.init_std <= 1.0; }
 
 }  // namespace

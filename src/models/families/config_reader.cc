@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention. There
-      // it does not read the key "type", an older name of rope_type.
+      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention. It
+      // then ignores "type", the older name of the key rope_type.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }
@@ -243,8 +243,8 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
     rope_types_.push_back(item.key());
     if (item.key() == "full_attention") {
       take_rope(name, item.value());
-      // transformers reads `truncate` only at the top level of config.json, so a value here has no effect. Its default
-      // is true.
+      // transformers reads `truncate` only at the top level of config.json. It ignores the key here and uses the
+      // default, true.
       const auto truncate = root_.find("rope_truncate");
       if (truncate == root_.end() || *truncate != false) continue;
       fail(path_, "{}.truncate is {}; only true is supported", name, shown(item.value()["truncate"]));
@@ -366,8 +366,9 @@ void ConfigReader::complete_scaling(const std::string& object, const Json& param
   complete_attention_factor(object, parameters);
 }
 
-/// Sets rope_attention_factor, which YaRN multiplies into the rotated features. Leaves it unset if the file has neither
-/// attention_factor nor both mscale and mscale_all_dim. The decoder then derives the factor from YaRN's `factor`.
+/// Sets rope_attention_factor, by which YaRN multiplies the rotated features. Takes it from attention_factor, or from
+/// mscale and mscale_all_dim together. If the file has neither, leaves it unset, and the decoder derives the factor
+/// from YaRN's `factor`.
 void ConfigReader::complete_attention_factor(const std::string& object, const Json& parameters) {
   const auto number = [&](const char* key) {
     double out = 0.0;

@@ -23,7 +23,7 @@ class ConfigReader {
   ConfigReader(const std::string& path, std::string_view text);
 
   const std::string& path() const { return path_; }
-  /// Returns the value of a key; a null pointer if the key is missing.
+  /// Returns the value of a key, or a null pointer if the key is missing.
   const io::Json* find(std::string_view key);
   const io::Json& get(std::string_view key);
   bool has(std::string_view key) const { return root_.contains(key); }
@@ -60,7 +60,7 @@ class ConfigReader {
   }
   /// Sets a key and replaces any value from the file.
   void put(std::string_view key, const io::Json& value);
-  /// Removes a key and returns its value; JSON null if the key is missing.
+  /// Removes a key and returns its value, or JSON null if the key is missing.
   io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }

@@ -23,12 +23,16 @@ namespace headgate::models {
 /// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Selects the features that a family's GGUF files may have. of_qwen3: only those of Qwen3, so no experts. own: further
-/// ones, which Family::finish_gguf reads.
+/// Selects the features that a family's GGUF files may have.
+///
+///   of_qwen3 | the features of Qwen3, so no experts
+///   own      | further features, which Family::finish_gguf reads
 enum class Features { of_qwen3, own };
 
-/// Selects the layout of rope_parameters in config.json: parameters for all layers (flat), or an object for each type
-/// of layer.
+/// Selects the layout of rope_parameters in config.json.
+///
+///   flat          | one object for all layers
+///   by_layer_type | an object for each type of layer
 enum class RopeObject { flat, by_layer_type };
 
 class GgufValues;
@@ -36,7 +40,7 @@ struct Family;
 
 inline constexpr std::int64_t kNoBos = -1;
 
-/// Holds the content of a config.json, and how the model's files name their tensors.
+/// Holds the content of a config.json, and the names of tensors in the model's files.
 struct FileConfig {
   DecoderConfig config;
   GateLayout layout = GateLayout::separate;
@@ -44,8 +48,8 @@ struct FileConfig {
   std::string prefix = "model.";        ///< prefix of tensor names; longer in models with images
   std::string head = "lm_head.weight";  ///< name of the output projection's tensor
   std::int64_t further_layers = 0;      ///< number of multi-token-prediction (MTP) layers
-  /// Value of bos_token_id to write, for a model that reads bytes. kNoBos stands for null: no token precedes a text. If
-  /// `bos` is empty, the key is not written.
+  /// Value of bos_token_id in the config.json to write, for a model that reads bytes. kNoBos writes null: no token
+  /// precedes a text. Empty: the key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
   io::Json end_ids = nullptr;  ///< value of eos_token_id to write; if null, the key is not written
 };
@@ -77,16 +81,16 @@ struct Family {
   RopeObject rope = RopeObject::flat;
   double rope_base = 1e4;  ///< base of RoPE if config.json has no rope_theta
   /// Translates the family's own keys to keys of kConfigKeys, and fills in defaults that depend on other keys. Runs
-  /// before kConfigKeys are read.
+  /// before the keys of kConfigKeys are read.
   void (*complete)(ConfigReader& in) = nullptr;
-  /// Reads the family's other keys, after those of kConfigKeys. Throws, with the name of the feature, if the decoder
-  /// does not support it.
+  /// Reads the family's other keys, after the keys of kConfigKeys. Throws if a key needs a feature that the decoder
+  /// does not support. The message names the feature.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
   /// Sets the features that all models of a GGUF architecture share, and reads the keys that only this architecture
   /// has.
   void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
-  /// Changes `out`, a layer parameter's location in a GGUF file, where this architecture differs from llama.cpp's usual
-  /// names and layout. `rest` is the parameter's name after "model.layers.N."; `block` is "blk.N.".
+  /// Adapts `out`, the location of a layer's parameter in a GGUF file. Changes it where this architecture differs from
+  /// llama.cpp's usual names and layout. `rest` is the parameter's name after "model.layers.N."; `block` is "blk.N.".
   void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) = nullptr;
   /// Names of layer tensors in the family's safetensors files, where they differ from this library's names.
@@ -112,14 +116,15 @@ std::span<const Family* const> families();
 std::string family_names();
 std::string gguf_architectures();
 
-/// Sets num_key_value_heads to num_attention_heads and head_dim to hidden_size / num_attention_heads where they are
-/// missing or null.
+/// Sets two keys that are missing or null: num_key_value_heads to num_attention_heads, and head_dim to hidden_size /
+/// num_attention_heads.
 void complete_heads(ConfigReader& in);
 
 /// Reads attention_bias: whether q, k, v and the output projection have biases.
 void read_attention_bias(ConfigReader& in, DecoderConfig& config);
 
-/// If layer_types has sliding_attention, sets attention_window to sliding_window, and throws if sliding_window is null.
+/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is null in
+/// that case.
 void complete_window(ConfigReader& in);
 
 /// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers max_window_layers and

@@ -46,8 +46,8 @@ void complete_gemma3(ConfigReader& in) {
   }
 }
 
-/// Sets the features of Gemma 3 for GGUF files. Norm weights are stored as 1 + w, so the norms are plain. The file
-/// lacks the scale of attention scores; only the 27B model differs from the default.
+/// Sets the features of Gemma 3 for GGUF files. Norm weights are stored as 1 + w, so the norms are plain. The file does
+/// not store the scale of attention scores, which is the default except in the 27B model.
 void finish_gemma3_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 6, kLayersOf27B = 62;
   config.norm_placement = NormPlacement::sandwich;

@@ -23,8 +23,8 @@ constexpr std::int64_t kInterval = 2;  // every second layer has full attention
 constexpr std::array kGptOssRenames{TensorRename{"mlp.gate.weight", "mlp.router.weight"},
                                     TensorRename{"mlp.gate.bias", "mlp.router.bias"}};
 
-/// Locates the experts' tensors, which are either MXFP4 blocks or transposed, (E,in,out). Rows of gate and up
-/// alternate: gate 0, up 0, gate 1, up 1, …
+/// Locates the experts' tensors. They are stored as MXFP4 blocks, or transposed with shape (E,in,out). Rows of gate and
+/// up alternate: gate 0, up 0, gate 1, up 1, …
 bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::string_view rest,
                     const std::string& prefix, const FileConfig& file, const LayerConfig& /*layer*/,
                     const ShapeOf& shape_of) {
@@ -102,7 +102,7 @@ void set_features(DecoderConfig& config) {
   config.experts.activation = ExpertActivation::shifted_swiglu;
 }
 
-/// Reads the window and the experts, and sets what a GGUF file does not contain:
+/// Reads the window and the experts. Sets features that a GGUF file does not contain:
 /// - which layers have a window
 /// - the limit of activations
 /// - YaRN without rounding of its range (truncate = false)

@@ -20,9 +20,9 @@ constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weigh
                                   TensorRename{"linear_attn.norm.weight", "linear_attn.o_norm.weight"},
                                   TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
 
-/// Locates the convolution's weights in three tensors, whose concatenated rows are the rows of the parameter. Each
-/// tensor holds the channels of q, k or v. In files that transformers has saved, each holds a third of all channels.
-/// Returns false if a tensor is missing or the rows do not add up.
+/// Locates the convolution's weights in three tensors. Their concatenated rows are the rows of the parameter. Each
+/// tensor holds the channels of q, k or v, or a third of all channels if transformers has saved the file. Returns false
+/// if a tensor is missing, or if the numbers of rows do not add up.
 bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
   std::int64_t rows = 0;
   for (const char* part : {"q", "k", "v"}) {
@@ -74,7 +74,8 @@ constexpr std::array<std::string_view, 6> kOlmoHybridKeys{"layer_types",        
                                                           "linear_key_head_dim",  "linear_value_head_dim",
                                                           "linear_num_key_heads", "linear_num_value_heads"};
 
-/// Sets every fourth layer to full_attention. In a model with fewer than four layers, the last one gets full attention.
+/// Sets layer_types if the file lacks it: every fourth layer has full attention, the others linear attention. In a
+/// model with fewer than four layers, the last one has full attention.
 void complete_layers(ConfigReader& in) {
   constexpr std::int64_t kInterval = 4;
   const bool given = in.has("layer_types") && !in.find("layer_types")->is_null();

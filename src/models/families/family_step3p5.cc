@@ -19,8 +19,8 @@
 // - layers with a window have another number of query heads and another RoPE than layers with full attention;
 // - zero-centred norms;
 // - experts chosen by a sigmoid router; some layers clamp their activations.
-// Multi-token-prediction (MTP) layers follow the model's own layers and are not read. Lists in the config may include
-// them.
+// Multi-token-prediction (MTP) layers follow the model's own layers and are not read. Lists in the config may have
+// elements for them.
 
 namespace headgate::models {
 namespace {
@@ -52,8 +52,8 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
   return true;
 }
 
-/// Merges several names of one key, `keys`. Takes the value of the first name that the file sets, and stores it under
-/// the last name.
+/// Unifies keys with the same meaning. Removes all `keys`, and stores the first value that is not null under the last
+/// key.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {
@@ -139,9 +139,9 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
   if (clamps) in.put(key, limits);
 }
 
-/// Sets the RoPE base and partial_rotary_factor of layers with full attention and of layers with a window. Reads
-/// rope_parameters, or rope_theta and partial_rotary_factors, which may have one element per layer. Throws if layers of
-/// one type have different elements.
+/// Sets the RoPE base and partial_rotary_factor, for layers with full attention and for layers with a window. Reads
+/// rope_parameters if the file has it, otherwise rope_theta and partial_rotary_factors. The latter two may be lists
+/// with one element per layer. Throws if a list has different elements for layers of one type.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
   const std::vector<std::string>& own = in.rope_types();

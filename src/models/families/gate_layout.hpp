@@ -22,8 +22,8 @@ namespace headgate::models {
 /// - trailing: q of all heads, then all gates
 enum class GateLayout : std::int32_t { separate, per_query_head, per_group, trailing };
 
-/// Indices of rows in the file's tensor: q[h·D + d] for feature d of query head h, gate[h·F + f] for feature f of its
-/// gate.
+/// Indices of rows in the file's tensor: q[h·D + d] for feature d of query head h, gate[h·F + f] for feature f of the
+/// head's gate.
 struct FusedRows {
   std::vector<std::int64_t> q, gate;
 };

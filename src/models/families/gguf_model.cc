@@ -58,7 +58,8 @@ constexpr std::array<TensorName, 17> kOtherLayerNames{
      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Locates a layer's parameter if llama.cpp changes more than its name. Returns false for other parameters.
+/// Locates a layer's parameter that llama.cpp stores in another form, not only under another name. Returns false for
+/// other parameters.
 bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) {
   const Experts& e = config.experts;
@@ -141,16 +142,17 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Parameters of Llama 3's RoPE scaling, as released models have them. A GGUF file does not store these parameters. It
-/// stores the divisors of RoPE's frequencies that result from them.
+/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores only the divisors of RoPE's frequencies
+/// that result from them.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Compares a file's divisors `factors` with those that a scaling implies: plain[i] / scaled[i], and 1 for
-/// i ≥ plain.size(). Returns the index of the first difference, or factors.size() if there is none.
+/// Compares a file's divisors `factors` with those of a scaling: plain[i] / scaled[i], and 1 for i ≥ plain.size().
+/// `plain` and `scaled` are RoPE's frequencies without and with the scaling. Returns the index of the first difference,
+/// or factors.size() if there is none.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32

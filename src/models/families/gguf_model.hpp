@@ -5,7 +5,7 @@
 
 #include "models/families/model_file.hpp"
 
-// Maps llama.cpp's names of sizes and tensors in GGUF files to this library's.
+// Maps llama.cpp's names of sizes and tensors in GGUF files to the names of this library.
 
 namespace headgate::models {
 

@@ -148,8 +148,8 @@ std::int64_t stored_head(const LinearLayers& l, std::int64_t h, ValueHeads order
   return order == ValueHeads::grouped ? h : h % R * l.key_heads + h / R;
 }
 
-/// Appends to `rows` the indices of the file's rows that hold value head 0, then those of value head 1, and so on. Each
-/// head has `size` rows. The first value head in the file begins at row `first`.
+/// Appends to `rows` the indices of the file's rows for value head 0, then for value head 1, and so on. Each head has
+/// `size` rows. The first value head in the file begins at row `first`.
 void add_value_heads(std::vector<std::int64_t>& rows, const LinearLayers& l, std::int64_t first, std::int64_t size,
                      ValueHeads order) {
   for (std::int64_t h = 0; h < l.value_heads; ++h) {

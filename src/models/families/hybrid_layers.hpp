@@ -15,10 +15,10 @@
 
 namespace headgate::models {
 
-/// Returns the integer value of a key; `otherwise` if the key is missing or null.
+/// Returns the integer value of a key, or `otherwise` if the key is missing or null.
 std::int64_t integer_or(ConfigReader& in, std::string_view key, std::int64_t otherwise);
 
-/// Returns the boolean value of a key; `otherwise` if the key is missing or null.
+/// Returns the boolean value of a key, or `otherwise` if the key is missing or null.
 bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise);
 
 /// Sets layer_types if the file lacks it: full_attention in every Nth layer, `other` in the rest. N is the value of
@@ -68,12 +68,12 @@ enum class ValueHeads { grouped, tiled };
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 
-/// Returns the rows of Qwen3-Next's tensor in_proj_qkvz that form the parameter in_proj_z if `z` is true, otherwise
-/// in_proj_qkv. They are indices in the order of the parameter's rows.
+/// Returns indices of rows in Qwen3-Next's tensor in_proj_qkvz, in the order of a parameter's rows. The parameter is
+/// in_proj_z if `z` is true, otherwise in_proj_qkv.
 std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
 
-/// Returns the rows of Qwen3-Next's tensor in_proj_ba that form the parameter in_proj_a if `a` is true, otherwise
-/// in_proj_b. They are indices in the order of the parameter's rows.
+/// Returns indices of rows in Qwen3-Next's tensor in_proj_ba, in the order of a parameter's rows. The parameter is
+/// in_proj_a if `a` is true, otherwise in_proj_b.
 std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 
 }  // namespace headgate::models

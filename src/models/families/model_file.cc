@@ -96,7 +96,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : io::directory_entries(path, error)) {
     const std::string name = entry.path().filename().string();
-    // These files also are shards and indices that the model does not use, and weights in other formats.
+    // Includes shards and indices that the model does not use, and weights in other formats.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }
@@ -316,13 +316,13 @@ struct WrittenTensor {
   const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
-/// Returns the tensors to write. Each holds one parameter, except that a gate in a fused layout shares the tensor of q.
+/// Returns the tensors to write, one for each parameter. In a fused gate layout, the gate shares the tensor of q.
 std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
   std::map<std::string, std::size_t> by_name;
   for (const Parameter& parameter : table.entries()) {
-    // Families that can be written never split a parameter among several tensors.
+    // Families that can be written store each parameter in one tensor.
     const TensorPiece at = stored_in_directory(parameter, file, {}).pieces.front();
     const auto [place, first] = by_name.emplace(at.tensor, out.size());
     if (first) out.push_back({at.tensor, at.shape, nullptr, {}, {}});

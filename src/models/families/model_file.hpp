@@ -27,7 +27,7 @@ namespace headgate::models {
 struct StoredTensor {
   const io::GgufFormat* format = nullptr;
   const std::uint8_t* data = nullptr;
-  const std::uint8_t* scales = nullptr;  ///< scales of a format that stores them separately; else null
+  const std::uint8_t* scales = nullptr;  ///< scales, if the format stores them separately; otherwise null
   std::int64_t numel = 0;
 };
 
@@ -39,7 +39,7 @@ class WeightFiles {
   /// Returns the path for messages about missing tensors: the file, or the index that lists the shards.
   virtual const std::string& path() const = 0;
   virtual std::vector<std::string> names() const = 0;
-  /// Returns a tensor's row-major shape; null if there is no such tensor.
+  /// Returns a tensor's row-major shape, or null if there is no such tensor.
   virtual const std::vector<std::int64_t>* shape(const std::string& name) const = 0;
   /// Returns the path of the file that contains the tensor.
   virtual const std::string& path_of(const std::string& name) const = 0;
@@ -49,7 +49,8 @@ class WeightFiles {
   /// Verifies the checksums of all files. Throws io::FileError if one does not match.
   virtual void verify() const {}
 
-  /// Returns whether a matrix is stored in a narrow format: any format except F32 in a GGUF file, MXFP4 in a directory.
+  /// Returns whether any matrix is stored in a narrow format. Narrow formats are MXFP4 in a directory, and all formats
+  /// except F32 in a GGUF file.
   virtual bool stores_narrow_matrices() const = 0;
   /// Maps a tensor, after checking that its numbers are finite. Throws as read() does.
   virtual StoredTensor stored(const std::string& name) const = 0;
@@ -70,7 +71,7 @@ class ModelFile {
   const DecoderConfig& config() const { return file_.config; }
   GateLayout layout() const { return file_.layout; }
   const Family& family() const { return *family_; }
-  /// Returns the GGUF file, for its tokenizer and other values; null for a directory.
+  /// Returns the GGUF file, for its tokenizer and other values, or null for a directory.
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
   /// Returns all parameters (total), laid out as in ParameterTable(config()). Checks all tensors before allocating.
@@ -89,7 +90,7 @@ class ModelFile {
   /// order of the table. Locations refer to tensors of weights().
   void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                      const std::function<void(const Parameter&, const float*)>& vector) const;
-  /// Returns the files that the tensors are in.
+  /// Returns the files that contain the tensors.
   std::shared_ptr<const WeightFiles> weights() const { return weights_; }
 
  private:
@@ -135,9 +136,9 @@ void write_weights(const std::string& path, const FileConfig& file, const float*
 /// Writes a model to `directory` in Hugging Face's layout: config.json, model.safetensors and `text_files`. Numbers are
 /// f32, or rounded to nearest even to f16 or bf16. Calls progress(fraction) after each tensor.
 ///
-/// The directory is replaced completely or not at all, and never if it contains files of other names. Throws
-/// io::WriteError. Throws Error if the layout does not fit the config's gate, or if a number exceeds the range of the
-/// type.
+/// Replaces the directory completely or not at all. Does not replace a directory that contains files of other names.
+/// Throws io::WriteError. Throws Error if the layout does not fit the config's gate, or if a number exceeds the range
+/// of the type.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
                  DType dtype, const std::vector<TextFile>& text_files = {}, const io::FileProgress& progress = {});
 

@@ -64,8 +64,8 @@ bool is_of_further_layer(std::string_view name, std::string_view prefix, const F
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
 
 /// Locates the gate and up matrices of `count` experts in the file's tensor named `tensor`. Each matrix has `rows`
-/// rows. In the file, an expert's rows alternate: gate 0, up 0, gate 1, up 1, … In the decoder's parameter, all rows of
-/// gate come first, then all rows of up.
+/// rows. In the file, an expert's rows alternate: gate 0, up 0, gate 1, up 1, … In the decoder's parameter, an expert
+/// has first all rows of gate, then all rows of up.
 TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
                                    const std::vector<std::int64_t>& shape);
 
