@@ -8,7 +8,7 @@ namespace headgate::layers {
 namespace {
 
 /// Returns whether the forward pass must save o, the attention output before the gate. The backward pass cannot recover
-/// o from y = o·g(z) if g(z) can be 0. From y = o + g(z), cancellation would make it inexact.
+/// o from y = o·g(z) if g(z) can be 0. Recovering o from y = o + g(z) would be inexact because of cancellation.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

@@ -94,12 +94,12 @@ struct AttentionShared {
   View<T, 2> gate_parameter;  ///< (heads,features) the layer's gate parameter rounded to bf16; absent unless T is bf16
 
   // Buffers of the backward pass.
-  View<T, 2> dprojection;   ///< (N,width) gradient of `projection`; dq, dk and dv view its columns, and so does dlogits
-                            ///< if z is projected
+  /// (N,width) gradient of `projection`. Its columns are dq, dk, dv and, if z is projected, dlogits.
+  View<T, 2> dprojection;
   View<T, 2> dlogits;       ///< (N,heads·features)
-  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, later overwritten by those of the projections
+  View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, later overwritten by the gradients of the projections
   View<T, 3> dgated;        ///< gradient of `gated`: the same memory as dq, dk or dv
-  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, later overwritten by that of y
+  View<T, 3> dy;            ///< (N,Hq,D) gradient of `controlled`, later overwritten by the gradient of y
   View<T, 2> dungated_out;  ///< (N,C)
   View<Wide<T>, 1> dsinks;  ///< (Hq)
 };

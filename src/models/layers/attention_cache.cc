@@ -97,8 +97,8 @@ void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
   const std::int64_t kept = window_ + std::max(since_mark, keep_);
-  // Drops the unrounded tokens together. As soon as KvCache has dropped one of them, it reads the others rounded, and
-  // results would depend on how many tokens each append adds.
+  // Frees no page while an unrounded token is needed. Once KvCache has dropped one of the unrounded tokens, it reads
+  // the others rounded. Results would then depend on the number of tokens per append.
   if (length() - kept < cache_.shape().whole_first) return;
   for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }

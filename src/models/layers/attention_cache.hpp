@@ -17,7 +17,7 @@ namespace headgate::layers {
 class AttentionCache {
  public:
   /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32.
-  /// slide() frees no pages until all of them are outside the window. `keep` is the number of tokens by which
+  /// slide() frees no pages until all these tokens are outside the window. `keep` is the number of tokens by which
   /// truncate() can go back even after slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
                  std::int64_t keep = 0);
@@ -35,23 +35,25 @@ class AttentionCache {
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
   /// Returns the batch to pass to attention with the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// Result of rounded_keys(): the keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. Key S−1 is that of the
-  /// last token. The memory belongs to the calling thread, and is valid until its next call of rounded_keys().
+  /// Holds the result of rounded_keys(): the keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. Key S−1
+  /// belongs to the last token. The memory belongs to the calling thread, and is valid until the thread's next call of
+  /// rounded_keys().
   struct RoundedKeys {
     ConstTensorView k, v;
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that are needed after
-  /// truncate() goes back by up to `keep` tokens, or to the length saved by mark(). Does nothing without a window.
+  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that truncate() needs to go
+  /// back by up to `keep` tokens, or to the length saved by mark(). Does nothing without a window.
   void slide();
-  /// Makes slide() keep what truncate() needs to go back to the current length. Replaces the previous mark.
+  /// Saves the current length, so that slide() keeps the pages that truncate() needs to go back to it. Replaces the
+  /// previous mark.
   void mark() { marked_ = length(); }
 
   /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns `length` if truncate() can go back to it, otherwise 0. It cannot if slide() has freed keys that the token
-  /// after `length` sees. `length` must be 0 to length().
+  /// Returns `length` if truncate() can go back to it, otherwise 0. truncate() cannot go back if slide() has freed keys
+  /// that the token after `length` sees. `length` must be in [0, length()].
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. reachable(length) must be `length`.
   void truncate(std::int64_t length);

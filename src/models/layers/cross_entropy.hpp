@@ -10,9 +10,10 @@ namespace headgate::layers {
 /// Target value of a row to ignore, with loss 0 and gradient 0.
 inline constexpr std::int32_t kIgnoredTarget = -1;
 
-/// Returns the mean of −log softmax(logits)[target] over the targets that are not ignored, in nats, or 0 if all are
-/// ignored. Sets losses(N) to each row's loss, if present. Sets dlogits(N,V) to gradient_scale · gradient of the mean,
-/// if present; dlogits may be logits. Shapes: logits(N,V); targets(N), contiguous, each in [0, V) or kIgnoredTarget.
+/// Returns the mean of −log softmax(logits)[target] in nats over the targets that are not ignored. Returns 0 if all are
+/// ignored. Shapes: logits(N,V); targets(N), contiguous, each in [0, V) or kIgnoredTarget.
+/// - losses(N), if present, receives the loss of each row.
+/// - dlogits(N,V), if present, receives gradient_scale · the gradient of the mean. dlogits may be logits.
 template <typename T>
 double cross_entropy(View<T, 1> losses, View<T, 2> dlogits, ConstView<T, 2> logits, ConstView<std::int32_t, 1> targets,
                      double gradient_scale, const ExecutionContext& context);

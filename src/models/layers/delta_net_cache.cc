@@ -41,7 +41,7 @@ DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype, std::int64
   clear();
 }
 
-/// Adds an unused block. Throws std::bad_alloc without any effect.
+/// Adds an unused block. If it throws std::bad_alloc, the cache is unchanged.
 void DeltaNetCache::add_block() {
   blocks_.emplace_back(convolution_offset(state_shape_, dtype_) + bytes_of(convolution_shape_, dtype_));
 }

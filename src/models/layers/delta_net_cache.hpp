@@ -39,8 +39,8 @@ class DeltaNetCache {
 
   /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.
   void begin_pass();
-  /// Returns the number of tokens of the next part if `left` ≥ 1 tokens of the pass remain. Without `keep`, that is all
-  /// of them. With `keep`, the first part has all but the last `keep` tokens, and the others have one each.
+  /// Returns the number of tokens of the next part if `left` ≥ 1 tokens of the pass remain. Without `keep`, a pass has
+  /// one part. With `keep`, the first part has all tokens but the last `keep`, and each further part has one token.
   std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
   /// Begins a part of a pass and returns its buffers.
   Pass begin_part();
@@ -56,8 +56,8 @@ class DeltaNetCache {
   /// Marks the current state, so that truncate() can go back to the current length. Keeps the newest `most` ≥ 1 marks
   /// and forgets the others. Allocates at most one state. If it throws std::bad_alloc, the marks are unchanged.
   void mark(std::int64_t most);
-  /// Returns the largest length ≤ `length` to which truncate() can go. It can go to 0, to the length before the last
-  /// pass, to marked lengths, to the current length and to the `keep` lengths before it.
+  /// Returns the largest length ≤ `length` that truncate() can restore. It can restore 0, the length before the last
+  /// pass, marked lengths, the current length and the `keep` lengths before it.
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens and restores the state after them bitwise. Throws Error
   /// unless reachable(length) is `length`.
@@ -76,8 +76,8 @@ class DeltaNetCache {
     bool marked = false;
   };
 
-  /// Returns the number of blocks for unmarked states: the current one and the one that a part writes. With `keep`,
-  /// also the states of the last `keep` tokens and the one before the pass.
+  /// Returns the number of blocks for unmarked states: the current state, and the state that a part writes. With
+  /// `keep`, adds blocks for the state before the pass and for the states of the last `keep` tokens.
   static std::size_t least_blocks(std::int64_t keep) { return keep == 0 ? 2 : static_cast<std::size_t>(keep) + 3; }
   void forget();
   TensorView convolution(std::size_t block) const;

@@ -19,8 +19,8 @@ void embedding_forward(View<float, 2> y, View<const BFloat16, 2> table, ConstVie
 void embedding_forward(View<float, 2> y, const StoredMatrix& table, ConstView<std::int32_t, 1> tokens,
                        const ExecutionContext& context);
 
-/// Adds each row of dy(N,C) to the row of dtable(V,C) of its token, in the order of the tokens. Results are bitwise
-/// identical at any number of threads.
+/// Adds row n of dy(N,C) to row tokens[n] of dtable(V,C), in the order of n. Results are bitwise identical at any
+/// number of threads.
 template <typename T>
 void embedding_backward(View<T, 2> dtable, ConstView<T, 2> dy, ConstView<std::int32_t, 1> tokens,
                         const ExecutionContext& context);

@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // An expert with one token, the usual case in decoding, adds its output directly to `out`. With a down bias it
-    // takes the general path, which adds the bias before it adds the sum to `out`. The order of additions must not
-    // depend on the number of tokens.
+    // Adds the output of an expert with one token directly to `out`, which is the usual case in decoding. An expert
+    // with a down bias takes the general path, which adds the bias before `out`: the order of additions must not depend
+    // on the number of tokens.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

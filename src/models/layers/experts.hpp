@@ -67,8 +67,8 @@ struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
   View<T, 1> router_bias;  ///< (E) bias of the sigmoid router's scores, used only to choose experts; absent: no bias
   View<T, 1> logit_bias;   ///< (E) bias of the router's logits; absent: no bias
-  /// Returns the matrices of expert e. Called only for experts that a token chose: in a mapped file, the pages of other
-  /// experts are then never read.
+  /// Returns the matrices of expert e. Called only for experts that the router chose. In a mapped file, the pages of
+  /// other experts are thus never read.
   std::function<ExpertMatrices<M>(std::int64_t e)> expert;
   ExpertMatrices<M> shared;  ///< absent if S is 0
   View<T, 2> shared_gate;    ///< (1,C) σ(shared_gate·x) multiplies the shared expert's output; absent: no gate
@@ -104,9 +104,9 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context);
 
-/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), for h(N,C). For each token, adds its experts in ascending
-/// order of index, then the shared expert, at any number of threads. An expert processes all its tokens at once, so its
-/// matrices are read once.
+/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), for h(N,C). Adds a token's experts in ascending order of
+/// index, then the shared expert. This order is the same at any number of threads. An expert processes all its tokens
+/// at once, so its matrices are read once.
 template <typename T, typename M>
 void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
                      const ExpertsState<T>& state, const ExpertsShape& shape, Update update,

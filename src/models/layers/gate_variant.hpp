@@ -15,13 +15,17 @@
 
 namespace headgate::layers {
 
-/// The granularity of a gate. headwise: one gate per (token, head); at g5 one per token. elementwise: one per (token,
-/// head, feature); at g5 one per (token, channel). head_shared: elementwise logits, but one gate per (token, feature),
-/// the mean over heads of fn(z).
+/// The granularity of a gate.
+///
+///   headwise    | one gate per (token, head); at g5 one per token
+///   elementwise | one gate per (token, head, feature); at g5 one per (token, channel)
+///   head_shared | one gate per (token, feature): the mean over heads of fn(z), with elementwise logits z
 enum class GateGrain : std::int32_t { headwise, elementwise, head_shared };
 
-/// The source of the logits z. input: z = h·Wz. parameter: z is a learned (heads, features) tensor that starts at zero,
-/// the same for every token.
+/// The source of the logits z.
+///
+///   input     | z = h·Wz
+///   parameter | z is a learned (heads, features) tensor that starts at zero, the same for every token
 enum class GateSource : std::int32_t { input, parameter };
 
 /// Returns a description of the source of the logits, for help texts.
@@ -32,12 +36,16 @@ constexpr std::string_view explanation_of(GateSource source) {
 /// The bias of the logits. learned: adds a learned vector to z = h·Wz, with the initial value GateVariant::bias_init.
 enum class GateBias : std::int32_t { none, learned };
 
-/// An operation on the attention output in place of a gate, as a control in experiments. head_rmsnorm: RMSNorm per
-/// head, with one weight of head_dim for all heads. silu: silu(y), without parameters.
+/// An operation on the attention output in place of a gate, as a control in experiments.
+///
+///   head_rmsnorm | RMSNorm per head, with one weight of head_dim for all heads
+///   silu         | silu(y), without parameters
 enum class OutputControl : std::int32_t { none, head_rmsnorm, silu };
 
-/// An extra logit per query head in the softmax denominator. learned: a parameter that starts at zero. off_by_one:
-/// zero.
+/// An extra logit per query head in the softmax denominator.
+///
+///   learned    | a parameter that starts at zero
+///   off_by_one | zero
 enum class SinkKind : std::int32_t { none, learned, off_by_one };
 
 struct GateVariant {
@@ -76,7 +84,7 @@ inline bool shares_gate(const GateVariant& variant) {
   return has_gate(variant) && variant.grain == GateGrain::head_shared;
 }
 
-/// Throws Error if parts contradict each other:
+/// Throws Error if parts of the variant contradict each other:
 /// - a gate without a function
 /// - head_shared at g5
 /// - an output_control together with a gate

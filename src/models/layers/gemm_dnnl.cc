@@ -214,8 +214,8 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // First product: oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few rows.
-  // Each thread: packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
+  // In the first product, oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few
+  // rows. Each thread packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }
 

@@ -17,7 +17,7 @@
 namespace headgate::layers {
 namespace {
 
-/// Computes y(N,O) = or += x(N,C) wᵀ, and decodes the rows of w as it needs them. widen(rows, first) fills `rows` with
+/// Computes y(N,O) = or += x(N,C) wᵀ, and decodes the rows of w block by block. widen(rows, first) fills `rows` with
 /// the rows of w from row `first` on, in f32. If x is bf16, the decoded rows are rounded to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,

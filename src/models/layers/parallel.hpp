@@ -25,8 +25,8 @@ struct Parts {
   }
 };
 
-/// Smallest number of elementwise operations in a part. On Zen 4 they take at least 1.2 µs (additions in the
-/// second-level cache) and up to 5 µs (from memory). Starting and joining two threads takes up to 0.9 µs
+/// Smallest number of elementwise operations in a part. On Zen 4, this many take 1.2 µs (additions, with numbers in the
+/// second-level cache) to 5 µs (numbers in memory). Starting and joining two threads takes up to 0.9 µs
 /// (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
@@ -43,8 +43,7 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// Returns the number of threads for a parallel region: that of the context, or 1 in a thread of a forked child
-/// process.
+/// Returns the number of threads for a parallel region: context.threads, or 1 in a thread of a forked child process.
 inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
 
 /// Calls body(part, begin, end) for every part, one part per thread. In a thread of a forked child process, runs the

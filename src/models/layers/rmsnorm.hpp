@@ -8,7 +8,10 @@
 
 namespace headgate::layers {
 
-/// Kinds of RMSNorm. plain: y = x·rstd·w, w starts at 1. zero_centred: y = x·rstd·(1 + w), w starts at 0.
+/// Kinds of RMSNorm.
+///
+///   plain        | y = x·rstd·w; w starts at 1
+///   zero_centred | y = x·rstd·(1 + w); w starts at 0
 enum class NormKind { plain, zero_centred };
 
 struct NormOptions {

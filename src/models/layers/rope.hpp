@@ -10,12 +10,13 @@
 
 namespace headgate::layers {
 
-/// Scaling of RoPE's frequencies for sequences longer than `original_seq_len`. A frequency makes s rotations in
-/// `original_seq_len` tokens.
+/// Scaling of RoPE's frequencies for sequences longer than `original_seq_len`. Below, s is the number of rotations that
+/// a frequency makes in `original_seq_len` tokens.
 /// - linear: divides all frequencies by `factor`.
 /// - llama3: divides frequencies with s < low_freq_factor, keeps those with s > high_freq_factor, and interpolates
-///   between.
-/// - yarn: as llama3, but interpolates over the index of the frequency, and multiplies q and k by `attention_factor`.
+///   between the two.
+/// - yarn: works like llama3, but interpolates over the index of the frequency. Also multiplies q and k by
+///   `attention_factor`.
 enum class RopeScalingKind : std::int32_t { none, linear, llama3, yarn };
 
 struct RopeScaling {
@@ -28,14 +29,15 @@ struct RopeScaling {
   double attention_factor = 0.0;  ///< yarn: factor of q and k; 0 means 0.1 · ln(factor) + 1
 };
 
-/// Returns the R/2 frequencies in radians per token: f = base^(−2i/R) for i = 0 … R/2 − 1, scaled. base is above 1.
+/// Returns the R/2 frequencies of RoPE in radians per token: f = base^(−2i/R) for i = 0 … R/2 − 1, after scaling. base
+/// must exceed 1.
 /// - linear: f / factor.
 /// - llama3 and yarn: w·f + (1 − w)·f / factor, with w clamped to [0, 1].
 /// - llama3: w = (s − low_freq_factor) / (high_freq_factor − low_freq_factor), where s = original_seq_len · f / 2π is
 ///   the number of rotations in original_seq_len tokens.
-/// - yarn: w = 1 − (i − first) / (last − first). The frequencies with indices first and last make high_freq_factor and
-///   low_freq_factor rotations. A frequency that makes s rotations has the index
-///   R · ln(original_seq_len / (2π·s)) / (2 · ln(base)). With `truncate`, first is rounded down and last is rounded up.
+/// - yarn: w = 1 − (i − first) / (last − first). The frequency with index first makes high_freq_factor rotations, and
+///   that with index last makes low_freq_factor rotations. A frequency that makes s rotations has the index R ·
+///   ln(original_seq_len / (2π·s)) / (2 · ln(base)). With `truncate`, first is rounded down and last is rounded up.
 ///   Then first is raised to at least 0, and last is lowered to at most R − 1.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 

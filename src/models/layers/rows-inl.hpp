@@ -67,7 +67,7 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
 }
 
 /// Returns Σ term(x, lanes) over all vectors and lanes of a row. Uses four partial sums so that additions overlap. For
-/// a Tail, term() must return 0 in lanes beyond `count`. Products of loaded values are 0 there.
+/// a Tail, term() must return 0 in lanes beyond `count`, as products of loaded values do.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;

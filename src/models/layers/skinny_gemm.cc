@@ -36,11 +36,13 @@ inline constexpr std::int64_t kLine_bytes = 64;
 /// Prefetch distance in w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// Tells whether rows of w are read for the first time. first: they come from memory, so the kernel prefetches. later:
-/// they are in the first-level cache.
+/// Tells whether rows of w are read for the first time.
+///
+///   first | the rows come from memory, so the kernel prefetches
+///   later | the rows are in the first-level cache
 enum class Visit { first, later };
 
-/// Computes a tile of y from kN rows of x, from row n on, and kO rows of w, from row o on.
+/// Computes the tile of y for kN rows of x from row n on, and kO rows of w from row o on.
 template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
 HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;

@@ -146,8 +146,8 @@ class StoredSums {
   Vec<float> sums_[kN][kO];
 };
 
-/// Computes y for kO rows of w and all rows of x, kN at a time. Decodes the rows of w again for every kN rows of x;
-/// they then come from the cache. Summing more rows at once would exceed the registers and take longer.
+/// Computes y for kO rows of w and all rows of x, kN at a time. Decodes the rows of w again for every kN rows of x,
+/// because more sums at once would exceed the registers and take longer. The rows of w then come from the cache.
 template <class Format, std::int64_t kN, std::int64_t kO>
 HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
   for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {

@@ -76,7 +76,7 @@ struct StoredMatrix {
   }
 };
 
-/// Takes the place of an element type for matrices in the blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
+/// Tag that replaces the element type of matrices in the blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
 struct StoredBlocks {};
 
 template <typename M>

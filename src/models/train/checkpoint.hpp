@@ -64,8 +64,8 @@ void check_checkpoint_replaceable(const std::string& directory);
 /// Returns the number of steps that a checkpoint was trained for. Throws io::FileError.
 std::int64_t checkpoint_step(const std::string& directory);
 
-/// Returns the text of the checkpoint's trainer_state.json, unchecked; empty if the file is missing, or if it is one of
-/// transformers' Trainer. Throws io::FileError.
+/// Returns the text of the checkpoint's trainer_state.json without checking it. Returns an empty string if the file is
+/// missing, or if transformers' Trainer has written it. Throws io::FileError.
 std::string read_trainer_state(const std::string& directory);
 
 /// Loads a checkpoint and validates all of it before use. Throws io::FileError that names the file and the error:

@@ -33,7 +33,7 @@ constexpr std::string_view option_of() {
   }
 }
 
-/// Computes sizes that the user did not give from those that the user gave.
+/// Derives the sizes that the user did not give from the given ones.
 void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   const bool dim = keys.of<&DecoderConfig::dim>().has_value();
   const bool heads = keys.of<&DecoderConfig::heads>().has_value();
@@ -49,7 +49,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// Returns the gate `before`, changed by --gate and --gate-site. Other options of the gate are not applied yet.
+/// Returns the gate `before`, changed by --gate and --gate-site. The caller applies the other options of the gate.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -117,7 +117,7 @@ void require_use_of_attention(const DecoderConfig& config) {
   require(config.qkv_bias == models::QkvBias::none, "{} {}", option_of<&DecoderConfig::qkv_bias>(), reason);
 }
 
-/// Throws Error if the user gave options of a gate but the model has none.
+/// Throws Error if the user gave options of a gate but the model has no gate.
 void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   keys.for_each([&](const auto& row, const auto& slot) {
     const bool part = row.group == models::OptionGroup::gate && keys.is_given(slot);
@@ -126,7 +126,7 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// Describes a gate that starts as the identity. Its matrix starts at 0, so its logits are 0. There, g is 1 for `mul`
+/// Describes a gate that starts as the identity. Its matrix starts at 0, so its logits are 0, and g(0) is 1 for `mul`
 /// and 0 for `add`.
 struct IdentityGate {
   GateFn fn;
@@ -171,7 +171,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws Error if the user gave the option of the config key `row` and its value is not the model's.
+/// Throws Error if the user gave the option of the config key `row`, with another value than the model's.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;
@@ -182,7 +182,7 @@ void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, 
   }
 }
 
-/// Throws Error if the user gave --layer-types and they are not the types of the model's layers.
+/// Throws Error if the user gave --layer-types, and the model's layers have other types.
 void require_same_layers(const ModelChoices& choices, const DecoderConfig& model, const std::string& path) {
   if (choices.layer_types.empty()) return;
   const std::vector<LayerType> types = parse_layer_types(choices.layer_types, model.layers);

@@ -63,7 +63,8 @@ bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_
 /// --match-params, which cannot be compared with a model.
 void require_options_of(const ModelChoices& choices, const models::DecoderConfig& model, const std::string& path);
 
-/// Returns valid settings of a new run with sequences of `seq_len` tokens. The task defaults to text. Throws Error.
+/// Returns valid settings of a new run with sequences of `seq_len` tokens. The task defaults to text. Throws Error if
+/// an option is invalid.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
 /// Returns the settings of a resumed run. These are the settings `run`, except for choices that --resume may change.
@@ -81,8 +82,8 @@ std::string option_value_text(const Value& value) {
 }
 
 /// Returns the default of an option for --help. `row` describes the option's field. The default is default_text of the
-/// row if it has one, otherwise the field's value, such as "10000". If it depends on the task, returns the values for
-/// all tasks: "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
+/// row if it has one, otherwise the field's value, such as "10000". If the value depends on the task, returns the
+/// values for all tasks: "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

@@ -30,7 +30,8 @@ namespace {
 
 Task trained_on(const LoadedModel& model) { return model.trained ? model.trained->task : Task::text; }
 
-/// Returns the task that --task names. Without --task, returns the task on which all models were trained.
+/// Returns the task that --task names. Without --task, returns the task on which all models were trained. Throws Error
+/// if the models were trained on different tasks.
 Task task_of(const EvaluationChoices& choices, const std::vector<LoadedModel>& models) {
   if (!choices.task.empty()) return parse_word<Task>("task", choices.task);
   const Task task = trained_on(models.front());
@@ -58,8 +59,8 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// Throws Error if the user named a metric of the first token, but a model's window hides this token from some queries.
-/// Other metrics of the first token are left out for such a model, and are null in the report.
+/// Throws Error if a metric needs the first token, but a model's window hides this token from some queries. Only for
+/// metrics that the user named: the figures of other metrics are null in the report.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -117,15 +118,15 @@ struct ReadText {
   std::optional<TokenText> tokens;  ///< empty: the model reads bytes
   Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
 
-  /// Returns how many ids of the text a sequence of `seq_len` tokens takes, its last target included. Tokens before the
-  /// text, such as BOS, do not count.
+  /// Returns the number of ids of the text in a sequence of `seq_len` tokens, including its last target. Tokens before
+  /// the text, such as BOS, do not count.
   std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
   std::int64_t front() const {
     return tokens ? static_cast<std::int64_t>(tokens->front.size()) : static_cast<std::int64_t>(bos == Bos::on);
   }
 };
 
-/// Returns how many bytes of the text a sequence of `seq_len` tokens covers, its last target included.
+/// Returns the number of bytes of the text in a sequence of `seq_len` tokens, including its last target.
 std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   if (!text.tokens) return text.ids(seq_len);
   const std::vector<std::int32_t>& bytes = text.tokens->bytes;
@@ -133,8 +134,8 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the length of the longest sequence that covers at most `bytes` bytes of the text, its last target included.
-/// The result is between 1 and `seq_len`.
+/// Returns the length of the longest sequence that, including its last target, covers at most `bytes` bytes of the
+/// text. The result is between 1 and `seq_len`.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
@@ -207,8 +208,8 @@ struct Sources {
   std::string limit{};
 };
 
-/// Opens the text once for each model. If the models split it into different tokens, each reads only its first
-/// kDefaultBytes, unless --tokens is given.
+/// Opens the text for each model. If the models split the text into different tokens, opens only its first
+/// kDefaultBytes, unless --tokens or `same_text` is given.
 Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                 std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
@@ -260,7 +261,7 @@ metrics::MetricList metrics_of(const EvaluationChoices& choices, const SequenceS
   return out;
 }
 
-/// Returns the roundings that --activations names, each once. Throws Error.
+/// Returns the roundings that --activations names, without duplicates. Throws Error.
 std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& choices) {
   std::vector<layers::ActivationRounding> out;
   for (const std::string& words : choices.activations) {
@@ -284,7 +285,7 @@ void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   }
 }
 
-/// Adds metrics and an evaluation plan to an opened source. `limit`: see Sources.
+/// Adds metrics and an evaluation plan to an opened source. `limit` is Sources::limit.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                           const std::string& limit) {
   EvaluationInput input{std::move(source), {}, {}, limit};

@@ -17,8 +17,8 @@
 #include "models/train/checkpoint.hpp"
 #include "models/train/settings.hpp"
 
-// Converts the options of `headgate eval` and the models to evaluations: data, metrics and sequences. Error messages
-// name options.
+// Chooses the data, metrics and sequences of evaluations from the models and the options of `headgate eval`. Error
+// messages name options.
 
 namespace headgate::train {
 
@@ -53,7 +53,7 @@ struct EvaluationChoices {
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;             ///< EvaluationPlan::cache
   std::int64_t cache_first = 0;          ///< EvaluationPlan::cache_first
-  std::vector<std::string> activations;  ///< names of EvaluationPlan::activations, or lists of names with commas
+  std::vector<std::string> activations;  ///< names for EvaluationPlan::activations, several in a string with commas
   bool against = false;                  ///< the last model is the reference that the others are compared with
 };
 
@@ -75,8 +75,8 @@ std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
-/// Returns the LoadedModel without parameters. `path` is the path that the user gave; `file` is opened from
-/// model_path(path).
+/// Does the same as load_model(), but does not read parameters. `path` is the path that the user gave; `file` is opened
+/// from model_path(path).
 LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
 /// The data, metrics and sequences for the evaluation of a model.
@@ -89,8 +89,8 @@ struct EvaluationInput {
   std::string limit;
 };
 
-/// Returns one input for each model, that of a reference included. The user's options take precedence over the models'
-/// training settings, and those over the defaults. Models that read the same tokens share a source. Models with
+/// Returns one input for each model, including the reference. Values come from the user's options, otherwise from the
+/// models' training settings, otherwise from the defaults. Models that read the same tokens share a source. Models with
 /// different tokenizers read the same text, each in its own tokens.
 ///
 /// Throws Error if:
@@ -100,8 +100,8 @@ struct EvaluationInput {
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 
-/// Compares a model with itself under each rounding of the evaluator's plan. Then compares it with `reference`, unless
-/// that is null.
+/// Compares a model with the same model under each rounding of the evaluator's plan. Then compares the model with
+/// `reference`, if `reference` is not null.
 std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
                                        const LoadedModel* reference);
 

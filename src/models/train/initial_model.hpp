@@ -23,7 +23,7 @@ class InitialModel {
   const models::DecoderConfig& config() const { return about_.config; }
   /// Returns the path of the model's tokenizer; empty if bytes are tokens.
   std::string tokenizer() const { return about_.reads_bytes ? "" : about_.tokenizer; }
-  /// Returns whether BOS begins a sequence of the tokens that the model reads.
+  /// Returns whether BOS precedes a text, for a model that reads bytes.
   Bos bos() const { return about_.bos; }
 
   /// Returns all parameters for `config` in one flat buffer. `config` is the model's config, with or without an added

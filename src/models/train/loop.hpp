@@ -13,19 +13,19 @@ namespace headgate::train {
 
 struct LoopOptions {
   std::int64_t stop_at = 0;  ///< stop after this step, as if interrupted; 0: never
-  double fma_peak_gflops =
-      0.0;  ///< peak rate of fused multiply-adds of the run's threads; 0: unknown, so MFU is not reported
+  /// Peak rate of fused multiply-adds of the run's threads, in GFLOP/s. 0: unknown, so that MFU is not reported.
+  double fma_peak_gflops = 0.0;
 };
 
 class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called at the start of a resumed run if the run was interrupted between `step` and its evaluation. `evaluation` is
-  /// this evaluation, which the resumed run has computed.
+  /// Called at the start of a resumed run that had been interrupted before the evaluation of `step`. `evaluation` is
+  /// the missing evaluation, which the resumed run has computed.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
-  /// Called after a checkpoint was saved. `directory` differs from the last call's if that directory could not be
-  /// replaced (RunDirectory::save).
+  /// Called after a checkpoint was saved. `directory` differs from the previous call if the previous directory could
+  /// not be replaced (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
   /// Called if something could not be written; training continues. `what` is one line that names the file, the reason
   /// and what happens next.

@@ -66,8 +66,7 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Returns how many more bytes the process's control groups allow: the smallest number that is left in any of these
-/// groups or their ancestors.
+/// Returns how many more bytes the process's control groups allow: the minimum over these groups and their ancestors.
 std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

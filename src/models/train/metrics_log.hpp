@@ -27,12 +27,13 @@ void check_metrics(const std::string& path);
 /// Returns whether `path` has a record of `step` without an evaluation. Throws the errors of check_metrics().
 bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 
-/// Writes metrics.jsonl, which has one JSON object per line for each step. Writes each line at once. If writing fails,
+/// Writes metrics.jsonl, which has one line for each step, a JSON object. Writes each line at once. If writing fails,
 /// for example on a full disk, keeps the lines in memory and writes them with the next line.
 class MetricsLog {
  public:
   /// Opens the file to append records after `step`. Removes records of later steps, which a run wrote after its last
-  /// checkpoint. Throws io::FileError, also in the cases of check_metrics(); the file is then unchanged.
+  /// checkpoint. Throws io::FileError if the file cannot be written, or the errors of check_metrics(). The file is then
+  /// unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

@@ -49,8 +49,8 @@ class GroupLost : public std::runtime_error {
 /// Returns the group of processes that an MPI launcher (mpirun) started, or null without a launcher. Throws Error in a
 /// build without MPI.
 ///
-/// signalled() returns whether a signal has told this process to end. Once it has, calls of the group wait for less
-/// than the launcher's grace period and then throw GroupLost.
+/// signalled() returns whether a signal has told this process to end. As soon as signalled() returns true, calls of the
+/// group wait for less than the launcher's grace period and then throw GroupLost.
 std::unique_ptr<ProcessGroup> launched_group(std::function<bool()> signalled);
 
 /// Returns the number of processes according to the launcher's environment variables; 1 without a launcher.

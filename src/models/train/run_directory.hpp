@@ -31,8 +31,10 @@ std::vector<std::string> files_of_run(const std::string& run);
 /// run, includes the run's metrics.jsonl. Includes files that do not exist yet but that the model or run may have.
 std::vector<std::string> files_of_model_or_run(const std::string& path);
 
-/// Throws io::FileError if a new run in the directory `run` would overwrite a checkpoint or a metrics.jsonl that is not
-/// empty, or if its checkpoint/ cannot be replaced.
+/// Throws io::FileError in these cases:
+/// - A new run in the directory `run` would overwrite a checkpoint.
+/// - It would overwrite a metrics.jsonl that is not empty.
+/// - The checkpoint/ of `run` cannot be replaced.
 void require_no_run(const std::string& run);
 
 enum class RunStart { fresh, resumed };
@@ -41,8 +43,11 @@ enum class RunStart { fresh, resumed };
 class RunDirectory {
  public:
   /// Opens and locks the directory. RunStart::fresh calls require_no_run() and creates the directory if it is missing,
-  /// but not its parent. With RunStart::resumed, the directory must exist. Throws io::FileError, also if another
-  /// process holds the lock, if metrics.jsonl is not that of a run, or if the newest checkpoint cannot be replaced.
+  /// but not its parent. With RunStart::resumed, the directory must exist. Throws io::FileError if the directory cannot
+  /// be used. Examples:
+  /// - Another process holds the lock.
+  /// - metrics.jsonl does not belong to a run.
+  /// - The newest checkpoint cannot be replaced.
   RunDirectory(const std::string& path, RunStart start);
 
   const std::string& path() const { return path_; }
@@ -51,9 +56,8 @@ class RunDirectory {
   /// Returns the reason why the file system cannot lock the directory; empty if the directory is locked.
   const std::string& lock_unavailable() const { return lock_.unavailable(); }
 
-  /// Saves a checkpoint in place of the newest one. If that directory holds files that are not part of a checkpoint,
-  /// saves to a new directory, which checkpoint() then returns. Throws io::WriteError and Diverged; the last checkpoint
-  /// then remains.
+  /// Replaces the newest checkpoint. If the checkpoint's directory holds other files, saves to a new directory, which
+  /// checkpoint() then returns. Throws io::WriteError and Diverged; the last checkpoint then remains.
   void save(const Trainer& trainer);
 
  private:

@@ -251,16 +251,16 @@ inline constexpr std::tuple kSettings{
 /// Throws Error that names the setting and its value, if a setting is invalid.
 void validate(const TrainSettings& settings);
 
-/// Returns whether the run's sequences begin with BOS. Sequences of bigram_backcopy always do.
+/// Returns whether the run's sequences begin with BOS. Sequences of bigram_backcopy always begin with it.
 Bos bos_of(const TrainSettings& settings);
 
-/// Returns the data options of a run in the directory `run`, which need not exist yet. `tokenizer`: the opened
-/// tokenizer of the settings.
+/// Returns the data options of a run in the directory `run`, which need not exist yet. `tokenizer` is the tokenizer of
+/// the settings, opened.
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The state of a run besides its parameters and moments. With all three, a run continues as if it had never been
-/// interrupted. The data needs no state, because it is drawn by index.
+/// The state of a run besides its parameters and moments. With state, parameters and moments, a run continues as if it
+/// had never been interrupted. The data needs no state, because it is drawn by index.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done

@@ -13,13 +13,13 @@ namespace headgate::train {
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses that it takes to judge a step
+  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses needed to judge a step
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 
   SpikeCounter() { window_.reserve(kWindow + 1); }
 
-  /// Adds a loss and returns whether a spike begins with it.
+  /// Adds the loss of a step and returns whether a spike begins at this step.
   bool add(double loss);
 
   std::int64_t count() const { return count_; }

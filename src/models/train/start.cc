@@ -75,8 +75,8 @@ void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_
                    was, now.steps, before.steps));
 }
 
-/// Calls work() in each process of the group. If it throws in some processes, the first of them rethrows its error, and
-/// all others throw OtherProcessFailed.
+/// Calls work() in each process of the group. If work() throws in some processes, the one with the lowest rank rethrows
+/// its error. All other processes throw OtherProcessFailed.
 template <class Work>
 void in_each_process(ProcessGroup& group, const Work& work) {
   std::exception_ptr error;
@@ -163,7 +163,8 @@ std::shared_ptr<const tokenize::TokenizerFile> open_tokenizer(const std::string&
   return std::make_shared<tokenize::TokenizerFile>(tokenize::open_tokenizer_file(path));
 }
 
-/// Returns whether the tokenizer puts a token before each text. Throws Error if `chosen` contradicts it.
+/// Returns whether the tokenizer puts a token before each text. Throws Error if `chosen`, the value of --bos,
+/// contradicts it.
 Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const tokenize::TokenizerFile& tokenizer) {
   const Bos bos = tokenize::front_of(*tokenizer.tokenizer).empty() ? Bos::off : Bos::on;
   require(chosen.value_or(bos) == bos, "--bos {}: {} puts {} before a text", word_of(*chosen), path,
@@ -296,8 +297,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   return p;
 }
 
-/// Tokenizes the text of a run into a file that all processes read. Only the leading process does this; it first
-/// creates the directory of a new run. Does nothing if bytes are tokens.
+/// Tokenizes the text of a run into a file that all processes read. Runs only in the leading process. For a new run,
+/// creates the directory first. Does nothing if bytes are tokens.
 void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
   if (!prepared.tokenizer || !group.leads()) return;
   if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);

@@ -18,8 +18,8 @@ struct RunRequest {
   ModelChoices model;
   RunChoices settings;
   std::string directory;
-  std::optional<std::int64_t> stop_at =
-      std::nullopt;  ///< step after which the run stops, as if the user interrupted it
+  /// Step after which the run stops, as if the user interrupted it.
+  std::optional<std::int64_t> stop_at = std::nullopt;
 };
 
 /// A run that is ready to train: the trainer reads from the source, and the directory is locked.
@@ -32,7 +32,7 @@ struct Run {
 /// Callback for notes to the user that are not errors, one line each.
 using Note = std::function<void(const std::string& line)>;
 
-/// Thrown if another process of the group cannot begin the run. The other process throws the reason.
+/// Thrown if another process of the group cannot begin the run. That process throws the actual error.
 class OtherProcessFailed : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -75,7 +75,8 @@ class Trainer {
   /// the parameters are not updated yet, so save() still saves the state before the step.
   StepReport step();
 
-  /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0, and Cancelled.
+  /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0. Throws
+  /// Cancelled as cancel_when() describes.
   Evaluation evaluate();
 
   /// Saves a checkpoint. Throws io::FileError, or Diverged if a number is not finite; the previous checkpoint then
