@@ -12,19 +12,19 @@
 
 namespace headgate::train {
 
-/// Tokenizes the text and writes its ids to options.token_file. Does nothing if the file already holds them. Returns
-/// the reason why an existing file was replaced, or an empty string. Throws io::FileError, and Error if there is no
-/// text.
+/// Tokenizes the text and writes its token ids to options.token_file. Does nothing if the file already holds these ids.
+/// Returns the reason why an existing file was replaced, or an empty string. Throws io::FileError, and Error if there
+/// is no text.
 std::string prepare_token_file(const DataOptions& options);
 
 /// Reads sequences of a text from a file of its token ids. Windows and epochs are those of TextSource, with tokens in
-/// place of bytes. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens, and has at
-/// least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
+/// place of bytes. The held-out part is the same tail of the text as in TextSource. It is rounded to whole tokens and
+/// has at least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:
-  /// Opens options.token_file, which prepare_token_file(options) has written. Throws io::FileError if it holds the ids
-  /// of another text or tokenizer. Throws Error if there are too few tokens or the tokenizer puts several tokens before
-  /// a text.
+  /// Opens options.token_file, which prepare_token_file(options) has written. Throws io::FileError if the file holds
+  /// the ids of another text or tokenizer. Throws Error if there are too few tokens, or if the tokenizer puts several
+  /// tokens before a text.
   explicit EncodedTextSource(const DataOptions& options);
 
   std::int64_t seq_len() const override { return T_; }

@@ -15,7 +15,7 @@ class RandomStream {
       : state_(mix64(mix64(mix64(seed) ^ stream) ^ static_cast<std::uint64_t>(index))) {}
 
   std::uint64_t next() { return mix64(state_++); }
-  /// Returns a number in [0, n), n ≥ 1. The bias of at most n/2^64 is negligible.
+  /// Returns a random number in [0, n) for n ≥ 1. The bias of at most n/2^64 is negligible.
   std::int64_t below(std::int64_t n) { return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(n)); }
 
  private:

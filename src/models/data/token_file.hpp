@@ -34,8 +34,8 @@ void write_token_file(const std::string& path, const Corpus& corpus, const token
 /// A memory-mapped file of token ids.
 class TokenFile {
  public:
-  /// Maps the file and checks its header, checksum and ids. Throws io::FileError if the file is not a token file,
-  /// truncated or damaged.
+  /// Maps the file and checks its header, checksum and ids. Throws io::FileError if the file is damaged, truncated or
+  /// not a token file.
   explicit TokenFile(const std::string& path);
 
   const TokenFileKey& key() const { return key_; }

@@ -32,7 +32,7 @@ struct TokenText {
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
 /// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
-/// after it. Targets within `front` are ignored. Every id is a target exactly once, with two exceptions: ids after the
+/// after it. Targets within `front` are ignored. Every id is a target exactly once. The exceptions are ids after the
 /// last whole sequence, and the first id if `front` is empty. All sequences are held out, because the source is only
 /// used to evaluate models.
 class TokenSource : public SequenceSource {

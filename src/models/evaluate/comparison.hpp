@@ -17,7 +17,7 @@ namespace headgate::train {
 struct Divergence {
   double loss_nats = 0.0;
   double reference_loss_nats = 0.0;
-  double kl_nats = 0.0;     ///< Σ p (log p − log q) over the vocabulary, with p of the reference and q of the model
+  double kl_nats = 0.0;     ///< Σ p (log p − log q) over the vocabulary; p of the reference, q of the model
   double same_top_1 = 0.0;  ///< share of targets for which p and q have the same most probable token
 };
 
@@ -39,7 +39,7 @@ struct DivergenceSums {
 ///   reference   | the reference is another model
 enum class Compared : std::int32_t { cache, activations, reference };
 
-/// Says how a kind of comparison is named in JSON and text.
+/// Names a kind of comparison in JSON and in printed lines.
 struct ComparedRow {
   Compared value;
   std::string_view key;            ///< JSON key of the comparison

@@ -48,7 +48,7 @@ struct EvaluationPlan {
   /// Largest number of tokens per part (see models::PartOptions::tokens). Longer sequences are processed part by part.
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;     ///< i8: compare_rounded() compares keys and values rounded to int8; none: it does not
+  DType cache = DType::none;     ///< i8: compare_rounded() rounds keys and values to int8; none: no such comparison
   std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded with `cache`
   std::vector<layers::ActivationRounding> activations{};  ///< roundings of activations that compare_rounded() compares
 };
@@ -68,8 +68,8 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
 /// Evaluates models that share one configuration on held-out sequences.
 class HeldOutEvaluator {
  public:
-  /// Keeps the `metrics` that apply to the source's task. `source` must outlive the evaluator. Throws Error if the
-  /// model's vocabulary is too small for the data.
+  /// Computes those of `metrics` that apply to the source's task. `source` must outlive the evaluator. Throws Error if
+  /// the model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics, const ExecutionContext& context = {});
 
@@ -83,7 +83,8 @@ class HeldOutEvaluator {
     }
     return finished(evaluator.report());
   }
-  /// Computes out(batches · batch, T, vocab), the log probability in nats of every token at each position.
+  /// Sets out(batches · batch, T, vocab) to the log-probability in nats of each token of the vocabulary at each
+  /// position.
   void log_probabilities(float* out, const float* parameters);
 
   Evaluation evaluate(const float* parameters) {
@@ -130,10 +131,14 @@ enum class HeadFigures { left_out, included };
 /// JSON key in evaluation_json() for the figures of Scope::triggers.
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
-/// Returns the JSON that `headgate eval --json` prints. The top level has the figures of the whole model, `layers`,
-/// `tokens` and `seq_len`. `layers` is a list of objects, each with a list `heads` if HeadFigures::included. Optional
-/// keys: `backcopy` for tasks with triggers, `text_bytes` if known, `gate_threshold` if it was compared, and those of
-/// add_comparisons().
+/// Returns the JSON that `headgate eval --json` prints. Its top level has:
+/// - the figures of the whole model
+/// - `layers`: an object with the figures of each layer, and with a list `heads` if HeadFigures::included
+/// - `tokens` and `seq_len`
+/// - `backcopy`, for tasks with triggers
+/// - `text_bytes`, if it is known
+/// - `gate_threshold`, if a threshold was compared
+/// - the keys of add_comparisons()
 nlohmann::ordered_json evaluation_json(const Evaluation& evaluation, HeadFigures heads = HeadFigures::left_out);
 
 }  // namespace headgate::train

@@ -50,7 +50,7 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
 struct Sizes {
   std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0, rule = 0;
 
-  /// `part` is the shape of the tokens that pass through a layer at a time.
+  /// `shape` is the shape of a batch. `part` is the shape of the tokens that pass through a layer at a time.
   Sizes(const DecoderConfig& config, models::BatchShape shape, models::BatchShape part, Inputs inputs) {
     const auto all = static_cast<std::size_t>(shape.batch * shape.seq);
     const auto N = static_cast<std::size_t>(part.batch * part.seq);

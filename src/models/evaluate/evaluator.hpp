@@ -10,14 +10,14 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/registry.hpp"
 
-// Computes a model's metrics layer by layer during evaluation. Attention weights are recomputed from q, k and the log-
-// sum-exp, so the attention matrix is never stored.
+// Computes a model's metrics layer by layer during evaluation. Recomputes attention weights from q, k and the
+// logsumexp, so that the attention matrix is never stored.
 
 namespace headgate::metrics {
 
 /// Holds the figures of an evaluation. A NaN in the activations makes every figure computed from it NaN.
 struct Report {
-  MetricList metrics;  ///< requested metrics, without those of linear attention if the model has none
+  MetricList metrics;  ///< requested metrics, without metrics of linear attention if the model has no such layer
   FigureRow overall;
   std::vector<FigureRow> layers;
   std::vector<std::vector<FigureRow>> heads;  ///< heads[layer][head], figures of metrics with Metric::of_heads
@@ -68,7 +68,8 @@ class Evaluator : private models::LayerObserver<T> {
   View<const std::uint8_t, 1> triggers_;  // (N) triggers of the current batch
   View<const std::int32_t, 1> targets_;   // (N) targets of the current batch
 
-  std::vector<T> token_losses_;              // (N); this and the next four are empty if no metric reads them
+  // Results for LossSample and LayerSample. A buffer is empty if no metric reads it. token_losses_ has shape (N).
+  std::vector<T> token_losses_;
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)

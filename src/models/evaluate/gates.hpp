@@ -6,7 +6,8 @@
 #include "headgate/runtime.hpp"
 #include "models/decoder/decoder.hpp"
 
-// Computes a layer's gates g(z), after the gate function. If heads share a gate, the result is its mean over heads.
+// Computes a layer's gates g(z), after the gate function. If all heads share one gate, the result is the mean of g(z)
+// over heads.
 
 namespace headgate::metrics {
 
@@ -15,8 +16,8 @@ std::int64_t gate_width(const models::DecoderConfig& config, std::int64_t layer)
 /// Returns the largest gate_width() of any layer.
 std::int64_t most_gates(const models::DecoderConfig& config);
 
-/// Returns how many heads of a layer have their own gates: query heads, or key/value heads if the gate is on keys or
-/// values. Returns 0 if the heads share a gate, if the gate is on the layer's output, or if there is none.
+/// Returns how many heads of a layer have their own gates. Counts query heads, or key/value heads if the gate is on
+/// keys or values. Returns 0 without a gate, if all heads share one gate, or if the gate is on the layer's output.
 std::int64_t gate_owners(const models::DecoderConfig& config, std::int64_t layer);
 
 /// Computes out(N,gate_width) = g(z), the gates of a layer of softmax attention. `view` must have Tap::gate_logits and

@@ -15,13 +15,13 @@
 #include "models/layers/activation_rounding.hpp"
 #include "models/layers/arguments.hpp"
 
-// Measures the error of symmetric int8 rounding: x̂ = s · round(x / s), to nearest even, with the scale s = max|x| /
-// 127.
+// Measures the error of symmetric int8 rounding, x̂ = s · round(x / s). The scale is s = max|x| / 127, and round()
+// rounds to nearest even.
 
 namespace headgate::metrics {
 
-/// Holds three sums of squares: of the numbers, of their errors with one scale per tensor, and of their errors with one
-/// scale per token.
+/// Holds three sums of squares: numbers, their errors with one scale per tensor, and their errors with one scale per
+/// token.
 struct RoundingErrors {
   double squares = 0.0, per_tensor = 0.0, per_token = 0.0;
 
@@ -44,7 +44,7 @@ struct Int8Rounding {
     all.join(other.all);
     without_first.join(other.without_first);
   }
-  /// Returns values in the order of int8_figures().
+  /// Returns the values in the order of figures such as kInt8KeysFigures.
   Values values() const {
     return {all.relative(all.per_tensor), without_first.relative(without_first.per_tensor), all.relative(all.per_token),
             without_first.relative(without_first.per_token)};
@@ -124,9 +124,9 @@ Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTen
   return out;
 }
 
-/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). Reads the tensor
-/// `cached` of the view's cache if there is a cache, because it holds all tokens of a sequence cut into parts.
-/// Otherwise reads `own` (B,Hkv,T,D).
+/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). If the view has a
+/// cache, reads the cache's tensor `cached`, which holds all tokens of a sequence cut into parts. Otherwise reads `own`
+/// (B,Hkv,T,D).
 template <typename T>
 Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
                               TensorView CacheTensors::*cached) {
@@ -134,8 +134,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates Int8Rounding for each layer. `kRounding` computes it for whole sequences, from the sample that contains
-/// their last token.
+/// Accumulates Int8Rounding for each layer. Calls kRounding(sample), which returns the errors of whole sequences, if
+/// the sample contains the last token.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

@@ -43,7 +43,7 @@ struct PowerSums {
     fourth += other.fourth;
   }
   /// Returns the fourth central moment divided by the squared variance. Returns nothing if |mean| exceeds about 300
-  /// standard deviations, for example if all numbers are equal: the variance would then be mostly rounding error.
+  /// standard deviations, for example if all numbers are equal. The variance would then be mostly rounding error.
   std::optional<double> kurtosis() const {
     if (count == 0.0) return std::nullopt;
     const double mean = first / count;

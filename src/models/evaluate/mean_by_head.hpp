@@ -121,8 +121,9 @@ class StateMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Accumulates means of gates, for each layer and for each head. A query head counts its own gates, or those of its
-/// key/value head. Gates that all heads share, and gates on the layer's output, count only for the layer.
+/// Accumulates means of gates, for each layer and for each head. The mean of a query head covers the head's own gates,
+/// or the gates of its key/value head. Gates that all heads share, and gates on the layer's output, count only for the
+/// layer.
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)

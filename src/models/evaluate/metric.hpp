@@ -103,7 +103,7 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model, computed as Figure::over_layers selects
+  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers selects
   triggers,         ///< the whole model, only for tasks with triggers; JSON key "backcopy"
 };
 
@@ -139,7 +139,7 @@ struct Metric {
   Inputs inputs{};
   bool of_heads = false;  ///< layer figures also exist per query head, or per value head of linear attention
   SumsMaker sums{};
-  bool by_default = true;  ///< whether it is computed if the user names no metrics; false for slow metrics
+  bool by_default = true;  ///< true if the metric is computed when the user names no metrics; false for slow metrics
   /// Returns a line printed above the tables of `headgate eval`. A null pointer prints none.
   std::string (*headline)(const FigureRow& row) = nullptr;
   /// Returns the text that `headgate train` prints for an evaluation. The texts of all metrics are joined, so each

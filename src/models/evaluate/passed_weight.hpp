@@ -8,7 +8,7 @@
 
 namespace headgate::metrics {
 
-/// Computes how much attention to token 0 passes the gate: the softmax weight times the gate g(z), averaged over the
+/// Computes how much attention to token 0 passes the gate. This is the softmax weight times the mean of g(z) over the
 /// head's features. Only for gates that multiply the attention output.
 template <typename T>
 class PassedWeight {

@@ -38,8 +38,8 @@ MetricList that_apply(const MetricList& metrics, bool has_triggers);
 /// Returns the metrics with figures for each head.
 MetricList of_heads(const MetricList& metrics);
 
-/// Returns the figures of metrics with Scope::triggers if `of_triggers`, otherwise those of all other metrics. A figure
-/// that two metrics share is listed once.
+/// Returns the figures of metrics with Scope::triggers if `of_triggers` is true, otherwise the figures of all other
+/// metrics. A figure that two metrics share is listed once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

@@ -214,7 +214,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   return out.dump(2) + "\n";
 }
 
-/// Returns whether Qwen3.5's text model computes the same as `config`: writes `config` as a Qwen3.5 file, reads the
+/// Returns whether Qwen3.5's text model computes the same as `config`. Writes `config` as a Qwen3.5 file, reads the
 /// file and compares the results.
 bool is_qwen35(const DecoderConfig& config) {
   if (!has_layer(config, LayerType::linear_attention)) return false;

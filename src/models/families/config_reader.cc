@@ -89,7 +89,7 @@ ConfigReader::ConfigReader(const std::string& path, std::string_view text)
   enter_text_config();
 }
 
-/// Replaces the config of a model that also reads images by its text_config. Three keys are copied from the outer
+/// Replaces the config by its text_config, which models that also read images have. Copies three keys from the outer
 /// object if text_config lacks them: model_type, tie_word_embeddings and quantization_config.
 void ConfigReader::enter_text_config() {
   const auto text = root_.find("text_config");

@@ -65,7 +65,7 @@ class ConfigReader {
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
   /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
-  /// object lacks a number that its type of scaling needs, or has a key that the type does not use.
+  /// object lacks a number that its type of scaling needs. Throws if the object has a key that the type does not use.
   void unfold_rope(RopeObject layout);
   /// Throws for the first key that was never looked up, unless it is null. Must be called last.
   void finish();

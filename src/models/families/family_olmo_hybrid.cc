@@ -21,8 +21,8 @@ constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weigh
                                   TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
 
 /// Locates the convolution's weights in three tensors. Their concatenated rows are the rows of the parameter. Each
-/// tensor holds the channels of q, k or v, or a third of all channels if transformers has saved the file. Returns false
-/// if a tensor is missing, or if the numbers of rows do not add up.
+/// tensor holds the channels of q, k or v. In files saved by transformers, each tensor holds a third of all channels.
+/// Returns false if a tensor is missing, or if the numbers of rows do not add up.
 bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
   std::int64_t rows = 0;
   for (const char* part : {"q", "k", "v"}) {

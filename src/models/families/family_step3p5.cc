@@ -75,7 +75,7 @@ io::Json list_of(ConfigReader& in, const char* key, std::int64_t layers) {
   return list;
 }
 
-/// Reads a string of whole numbers between commas.
+/// Reads whole numbers from a string, in which commas separate them.
 std::set<std::int64_t> indices_in(const ConfigReader& in, const char* key, const io::Json& value) {
   std::set<std::int64_t> out;
   const std::string text = value.is_string() ? value.get<std::string>() : "?";

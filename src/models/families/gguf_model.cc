@@ -124,7 +124,7 @@ constexpr std::array<FieldName, 31> kFieldNames{
      {"dense_layers", "leading_dense_block_count"},
      {"expert_scale", "expert_weights_scale"}}};
 
-/// Throws Error if the config is invalid. Messages use the file's names of keys.
+/// Throws Error if the config is invalid. Messages name the file's keys.
 void validate_values(const DecoderConfig& config, const Family& family) {
   validate(config, [&family](const FieldText& row) {
     if (row.name == "vocab") return std::string("the number of rows of token_embd.weight");
@@ -135,7 +135,7 @@ void validate_values(const DecoderConfig& config, const Family& family) {
   });
 }
 
-/// Returns the size of the vocabulary, the number of rows of token_embd.weight.
+/// Returns the size of the vocabulary, which is the number of rows of token_embd.weight.
 std::int64_t vocabulary(const io::GgufFile& file) {
   const io::GgufTensor* embedding = file.find("token_embd.weight");
   if (embedding == nullptr) fail(file.path(), "tensor 'token_embd.weight' is missing");

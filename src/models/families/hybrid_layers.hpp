@@ -43,8 +43,8 @@ void finish_qwen_hybrid(ConfigReader& in, FileConfig& out);
 bool locate_convolution(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& name);
 
-/// Reads from a GGUF file the number of experts, the number of experts per token, and the widths of the routed and
-/// shared experts.
+/// Reads sizes of experts from a GGUF file: the number of experts, the number per token, and the widths of the routed
+/// and shared experts.
 void read_experts(GgufValues& in, Experts& experts);
 
 /// Subtracts multi-token-prediction (MTP) layers from config.layers, because block_count of a GGUF file includes them.

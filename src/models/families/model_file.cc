@@ -249,7 +249,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
-/// Reports progress once `parameter` has been read: the fraction of all parameters read so far.
+/// Reports the fraction of all parameters that have been read, after reading `parameter`.
 void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
   io::report_work("reading ", weights_->path(),
                   static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));

@@ -52,7 +52,8 @@ class WeightFiles {
   /// Returns whether any matrix is stored in a narrow format. Narrow formats are MXFP4 in a directory, and all formats
   /// except F32 in a GGUF file.
   virtual bool stores_narrow_matrices() const = 0;
-  /// Maps a tensor, after checking that its numbers are finite. Throws as read() does.
+  /// Returns a view of a tensor in its mapped file, after checking that all numbers are finite. Throws the errors of
+  /// read().
   virtual StoredTensor stored(const std::string& name) const = 0;
   /// Throws io::FileError if a mapped file has become shorter. Call it before reading through the pointers of stored().
   virtual void check_whole() const = 0;
@@ -74,8 +75,8 @@ class ModelFile {
   /// Returns the GGUF file, for its tokenizer and other values, or null for a directory.
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
-  /// Returns all parameters (total), laid out as in ParameterTable(config()). Checks all tensors before allocating.
-  /// Calls io::report_work after each parameter, as read_each() and read_in_place() do.
+  /// Returns all parameters in the layout of ParameterTable(config()). Checks all tensors before allocating. Calls
+  /// io::report_work after each parameter, as read_each() and read_in_place() do.
   std::vector<float> read() const;
   /// Throws io::FileError if a tensor is missing, is unknown, or has the wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
@@ -117,8 +118,8 @@ inline constexpr std::array kTextFiles{
     "tokenizer.json", "tokenizer_config.json",  "special_tokens_map.json", "tokenizer.model",   "vocab.json",
     "merges.txt",     "generation_config.json", "chat_template.jinja",     "chat_template.json"};
 
-/// Returns the files that outputs must not overwrite: the model's weights, and config and tokenizer files even if they
-/// do not exist yet. `path` is the model's directory or GGUF file.
+/// Returns the files that outputs must not overwrite: the model's weights, config and tokenizer files. Includes config
+/// and tokenizer files that do not exist yet. `path` is the model's directory or GGUF file.
 std::vector<std::string> files_of_model(const std::string& path);
 
 /// Holds the name and content of one of kTextFiles.

@@ -26,8 +26,8 @@ void write_tensors(const std::string& path, const ParameterTable& table, const s
 enum class StoredAs { f32, any_float };
 
 /// Returns a buffer of table.total() elements for each suffix of tensor names. Checks that all tensors exist before
-/// allocating. Throws io::FileError if the file is faulty, or if a tensor is missing, is unknown, is not finite, or has
-/// the wrong shape or type.
+/// allocating. Throws io::FileError if the file is faulty, or if a tensor is missing or unknown. Also throws it if a
+/// tensor has the wrong shape or type, or numbers that are not finite.
 std::vector<std::vector<float>> read_tensors(const std::string& path, const ParameterTable& table,
                                              const std::vector<std::string>& suffixes, StoredAs stored);
 

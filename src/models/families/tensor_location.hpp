@@ -50,7 +50,7 @@ using ShapeOf = std::function<const std::vector<std::int64_t>*(const std::string
 /// Returns the location of a parameter that the file stores unchanged as the tensor `name`.
 TensorLocation whole_tensor(const Parameter& parameter, const std::string& name);
 
-/// Locates a parameter in a directory of the family file.family.
+/// Locates a parameter in a model's directory, by the names of the family file.family.
 TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig& file, const ShapeOf& shape_of);
 
 /// Splits the name "model.layers.N.REST" into `layer` N and `rest` REST. Returns false for tensors outside the layers.

@@ -34,8 +34,8 @@ inline double rounded_to_int8(double x, double scale) { return scale == 0.0 ? x 
 constexpr double int8_scale(double largest) { return largest / 127.0; }
 
 /// Rounds x(N,C), the input of a product, in place. Its rows are the tokens of one sequence in ascending order.
-/// `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers with its scale become
-/// NaN.
+/// `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers that share its scale
+/// become NaN.
 template <typename T>
 void round_activations(View<T, 2> x, ActivationRounding rounding, const ExecutionContext& context,
                        bool begins_sequence = true);

@@ -44,7 +44,7 @@ T rounded(Wide<T> x) {
   }
 }
 
-/// Selects whether a result overwrites its buffer (=) or is added to it (+=).
+/// Selects whether a result overwrites its buffer (=) or is added to the buffer (+=).
 enum class Update { overwrite, add };
 
 /// Returns whether the elements of each row are contiguous.

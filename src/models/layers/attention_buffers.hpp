@@ -18,7 +18,7 @@ namespace headgate::layers {
 
 /// Selects the RMSNorm of q and k, which is applied before RoPE.
 /// - per_head: one norm per head. All heads of q share a weight of head_dim, and all heads of k share another.
-/// - all_heads: one norm over the features of all heads of q together, and one over those of k.
+/// - all_heads: one norm over the features of all heads of q, and another over the features of all heads of k.
 enum class QkNorm : std::int32_t { none, per_head, all_heads };
 
 /// Selects the bias of the q, k and v projections. learned: each projection adds a learned vector that starts at zero.
@@ -86,7 +86,7 @@ struct AttentionState {
 /// Views the buffers that all layers share.
 template <typename T>
 struct AttentionShared {
-  /// Allocates the buffers. Those of the backward pass are allocated only if `training` is true.
+  /// Allocates the buffers. The buffers of the backward pass are allocated only if `training` is true.
   AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training);
 
   View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
@@ -94,8 +94,7 @@ struct AttentionShared {
   View<T, 2> gate_parameter;  ///< (heads,features) the layer's gate parameter rounded to bf16; absent unless T is bf16
 
   // Buffers of the backward pass.
-  /// (N,width) gradient of `projection`. Its columns are dq, dk, dv and, if z is projected, dlogits.
-  View<T, 2> dprojection;
+  View<T, 2> dprojection;   ///< (N,width) gradient of `projection`: dq, dk, dv, and dlogits if z is projected
   View<T, 2> dlogits;       ///< (N,heads·features)
   View<T, 3> dq, dk, dv;    ///< gradients of q, k and v, later overwritten by the gradients of the projections
   View<T, 3> dgated;        ///< gradient of `gated`: the same memory as dq, dk or dv

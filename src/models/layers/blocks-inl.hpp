@@ -102,7 +102,7 @@ HWY_INLINE Vec<float> nibble_table(float step, float offset) {
   return kOffset ? hn::MulAdd(hn::Set(d, step), codes, hn::Set(d, offset)) : hn::Mul(hn::Set(d, step), codes);
 }
 
-/// Returns, for each lane of `indices`, the lane of `table` that its low 4 bits select.
+/// Returns, for each lane of `indices`, the lane of `table` that the low 4 bits of the index select.
 HWY_INLINE Vec<float> look_up(Vec<float> table, __m512i indices) {
   return Vec<float>{_mm512_permutexvar_ps(indices, table.raw)};
 }
@@ -359,8 +359,8 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Expands each byte to two 32-bit lanes. The low 4 bits of the first lane are the byte's low nibble, those of
-        // the second lane are its high nibble. look_up() ignores the other bits.
+        // Expands each byte to two 32-bit lanes. The low 4 bits of the first lane are the byte's low nibble. The low 4
+        // bits of the second lane are its high nibble. look_up() ignores the other bits.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }

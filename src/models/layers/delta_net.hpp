@@ -46,9 +46,9 @@ class DeltaNet {
   /// `context` must come from resolved(). Throws Error under the conditions of validate().
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
-  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, the pass continues the
-  /// cached sequences and then updates the cache. `replaced` overwrites the outputs of some value heads. After a pass
-  /// with a cache or with `replaced`, the backward pass is not possible.
+  /// Computes out(N,C) = layer(h) or out += layer(h), as `update` selects, for h(N,C). Elements O of `out` are T or
+  /// Wide<T>. With a cache, the pass continues the cached sequences and then updates the cache. `replaced` overwrites
+  /// the outputs of some value heads. After a pass with a cache or with `replaced`, the backward pass is not possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,

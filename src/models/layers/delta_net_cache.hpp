@@ -12,7 +12,7 @@
 namespace headgate::layers {
 
 /// Cache of one Gated DeltaNet layer for B sequences of equal length. Holds the last K−1 inputs of the convolution and
-/// the state of each value head. Its size does not depend on the number of tokens.
+/// the state of each value head. The size of the cache does not depend on the number of tokens.
 ///
 /// A recurrent state cannot forget a token. For truncate(), the cache therefore keeps states of earlier lengths:
 /// - the state before the last pass
@@ -23,8 +23,8 @@ namespace headgate::layers {
 /// commit() then makes the new state the current one.
 class DeltaNetCache {
  public:
-  /// Buffers of a part of a pass: the states that it reads and those that it writes. Shapes: convolution
-  /// (B,1,K−1,channels), state (B,Hv,D,Dv).
+  /// Buffers of a part of a pass: the states to read and the states to write. Shapes: convolution (B,1,K−1,channels),
+  /// state (B,Hv,D,Dv).
   struct Pass {
     ConstTensorView convolution, state;
     TensorView next_convolution, next_state;
@@ -37,7 +37,7 @@ class DeltaNetCache {
   /// Returns the size in bytes of a cache with this shape and type. The memory of `keep` and of mark() is not counted.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark permits it.
+  /// Begins a forward pass. From then on, truncate() can undo the previous pass only if `keep` or a mark permits it.
   void begin_pass();
   /// Returns the number of tokens of the next part if `left` ≥ 1 tokens of the pass remain. Without `keep`, a pass has
   /// one part. With `keep`, the first part has all tokens but the last `keep`, and each further part has one token.
@@ -65,7 +65,7 @@ class DeltaNetCache {
 
   /// Returns the number of bytes allocated.
   std::size_t bytes() const { return blocks_.size() * blocks_.front().bytes(); }
-  /// Returns the number of bytes read to decode one more token of each sequence; as many bytes are written.
+  /// Returns the number of bytes read to decode one more token of each sequence. The same number of bytes is written.
   std::size_t step_bytes() const;
 
  private:

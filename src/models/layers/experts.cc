@@ -70,8 +70,8 @@ void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, con
   }
 }
 
-/// Replaces the logits of the chosen experts by their softmax weights. On entry, `weights` has these logits in
-/// descending order, and `all` the logits of all E experts.
+/// Replaces the logits of the chosen experts by their softmax weights. On entry, `weights` has the chosen experts'
+/// logits in descending order, and `all` has the logits of all E experts.
 template <typename T>
 void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
   const T largest = weights[0];
@@ -153,8 +153,8 @@ struct ExpertTerms {
   double limit = 0.0;
 };
 
-/// Applies one expert to the rows of x(n,C): out(n,C) = or += factor(row) · expert(x). factor(row) is the router's
-/// weight.
+/// Applies one expert to the rows of x(n,C). Computes out(n,C) = factor(row) · expert(x), or adds it to out.
+/// factor(row) is the router's weight.
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
@@ -171,7 +171,7 @@ struct ExpertPass {
     }
   }
 
-  /// out(n,C) += factor(row) · bias(C).
+  /// Computes out(n,C) += factor(row) · bias(C).
   template <class Factor>
   void add_down_bias(const View<T, 2>& out, const View<const T, 1>& bias, const Factor& factor) const {
     const std::int64_t C = out.shape[1];
@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // Adds the output of an expert with one token directly to `out`, which is the usual case in decoding. An expert
-    // with a down bias takes the general path, which adds the bias before `out`: the order of additions must not depend
-    // on the number of tokens.
+    // With one token for an expert, the usual case in decoding, adds the expert's output directly to `out`. With a down
+    // bias, takes the general path, which adds the bias to the expert's output before adding it to `out`. The order of
+    // additions must not depend on the number of tokens.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

@@ -86,8 +86,8 @@ struct ExpertsState {
   View<std::int32_t, 2> chosen;  ///< (N,active) chosen experts, best first
   View<T, 2> weights;            ///< (N,active) weights of the chosen experts
 
-  // The (token, expert) pairs grouped by expert. Slots first[e] … first[e + 1] − 1 hold the tokens that chose expert e,
-  // in ascending order, and their weights.
+  // The (token, expert) pairs grouped by expert. Slots first[e] … first[e + 1] − 1 hold the tokens of expert e, in
+  // ascending order, and their weights.
   View<std::int64_t, 1> first;        ///< (E+1)
   View<std::int32_t, 1> slot_tokens;  ///< (N·active)
   View<T, 1> slot_weights;            ///< (N·active)
@@ -104,9 +104,9 @@ template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context);
 
-/// out(N,C) = or += Σ weight · expert(h) + shared expert(h), for h(N,C). Adds a token's experts in ascending order of
-/// index, then the shared expert. This order is the same at any number of threads. An expert processes all its tokens
-/// at once, so its matrices are read once.
+/// Computes out(N,C) = Σ weight · expert(h) + shared expert(h), or adds it to out, as `update` selects, for h(N,C).
+/// Adds a token's experts in ascending order of index, then the shared expert. This order is the same at any number of
+/// threads. An expert processes all its tokens at once, so its matrices are read once.
 template <typename T, typename M>
 void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,
                      const ExpertsState<T>& state, const ExpertsShape& shape, Update update,

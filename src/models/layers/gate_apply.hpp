@@ -18,12 +18,12 @@ struct GateRule {
   GateOp op;
 };
 
-/// g(N,H,F) = fn(z).
+/// Computes g(N,H,F) = fn(z).
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// Applies a gate: y(N,H,D) = or += u ∘ g(z) for GateOp::mul, u + g(z) for GateOp::add. y may be u. Elements of y may
-/// be f32 if those of u and z are bf16.
+/// Applies a gate to u. Computes u ∘ g(z) for GateOp::mul, or u + g(z) for GateOp::add. Overwrites y(N,H,D) with the
+/// result or adds it to y, as `update` selects. y may be u. Elements of y may be f32 if those of u and z are bf16.
 template <typename Y, typename T = Y>
 void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
@@ -35,7 +35,7 @@ template <typename T>
 void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
                          const GateRule& rule, const ExecutionContext& context);
 
-/// g(N,D) = mean over heads of g(z(N,H,D)).
+/// Computes g(N,D) = mean over heads of g(z(N,H,D)).
 template <typename T>
 void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
@@ -45,11 +45,11 @@ template <typename T>
 void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
                           const ExecutionContext& context);
 
-/// x(N,W) += b(W).
+/// Computes x(N,W) += b(W).
 template <typename T>
 void add_bias(View<T, 2> x, ConstView<Wide<T>, 1> b, const ExecutionContext& context);
 
-/// db(W) += Σ_n dx(n,·), summed in f64 in the order of n.
+/// Computes db(W) += Σ_n dx(n,·), summed in f64 in the order of n.
 template <typename W, typename T = W>
 void add_column_sums(View<W, 1> db, ConstView<T, 2> dx, const ExecutionContext& context);
 

@@ -12,8 +12,8 @@
 
 namespace headgate::layers {
 
-/// First column of each part of the fused projection (N,width): q (Hq·D), the gate logits z if they are projected, k
-/// and v (Hkv·D each).
+/// First column of each part of the fused projection (N,width). The parts are q (Hq·D), the gate logits z if they are
+/// projected, k and v (Hkv·D each).
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };

@@ -65,9 +65,9 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// gates_attention(), gates_projection() and gates_layer_output() return whether the gate acts on the attention output,
-// on a projection (q, k or v), or on the layer's output. At most one returns true. A gate on the attention output is
-// applied by the attention kernel.
+// gates_attention() returns whether the gate acts on the attention output, where the attention kernel applies the gate.
+// gates_projection() returns whether the gate acts on q, k or v. gates_layer_output() returns whether the gate acts on
+// the layer's output. At most one of the three returns true.
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
 /// Returns whether attention can skip rows with a closed gate. The gate must multiply the attention output.

@@ -60,9 +60,9 @@ class GatedAttention {
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// out(N,C) = or += layer(h), for h(N,C). Elements O of `out` are T or Wide<T>. With a cache, appends keys and values
-  /// to it and attends to all cached keys. After a pass with `skip`, a cache or an override, the backward pass is not
-  /// possible.
+  /// Computes out(N,C) = layer(h) or out += layer(h), as `update` selects, for h(N,C). Elements O of `out` are T or
+  /// Wide<T>. With a cache, appends keys and values to the cache and attends to all cached keys. After a pass with
+  /// `skip`, a cache or an override, the backward pass is not possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const AttentionWeights<const Wide<T>, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
@@ -97,8 +97,8 @@ class GatedAttention {
   AttentionInputs inputs(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
-  /// Views q or k (N,H,D) so that each row is normed as a whole: (N,H,D) for a norm per head, (N,1,H·D) for a norm over
-  /// all heads.
+  /// Views q or k (N,H,D) so that each row is normed as a whole. A norm per head has rows (N,H,D), and a norm over all
+  /// heads has rows (N,1,H·D).
   template <typename U>
   View<U, 3> normed_together(const View<U, 3>& heads) const;
 

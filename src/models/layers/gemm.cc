@@ -88,7 +88,7 @@ void multiply_bf16(const Product<BFloat16, Out>& p, const ExecutionContext& cont
 }  // namespace
 
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
-  constexpr std::int64_t kTile = 16;  // parts begin at multiples of 16, the f32 numbers in an AVX-512 vector
+  constexpr std::int64_t kTile = 16;  // parts begin at multiples of 16, the number of f32 elements in an AVX-512 vector
   // Counts 16 multiply-adds as one operation. A part then has at least 262,144 multiply-adds, or 4.4 µs at the 118
   // GFLOP/s of a Zen 4 core. Smaller parts would not pay: each thread packs a copy of the operand that all threads
   // share.

@@ -18,8 +18,8 @@ namespace headgate::layers {
 /// Selects whether an operand is read as stored or transposed.
 enum class Form { stored, transposed };
 
-/// Describes a product out(M,N) = or += a(M,K) b(K,N). The views `a` and `b` have the stored shapes, before
-/// transposition. Rows of each view may have gaps between them. `out` overlaps neither operand.
+/// Describes a matrix product: out(M,N) = a(M,K) b(K,N), or out += a b. The views `a` and `b` have the stored shapes,
+/// before transposition. Rows of each view may have gaps between them. `out` overlaps neither operand.
 template <typename In, typename Out = In>
 struct Product {
   View<Out, 2> out;

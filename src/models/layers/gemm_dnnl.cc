@@ -16,7 +16,7 @@
 namespace headgate::layers {
 namespace {
 
-/// Makes oneDNN compute the calling thread's products on one thread, and blocks signals, while the object exists.
+/// While the object exists, makes oneDNN compute the calling thread's products on one thread, and blocks signals.
 /// oneDNN's f32 kernels point the stack pointer into a workspace on the heap. A signal handler would overwrite the
 /// workspace with its stack frames.
 class IsolatedCall {

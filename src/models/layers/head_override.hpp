@@ -9,8 +9,8 @@
 
 namespace headgate::layers {
 
-/// Replaces the outputs of a layer's heads first … first+count−1 before W_o reads them, in an evaluation. The heads are
-/// query heads, or value heads in Gated DeltaNet.
+/// Replaces the outputs of heads first to first + count − 1 of a layer, before W_o reads them. Used in evaluations. The
+/// heads are query heads, or value heads in Gated DeltaNet.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;

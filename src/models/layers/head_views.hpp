@@ -6,8 +6,8 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 
-// Converts views of tokens with heads to the rows that matrix products read, or to the tensors (B,H,T,F) that the
-// library's operations read.
+// Converts views of tokens with heads. The results are rows for matrix products, or tensors (B,H,T,F) for the library's
+// operations.
 
 namespace headgate::layers {
 

@@ -17,8 +17,8 @@
 namespace headgate::layers {
 namespace {
 
-/// Computes y(N,O) = or += x(N,C) wᵀ, and decodes the rows of w block by block. widen(rows, first) fills `rows` with
-/// the rows of w from row `first` on, in f32. If x is bf16, the decoded rows are rounded to bf16.
+/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, and decodes the rows of w block by block. widen(rows, first) fills `rows`
+/// with the rows of w from row `first` on, in f32. If x is bf16, the decoded rows are rounded to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
@@ -80,7 +80,8 @@ void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std
                   : multiply_without_bf16(y, x, O, update, context, widen);
 }
 
-/// y = or += x wᵀ for a w with column_order. Permutes the columns of x to the order in which w is stored.
+/// Computes y = x wᵀ or y += x wᵀ for a w with column_order. Permutes the columns of x to the order in which w is
+/// stored.
 template <typename X, typename Y>
 void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {

@@ -81,8 +81,7 @@ void norm_forward_rows(const Call& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// Computes dx for tokens [begin, end). If dw(D) is not null, adds the share of these tokens in the gradient of w to
-/// dw.
+/// Computes dx for tokens [begin, end). Unless dw(D) is null, accumulates the gradient of w over these tokens in dw.
 template <class Call>
 void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin, std::int64_t end) {
   using T = typename Call::T;

@@ -36,17 +36,16 @@ struct RopeScaling {
 /// - llama3: w = (s − low_freq_factor) / (high_freq_factor − low_freq_factor), where s = original_seq_len · f / 2π is
 ///   the number of rotations in original_seq_len tokens.
 /// - yarn: w = 1 − (i − first) / (last − first). The frequency with index first makes high_freq_factor rotations, and
-///   that with index last makes low_freq_factor rotations. A frequency that makes s rotations has the index R ·
-///   ln(original_seq_len / (2π·s)) / (2 · ln(base)). With `truncate`, first is rounded down and last is rounded up.
+///   the frequency with index last makes low_freq_factor rotations. A frequency that makes s rotations has the index
+///   R·ln(original_seq_len / (2π·s)) / (2·ln(base)). With `truncate`, first is rounded down and last is rounded up.
 ///   Then first is raised to at least 0, and last is lowered to at most R − 1.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
 /// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.
 double rope_attention_factor(const RopeScaling& scaling);
 
-/// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ of the tokens at `positions`(T),
-/// where θ(t,i) = positions[t] · frequencies[i]. R, an even number, is the number of features that RoPE rotates.
-/// Computes in f64.
+/// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ, where θ(t,i) = positions[t] ·
+/// frequencies[i]. R, an even number, is the number of features that RoPE rotates. Computes in f64.
 template <typename T>
 void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
                  const std::vector<double>& frequencies, double factor = 1.0);

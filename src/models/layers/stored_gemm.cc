@@ -13,7 +13,7 @@
 #define HEADGATE_LAYERS_STORED_GEMM_CALL_
 namespace headgate::layers {
 
-/// Arguments of a product y(N,O) = or += x(N,C) wᵀ, where all rows of w(O,C) have one format.
+/// Arguments of a product y(N,O) = x(N,C) wᵀ or y += x wᵀ, where all rows of w(O,C) have one format.
 struct StoredProduct {
   View<float, 2> y;
   View<const float, 2> x;

@@ -13,18 +13,19 @@ namespace headgate::layers {
 /// GELU's tanh approximation.
 enum class Activation : std::int32_t { silu, gelu_tanh };
 
-/// h(N,F) = act(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last.
+/// Computes h(N,F) = act(gate) ∘ up, where gate_up(N,2F) holds gate in its first F columns and up in its last F
+/// columns.
 template <typename T>
 void swiglu_forward(View<T, 2> h, ConstView<T, 2> gate_up, Activation activation, const ExecutionContext& context);
 
-/// h(N,F) = min(silu(gate), limit) ∘ clamp(up, −limit, limit), limit > 0. NaN propagates.
+/// Computes h(N,F) = min(silu(gate), limit) ∘ clamp(up, −limit, limit), for limit > 0. NaN propagates.
 template <typename T>
 void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
 /// Factor of the sigmoid's argument in swiglu_shifted_forward().
 inline constexpr double kShiftedGain = 1.702;
-/// h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), g = min(gate, limit), u = clamp(up, −limit, limit). A limit of 0 means
-/// no bounds. NaN propagates.
+/// Computes h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), with g = min(gate, limit) and u = clamp(up, −limit, limit). A
+/// limit of 0 means no bounds. NaN propagates.
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 

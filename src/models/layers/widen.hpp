@@ -7,7 +7,7 @@
 
 namespace headgate::layers {
 
-/// Converts from(count) to f32.
+/// Converts `count` numbers from bf16 to f32.
 inline void widen(float* to, const BFloat16* from, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = to_f32(from[i]);
 }

@@ -23,7 +23,7 @@
 
 namespace headgate::train {
 
-/// A checkpoint to save. Parameters are flat, in the layout of `table`. Moments have the layout of
+/// A checkpoint to save. Parameters are one flat buffer in the layout of `table`. Moments have the layout of
 /// trained_parameters(table, trained).
 struct CheckpointView {
   const models::DecoderConfig& config;
@@ -44,13 +44,13 @@ struct Checkpoint {
   std::vector<float> parameters;     ///< (total) in the layout of ParameterTable(config)
   std::vector<float> first_moment;   ///< (number of trained parameters), or empty
   std::vector<float> second_moment;  ///< (number of trained parameters), or empty
-  std::string trainer_state;         ///< JSON text, unchecked, or empty
+  std::string trainer_state;         ///< JSON text, not checked; may be empty
 };
 
 /// Selects the files of a checkpoint to read: only the model, or also moments and trainer state.
 enum class CheckpointParts { model, all };
 
-/// Writes a checkpoint to `directory` atomically: the old checkpoint remains until the new one is completely on disk,
+/// Writes a checkpoint to `directory` atomically. The old checkpoint remains until the new one is completely on disk,
 /// even if the process is killed. Creates parent directories. Throws io::WriteError, or io::NotReplaceable if the
 /// directory holds anything but a checkpoint's files. The old checkpoint then remains.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);

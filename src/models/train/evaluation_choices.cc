@@ -339,7 +339,7 @@ void require_tokens_of_reference(const std::vector<LoadedModel>& models, const s
   }
 }
 
-/// Throws Error if --tokens is given and the tokenizers of the models differ: equal numbers of tokens would cover
+/// Throws Error if --tokens is given and the tokenizers of the models differ. Equal numbers of tokens would cover
 /// different parts of the text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {

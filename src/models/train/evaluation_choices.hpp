@@ -30,8 +30,8 @@ inline constexpr std::int64_t kPartTokens = 2048;
 inline constexpr std::int64_t kDefaultTokens = 65536;
 /// Value of EvaluationChoices::tokens that selects every sequence of the text.
 inline constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
-/// Default number of bytes, from the beginning of the text, that models with different tokenizers read. It makes all of
-/// them read the same text.
+/// Default number of bytes, from the beginning of the text, that models with different tokenizers read. The limit makes
+/// all models read the same text.
 inline constexpr std::int64_t kDefaultBytes = 4 * kDefaultTokens;
 
 /// The options of an evaluation that the user gave.
@@ -84,8 +84,8 @@ struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
-  /// Describes which part of the text is evaluated, such as "65536 of the text's 80000 tokens, …", if defaults leave
-  /// out the rest. Otherwise empty.
+  /// Describes which part of the text is evaluated, if defaults leave out the rest: "65536 of the text's 80000 tokens,
+  /// …". Otherwise empty.
   std::string limit;
 };
 

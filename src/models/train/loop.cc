@@ -138,8 +138,8 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run) {
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options) {
   RunWriter writer(trainer, run, observer);
   const Interruptible interruptible(trainer, observer);
-  // Saves before the first step of a new run, for two reasons: an unusable directory is reported early, and a run that
-  // diverges early has a checkpoint.
+  // Saves before the first step of a new run. An unusable directory is thus reported early, and a run that diverges
+  // early has a checkpoint.
   if (checkpoints_of(run.path()).empty()) writer.save_start();
   try {
     if (lacks_evaluation(trainer, run)) writer.add_evaluation(trainer.evaluate());

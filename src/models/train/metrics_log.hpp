@@ -32,8 +32,8 @@ bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 class MetricsLog {
  public:
   /// Opens the file to append records after `step`. Removes records of later steps, which a run wrote after its last
-  /// checkpoint. Throws io::FileError if the file cannot be written, or the errors of check_metrics(). The file is then
-  /// unchanged.
+  /// checkpoint. Throws the errors of check_metrics(), and io::FileError if the file cannot be written. The file is
+  /// then unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;

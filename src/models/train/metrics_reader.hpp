@@ -22,7 +22,7 @@ struct RecordedRun {
   std::vector<std::int64_t> steps;     ///< steps of the records, increasing, at least one
   std::optional<std::int64_t> tokens;  ///< tokens seen up to the last step
   std::vector<std::int64_t> spikes;    ///< steps at which a loss spike begins
-  std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); not empty
+  std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); never empty
   std::int64_t replaced = 0;  ///< number of records that were replaced because a resumed run repeated their steps
   bool cut_off = false;       ///< whether the last line was incomplete and is left out
 

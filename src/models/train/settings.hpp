@@ -18,7 +18,7 @@
 
 namespace headgate::train {
 
-/// Everything that determines what a run computes, except for the model's config.
+/// Settings that determine what a run computes, besides the model's config.
 struct TrainSettings {
   std::vector<std::string> paths;
   std::vector<std::string> include;  ///< patterns that select files in directories of `paths` (FileChoice)
@@ -66,8 +66,8 @@ struct SettingRules {
   InState in_state = InState::required;
 };
 
-/// Describes one field of TrainSettings or of its schedule for the saved state, the command line, the checks and the
-/// documents.
+/// Describes one field of TrainSettings or of its schedule. Used for the saved state, the command line, the checks and
+/// the documents.
 template <class Owner, typename V>
 struct Setting : FieldText, SettingRules<V> {
   using Value = V;

@@ -149,7 +149,7 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// Inputs to make a run's trainer, except its directory and data.
+/// Inputs of a run's trainer, except the run's directory and data.
 struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;

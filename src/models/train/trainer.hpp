@@ -55,7 +55,7 @@ class Trainer {
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, const SequenceSource& source,
           ProcessGroup& group = alone());
 
-  /// Starts a new run with the given parameters (total).
+  /// Starts a new run with the given parameters.
   Trainer(const models::DecoderConfig& config, const TrainSettings& settings, std::vector<float> parameters,
           const SequenceSource& source, ProcessGroup& group = alone());
 
@@ -67,8 +67,8 @@ class Trainer {
   Trainer& operator=(const Trainer&) = delete;
 
   /// Makes step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it returns
-  /// true. An empty function never cancels. Use it only in a process that trains alone, since other processes of a
-  /// group would wait forever.
+  /// true. An empty function never cancels. Call this function only in a process that trains alone, because other
+  /// processes of a group would wait forever.
   void cancel_when(std::function<bool()> cancelled);
 
   /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If it throws Diverged or Cancelled,
