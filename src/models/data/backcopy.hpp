@@ -21,7 +21,7 @@ namespace headgate::train {
 
 inline constexpr std::array<std::int32_t, 3> kTriggers{'t', 'e', ' '};
 
-/// Counts for each byte which bytes follow it in a text, and how often.
+/// Counts how often each pair of adjacent bytes occurs in a text.
 class BigramTable {
  public:
   /// Counts the pairs of bytes in the first 64 MiB of the text. Throws Error if the text has fewer than two bytes, or

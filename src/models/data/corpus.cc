@@ -120,7 +120,7 @@ std::uint64_t Corpus::fingerprint() const {
     hash = mix64(hash ^ static_cast<std::uint64_t>(file.size()));
     const std::int64_t samples = std::min(file.size(), kSamples);
     for (std::int64_t i = 0; i < samples; ++i) {
-      // Equals i · size / samples. Cannot overflow, because there are at most 4096 samples.
+      // Computes i · size / samples. The products cannot overflow, because there are at most 4096 samples.
       const std::int64_t at = file.size() / samples * i + file.size() % samples * i / samples;
       hash = mix64(hash ^ file.data()[at]);
     }

@@ -56,7 +56,7 @@ class SequenceSource {
   /// without triggers.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
-  /// Returns true if the data are text and every token is one byte of it.
+  /// Returns whether the data are text with one token per byte.
   virtual bool tokens_are_bytes() const { return true; }
   /// Returns the number of targets of a held-out sequence and the text bytes that they represent. Returns nullopt if
   /// tokens are bytes or the text is unknown.

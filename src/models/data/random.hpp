@@ -23,8 +23,8 @@ class RandomStream {
 };
 
 /// Returns the image of `index` under a permutation of [0, n) chosen by `key`. Uses a Feistel network of four rounds on
-/// the smallest even number of bits that can hold n − 1. Repeats it until the result is below n (cycle walking), at
-/// most four times on average.
+/// the smallest even number of bits that can hold n − 1. Repeats the network until the result is below n (cycle
+/// walking), at most four times on average.
 inline std::int64_t permuted(std::int64_t index, std::int64_t n, std::uint64_t key) {
   int half = 1;
   while (half < 31 && (std::int64_t{1} << (2 * half)) < n) ++half;

@@ -28,7 +28,7 @@ bool is_checkpoint(const std::string& directory);
 /// Returns whether `directory` contains config.json and trainer_state.json, so that training can resume from it.
 bool is_training_checkpoint(const std::string& directory);
 
-/// Returns true in two cases:
+/// Returns whether `directory` is a run or a checkpoint to resume from, which is true in two cases:
 /// - `directory` contains metrics.jsonl and checkpoint/.
 /// - Training can resume from `directory` or `directory`/checkpoint.
 bool is_run_or_checkpoint(const std::string& directory);

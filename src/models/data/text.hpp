@@ -17,11 +17,13 @@ std::int64_t held_out_begin(const std::string& name, std::int64_t size_bytes, st
 /// training) of the text. See TextSource.
 std::int64_t training_window(std::int64_t training, std::int64_t T, std::uint64_t seed, std::int64_t index);
 
-/// Reads a text with one token per byte. The tail of the text is held out: a twentieth of it, at most 4 MiB and at
-/// least one sequence. The rest is cut into windows of T tokens without padding. The byte after a window is the
-/// window's last target. An epoch visits every window once in a random order. The windows of each epoch start at a
-/// different offset, so that each byte occurs at many positions of a sequence. With Bos::on, a sequence is kBos and T −
-/// 1 bytes, and the targets are the window's T bytes.
+/// Reads a text with one token per byte.
+/// - Held-out part: the last twentieth of the text, but at most 4 MiB and at least one sequence.
+/// - Training part: the rest, cut into windows of T tokens without padding. The byte after a window is the window's
+///   last target.
+/// - Epoch: visits every window once in a random order. The windows of each epoch start at a different offset, so that
+///   each byte occurs at many positions of a sequence.
+/// - Bos::on: a sequence is kBos and T − 1 bytes, and the targets are the window's T bytes.
 class TextSource : public SequenceSource {
  public:
   TextSource(Corpus corpus, const DataOptions& options);

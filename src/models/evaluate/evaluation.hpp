@@ -17,8 +17,8 @@
 
 namespace headgate::train {
 
-/// Holds the loss and time of a model with and without a gate threshold. With it, attention skips query rows whose
-/// gates are below the threshold.
+/// Holds the loss and time of a model with and without a gate threshold. With a threshold, attention skips query rows
+/// whose gates are below the threshold.
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
@@ -33,7 +33,7 @@ struct ThresholdComparison {
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
-  std::int64_t seq_len = 0;  ///< tokens per sequence; figures of attention depend on it
+  std::int64_t seq_len = 0;  ///< number of tokens per sequence, on which figures of attention depend
   /// Number of text bytes that the targets represent. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;

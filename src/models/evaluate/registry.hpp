@@ -32,7 +32,7 @@ MetricList parse_metrics(const std::vector<std::string>& words);
 /// words that contain "all". `words` has the format of parse_metrics().
 bool names_each_metric(const std::vector<std::string>& words);
 
-/// Returns the metrics that apply to a task; those of Scope::triggers need a task with triggers.
+/// Returns the metrics that apply to a task. Metrics of Scope::triggers need a task with triggers.
 MetricList that_apply(const MetricList& metrics, bool has_triggers);
 
 /// Returns the metrics with figures for each head.

@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention. It
-      // then ignores "type", the older name of the key rope_type.
+      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention.
+      // transformers then ignores "type", the older name of the key rope_type.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }
@@ -230,7 +230,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   }
 }
 
-/// Reads the RoPE parameters of each layer type from its own object. Throws if sliding_attention has a scaled RoPE.
+/// Reads the RoPE parameters of each layer type from the type's own object. Throws if sliding_attention has a scaled
+/// RoPE.
 void ConfigReader::take_rope_of_types(const std::string& object, const Json& parameters) {
   for (const auto& item : parameters.items()) {
     const std::string name = fmt::format("{}.{}", object, printable(item.key()));

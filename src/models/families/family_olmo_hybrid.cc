@@ -7,7 +7,7 @@
 // Describes OLMo-Hybrid:
 // - Gated DeltaNet layers have β up to 2, and norms before mixer and MLP.
 // - Attention layers have no gate, norms after mixer and MLP, and mostly no RoPE.
-// - In attention, one norm spans all heads of q, and another one all heads of k.
+// - In attention, one norm spans all heads of q, and another norm spans all heads of k.
 
 namespace headgate::models {
 namespace {

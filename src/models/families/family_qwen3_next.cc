@@ -4,8 +4,8 @@
 
 #include "models/families/hybrid_layers.hpp"
 
-// Describes Qwen3-Next. Its layers are those of Qwen3.5 with experts, but projections group their rows by key head.
-// Each key head has R value heads and these rows:
+// Describes Qwen3-Next. Its layers are the same as in Qwen3.5 with experts, but projections group their rows by key
+// head. Each key head has R value heads and these rows:
 // - in_proj_qkvz: q, then k, then v of all R value heads, then z of all R value heads;
 // - in_proj_ba: b of all R value heads, then a of all R value heads.
 

@@ -10,7 +10,7 @@
 #include "models/decoder/config.hpp"
 
 // Locates the rows of the gate's projection matrix in a file. The gate has its own tensor, or its rows are stored among
-// those of q_proj.weight. Reading them in a wrong order gives plausible results and no error.
+// the rows of q_proj.weight. Reading the rows in a wrong order gives plausible results and no error.
 
 namespace headgate::models {
 

@@ -140,8 +140,8 @@ void ModelFile::find_prefix() {
   }
 }
 
-/// Unties the embeddings if the config ties them but the file has a logits matrix with other numbers. transformers does
-/// so from version 5 on.
+/// Unties the embeddings if the config ties them, but the file has a logits matrix with other numbers. transformers 5
+/// and later does the same.
 void ModelFile::untie_different_head() {
   const std::string embeddings = file_.prefix + "embed_tokens.weight";
   const bool both = weights_->shape(file_.head) != nullptr && weights_->shape(embeddings) != nullptr;

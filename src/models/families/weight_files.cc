@@ -103,7 +103,7 @@ class SafetensorsWeights : public WeightFiles {
     std::vector<std::int64_t> shape = {};
   };
 
-  /// Returns the format of a tensor's numbers. Throws if they cannot be converted to f32.
+  /// Returns the format of a tensor's numbers. Throws if the numbers cannot be converted to f32.
   static const io::GgufFormat* format_of(const Place& place) {
     if (place.scales != nullptr) return &io::mxfp4_apart();
     switch (place.entry->dtype) {

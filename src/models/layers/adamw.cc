@@ -12,7 +12,7 @@
 #define HWY_TARGET_INCLUDE "models/layers/adamw.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

@@ -9,7 +9,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // this file is compiled once per Highway target
+#ifndef HEADGATE_LAYERS_CROSS_ENTROPY_CALL_  // Highway compiles this file once per SIMD target
 #define HEADGATE_LAYERS_CROSS_ENTROPY_CALL_
 namespace headgate::layers {
 
@@ -29,7 +29,7 @@ struct CrossEntropy {
 #define HWY_TARGET_INCLUDE "models/layers/cross_entropy.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
@@ -53,7 +53,7 @@ T row_maximum(const T* x, std::int64_t V) {
 }
 
 /// Returns the loss of one row. If dx is not null, sets dx(V) = scale·(softmax − onehot); dx may be x. NaN in x makes
-/// the result NaN: the maximum may miss it, but the sum of exponentials does not.
+/// the result NaN: max() may drop NaN, but the sum of exponentials propagates it.
 template <typename T>
 T loss_row(T* dx, const T* x, std::int64_t target, std::int64_t V, T scale) {
   const Tag<T> d;

@@ -54,8 +54,8 @@ class DeltaNet {
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
                const HeadOverride<T>* replaced = nullptr) const;
 
-  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be those of the
-  /// forward pass. Skips gradients of matrices that are absent in `gradients`.
+  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be the same as in
+  /// the forward pass. Skips gradients of matrices that are absent in `gradients`.
   void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 

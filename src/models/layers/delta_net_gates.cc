@@ -6,7 +6,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_DELTA_NET_GATES_CALL_  // this file is compiled once per Highway target
+#ifndef HEADGATE_LAYERS_DELTA_NET_GATES_CALL_  // Highway compiles this file once per SIMD target
 #define HEADGATE_LAYERS_DELTA_NET_GATES_CALL_
 namespace headgate::layers {
 
@@ -24,7 +24,7 @@ struct DeltaGatesBackward {
 #define HWY_TARGET_INCLUDE "models/layers/delta_net_gates.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "library/core/gate_functions-inl.hpp"
 #include "models/layers/rows-inl.hpp"
 

@@ -9,7 +9,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // this file is compiled once per Highway target
+#ifndef HEADGATE_LAYERS_GATE_APPLY_CALL_  // Highway compiles this file once per SIMD target
 #define HEADGATE_LAYERS_GATE_APPLY_CALL_
 namespace headgate::layers {
 
@@ -43,7 +43,7 @@ struct SharedGateBackward {
 #define HWY_TARGET_INCLUDE "models/layers/gate_apply.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "library/core/gate_functions-inl.hpp"
 #include "models/layers/rows-inl.hpp"
 

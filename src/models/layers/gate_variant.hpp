@@ -99,8 +99,8 @@ void validate(const GateVariant& variant);
 std::string gate_name(const GateVariant& variant);
 
 /// Parses a name in the format of gate_name(), with parts in any order. Missing parts default to g1, elementwise,
-/// sigmoid and mul: "headwise" is a headwise sigmoid gate at g1. Throws Error with the known words if a part is unknown
-/// or of the same kind as an earlier part. Also throws as validate() does.
+/// sigmoid and mul: "headwise" is a headwise sigmoid gate at g1. Throws Error with the known words if a part is
+/// unknown, or if two parts are of the same kind. Also throws the errors of validate().
 GateVariant parse_gate(std::string_view name);
 
 }  // namespace headgate::layers

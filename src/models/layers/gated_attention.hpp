@@ -68,9 +68,9 @@ class GatedAttention {
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
-  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be those of the
-  /// forward pass. Skips gradients of matrices that are absent in `gradients`. gradients.in may view only the rows of
-  /// the gate.
+  /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be the same as in
+  /// the forward pass. Skips gradients of matrices that are absent in `gradients`. gradients.in may view only the rows
+  /// of the gate.
   void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                 const AttentionState<T>& state) const;

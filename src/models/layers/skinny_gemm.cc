@@ -6,7 +6,7 @@
 #include "library/core/dispatch.hpp"
 #include "models/layers/parallel.hpp"
 
-#ifndef HEADGATE_LAYERS_SKINNY_GEMM_CALL_  // this file is compiled once per Highway target
+#ifndef HEADGATE_LAYERS_SKINNY_GEMM_CALL_  // Highway compiles this file once per SIMD target
 #define HEADGATE_LAYERS_SKINNY_GEMM_CALL_
 namespace headgate::layers {
 
@@ -25,7 +25,7 @@ struct SkinnyGemm {
 #define HWY_TARGET_INCLUDE "models/layers/skinny_gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "models/layers/rows-inl.hpp"
 #include "models/layers/widen-inl.hpp"
 

@@ -9,7 +9,7 @@
 #include "models/layers/parallel.hpp"
 #include "models/layers/skinny_gemm.hpp"
 
-#ifndef HEADGATE_LAYERS_STORED_GEMM_CALL_  // this file is compiled once per Highway target
+#ifndef HEADGATE_LAYERS_STORED_GEMM_CALL_  // Highway compiles this file once per SIMD target
 #define HEADGATE_LAYERS_STORED_GEMM_CALL_
 namespace headgate::layers {
 
@@ -28,7 +28,7 @@ struct StoredProduct {
 #define HWY_TARGET_INCLUDE "models/layers/stored_gemm.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
-// Per-target headers must follow foreach_target.h.
+// Headers that Highway compiles once per SIMD target must follow foreach_target.h.
 #include "models/layers/blocks-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();

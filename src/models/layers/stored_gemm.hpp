@@ -7,7 +7,7 @@
 #include "models/layers/arguments.hpp"
 #include "models/layers/stored_matrix.hpp"
 
-// Multiplies and widens matrices in the blocks of a GGUF file. Decoded weights are bitwise identical to those of
+// Multiplies and widens matrices in the blocks of a GGUF file. Decoded weights are bitwise identical to the output of
 // io::widen_blocks.
 
 namespace headgate::layers {

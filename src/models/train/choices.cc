@@ -274,7 +274,7 @@ bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_
   try {
     return make_config(choices, task, bos, ids) == config;
   } catch (const Error&) {
-    return false;  // derived sizes may contradict those that the user gave
+    return false;  // derived sizes may contradict the given sizes
   }
 }
 

@@ -59,8 +59,8 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
   return seq_len;
 }
 
-/// Throws Error if a metric needs the first token, but a model's window hides this token from some queries. Only for
-/// metrics that the user named: the figures of other metrics are null in the report.
+/// Throws Error if a metric needs the first token, but a model's window hides this token from some queries. Called only
+/// if the user named the metrics. Otherwise the figures of such a metric are null in the report.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -322,7 +322,7 @@ void require_attention(const EvaluationChoices& choices, const std::vector<Loade
           models.front().name);
 }
 
-/// Throws Error if a model's vocabulary has another size than that of the reference, the last model.
+/// Throws Error if a model's vocabulary size differs from the size of the reference, which is the last model.
 void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   const LoadedModel& reference = models.back();
   for (const LoadedModel& model : models) {
@@ -331,7 +331,7 @@ void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   }
 }
 
-/// Throws Error if a model's tokens of the text differ from those of the reference, the last model.
+/// Throws Error if a model splits the text into other tokens than the reference, which is the last model.
 void require_tokens_of_reference(const std::vector<LoadedModel>& models, const std::vector<Source>& sources) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     require(sources[i] == sources.back(), "--against {}: {} reads the text as other tokens", models.back().name,

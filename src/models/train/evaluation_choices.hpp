@@ -51,10 +51,11 @@ struct EvaluationChoices {
   /// at most `tokens` tokens with every model's tokenizer.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;             ///< EvaluationPlan::cache
-  std::int64_t cache_first = 0;          ///< EvaluationPlan::cache_first
-  std::vector<std::string> activations;  ///< names for EvaluationPlan::activations, several in a string with commas
-  bool against = false;                  ///< the last model is the reference that the others are compared with
+  DType cache = DType::none;     ///< EvaluationPlan::cache
+  std::int64_t cache_first = 0;  ///< EvaluationPlan::cache_first
+  /// Names of roundings for EvaluationPlan::activations. One string may contain several names, separated by commas.
+  std::vector<std::string> activations;
+  bool against = false;  ///< the last model is the reference that the others are compared with
 };
 
 /// A model that was loaded from a directory or a GGUF file.

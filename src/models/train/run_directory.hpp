@@ -33,7 +33,7 @@ std::vector<std::string> files_of_model_or_run(const std::string& path);
 
 /// Throws io::FileError in these cases:
 /// - A new run in the directory `run` would overwrite a checkpoint.
-/// - It would overwrite a metrics.jsonl that is not empty.
+/// - A new run would overwrite a metrics.jsonl that is not empty.
 /// - The checkpoint/ of `run` cannot be replaced.
 void require_no_run(const std::string& run);
 

@@ -9,7 +9,7 @@
 
 namespace headgate::train {
 
-/// Selects the parameters that a run trains. All others stay bitwise unchanged and have no moments.
+/// Selects the parameters that a run trains. All other parameters stay bitwise unchanged and have no moments.
 enum class TrainedPart : std::int32_t { all, gates };
 
 /// Returns the table of trained parameters, with offsets in a flat buffer that holds only these. The optimizer's

@@ -71,8 +71,8 @@ class Trainer {
   /// processes of a group would wait forever.
   void cancel_when(std::function<bool()> cancelled);
 
-  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If it throws Diverged or Cancelled,
-  /// the parameters are not updated yet, so save() still saves the state before the step.
+  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If step() throws Diverged or
+  /// Cancelled, the parameters are not updated yet, so save() still saves the state before the step.
   StepReport step();
 
   /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0. Throws
