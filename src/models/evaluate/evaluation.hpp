@@ -50,7 +50,7 @@ struct EvaluationPlan {
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;     ///< i8: compare_rounded() rounds keys and values to int8; none: no such comparison
   std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded with `cache`
-  std::vector<layers::ActivationRounding> activations{};  ///< roundings of activations that compare_rounded() compares
+  std::vector<layers::ActivationRounding> activations{};  ///< activation roundings for compare_rounded()
 };
 
 /// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves

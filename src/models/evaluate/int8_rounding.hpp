@@ -134,8 +134,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates Int8Rounding for each layer. Calls kRounding(sample), which returns the errors of whole sequences, if
-/// the sample contains the last token.
+/// Accumulates Int8Rounding for each layer. If a sample contains the last token, calls kRounding(sample), which returns
+/// the errors of whole sequences.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

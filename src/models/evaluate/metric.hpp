@@ -103,7 +103,7 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers selects
+  layers_and_mean,  ///< each layer; Figure::over_layers derives the value of the whole model
   triggers,         ///< the whole model, only for tasks with triggers; JSON key "backcopy"
 };
 

@@ -53,7 +53,7 @@ class ConfigReader {
   void put_missing(std::string_view defaults);
   /// Sets a key if it is missing or null.
   void put_default(std::string_view key, const io::Json& value);
-  /// Throws unless the key is missing, null, or has one of `values`.
+  /// Throws if the key has a value that is not in `values`. Accepts a missing key and null.
   void require_one_of(std::string_view key, const std::vector<io::Json>& values);
   void require_value(std::string_view key, const io::Json& value) {
     require_one_of(key, std::vector<io::Json>(1, value));
@@ -67,7 +67,7 @@ class ConfigReader {
   /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
   /// object lacks a number that its type of scaling needs. Throws if the object has a key that the type does not use.
   void unfold_rope(RopeObject layout);
-  /// Throws for the first key that was never looked up, unless it is null. Must be called last.
+  /// Throws for the first key that was never looked up and is not null. Must be called last.
   void finish();
 
  private:

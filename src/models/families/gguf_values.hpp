@@ -63,7 +63,7 @@ class GgufValues {
     const std::vector<float> list = file_.numbers(known_.back());
     return {list.begin(), list.end()};
   }
-  /// Throws unless the key is missing or has this integer value.
+  /// Throws if the key has another value than this integer. Accepts a missing key.
   void require_value(std::string_view name, std::int64_t value) {
     const std::int64_t found = integer(name, value);
     if (found != value) io::fail(file_.path(), "{}{} is {}; only {} is supported", prefix_, name, found, value);

@@ -130,8 +130,8 @@ struct TextFile {
 /// Reads the files of kTextFiles that exist in a directory. Throws io::FileError.
 std::vector<TextFile> read_text_files(const std::string& directory);
 
-/// Writes all parameters (total) of a model to a safetensors file in f32, in the format of file.family. The file is
-/// written completely or not at all. Throws io::FileError.
+/// Writes all parameters of a model to a safetensors file in f32, in the format of file.family. The file is written
+/// completely or not at all. Throws io::FileError.
 void write_weights(const std::string& path, const FileConfig& file, const float* parameters);
 
 /// Writes a model to `directory` in Hugging Face's layout: config.json, model.safetensors and `text_files`. Numbers are

@@ -35,7 +35,7 @@ struct GatedAttentionShape {
   GateVariant gate;
   RopeScaling rope_scaling;
   QkvBias qkv_bias = QkvBias::none;
-  std::int64_t window = 0;  ///< number of keys that a query attends to, including its own; 0: all keys up to its own
+  std::int64_t window = 0;  ///< number of keys that a query attends to, including the query's own; 0: no limit
   ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of W_o
 
   std::int64_t N() const { return B * T; }

@@ -28,7 +28,7 @@ CacheShape cache_shape(const GatedAttentionShape& shape, DType dtype, std::int64
           .whole_first = first};
 }
 
-/// Returns the bytes of the unrounded keys and values of `tokens` tokens of a sequence.
+/// Returns the number of bytes of the unrounded keys and values of `tokens` tokens of a sequence.
 std::size_t whole_bytes(const CacheShape& shape, std::int64_t tokens) {
   return static_cast<std::size_t>(tokens * shape.kv_heads * (shape.head_dim + shape.value_dim)) *
          dtype_bytes(shape.whole_dtype);

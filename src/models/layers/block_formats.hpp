@@ -48,7 +48,7 @@ inline constexpr bool kHasBlocks = requires {
 template <class Format>
 inline constexpr bool kHasScalesApart = std::is_same_v<Format, MXFP4Apart>;
 
-/// Calls visit(Format{}) with the type of `format`. Returns whether such a type exists.
+/// Calls visit(Format{}), where Format is the type for `format`. Returns false if there is no such type.
 template <class Visit>
 bool with_block_format(const io::GgufFormat& format, const Visit& visit) {
   const auto among = [&]<class... Formats>(Formats... formats) {

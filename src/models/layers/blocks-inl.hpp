@@ -113,7 +113,8 @@ HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
 }
 #endif
 
-/// Returns what the fifth bit adds to each 5-bit code: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
+/// Returns the value that the fifth bit adds to each 5-bit code: byte j is 16 if bit i + j of `bits` is set, otherwise
+/// 0.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3

@@ -59,8 +59,8 @@ class DeltaNet {
   void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 
-  /// Returns the inputs of the delta rule after a forward pass without a cache: q, k and v after the convolution, g and
-  /// β. linear_attention_statistics and linear_attention_weights take the same inputs.
+  /// Returns the inputs of the delta rule after a forward pass without a cache: g and β, and q, k and v after the
+  /// convolution. linear_attention_statistics and linear_attention_weights take the same inputs.
   LinearAttentionInputs rule_inputs(const DeltaNetState<T>& state) const;
   /// Returns the options of the delta rule: LinearRule::gated_delta, L2-normed q and k, scale 1/√D.
   LinearAttentionOptions rule_options() const;

@@ -29,8 +29,8 @@ struct CheckpointView {
   const models::DecoderConfig& config;
   const models::ParameterTable& table;
   const float* parameters = nullptr;       ///< (total)
-  const float* first_moment = nullptr;     ///< (number of trained parameters), or null
-  const float* second_moment = nullptr;    ///< (number of trained parameters), or null
+  const float* first_moment = nullptr;     ///< one number per trained parameter, or null
+  const float* second_moment = nullptr;    ///< one number per trained parameter, or null
   std::string trainer_state;               ///< JSON text, or empty
   std::vector<NamedText> text_files = {};  ///< files of the tokenizer, from SequenceSource::model_files()
   TrainedPart trained = TrainedPart::all;  ///< which parameters were trained and have moments, as in `trainer_state`
@@ -41,9 +41,9 @@ struct CheckpointView {
 /// A checkpoint that was loaded.
 struct Checkpoint {
   models::DecoderConfig config;
-  std::vector<float> parameters;     ///< (total) in the layout of ParameterTable(config)
-  std::vector<float> first_moment;   ///< (number of trained parameters), or empty
-  std::vector<float> second_moment;  ///< (number of trained parameters), or empty
+  std::vector<float> parameters;     ///< all parameters, in the layout of ParameterTable(config)
+  std::vector<float> first_moment;   ///< one number per trained parameter, or empty
+  std::vector<float> second_moment;  ///< one number per trained parameter, or empty
   std::string trainer_state;         ///< JSON text, not checked; may be empty
 };
 

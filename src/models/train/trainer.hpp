@@ -128,8 +128,8 @@ class Trainer {
   std::optional<HeldOutEvaluator> evaluator_;
   std::vector<float> parameters_;      // (total)
   std::vector<float> gradients_;       // (total)
-  std::vector<float> first_moment_;    // (number of trained parameters)
-  std::vector<float> second_moment_;   // (number of trained parameters)
+  std::vector<float> first_moment_;    // one number per trained parameter
+  std::vector<float> second_moment_;   // one number per trained parameter
   std::vector<std::int32_t> tokens_;   // (own batch,T)
   std::vector<std::int32_t> targets_;  // (own batch,T)
   std::vector<Range> ranges_;
