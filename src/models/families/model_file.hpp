@@ -81,7 +81,7 @@ class ModelFile {
   /// Throws io::FileError if a tensor is missing, is unknown, or has the wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }
   /// Calls at(parameter, values) for each parameter in the order of the table. `values` are in f32 and valid only
-  /// during the call. Throws as read() does.
+  /// during the call. Throws the errors of read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
   /// Returns whether it is best to multiply by matrices in the mapped file instead of widening them to f32. True for a

@@ -62,8 +62,8 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
 }
 
 /// Accumulates the products of kN rows of x, from row n on, with kO rows of w, from row r on. If x has fewer rows,
-/// repeats its last row and does not store the surplus sums. Adds vectors of products in the order of the columns, as
-/// skinny_gemm() does.
+/// repeats its last row and does not store the surplus sums. Adds vectors of products in the order of the columns, in
+/// which skinny_gemm() adds them too.
 template <std::int64_t kN, std::int64_t kO>
 class StoredSums {
  public:

@@ -9,11 +9,11 @@
 #include "models/io/directory_lock.hpp"
 #include "models/train/trainer.hpp"
 
-// Each run has its own directory:
-//   metrics.jsonl  see metrics_log.hpp
-//   checkpoint/    see checkpoint.hpp
-//   token_ids.bin  with a tokenizer: the token ids of the text, see token_file.hpp
+// Defines the files of a run, which are in a directory of their own:
+//   metrics.jsonl                    see metrics_log.hpp
+//   checkpoint/                      see checkpoint.hpp
 //   checkpoint.1/, checkpoint.2/, …  used if the previous directory holds files that are not part of a checkpoint
+//   token_ids.bin                    token ids of the text, if there is a tokenizer; see token_file.hpp
 
 namespace headgate::train {
 

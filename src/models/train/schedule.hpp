@@ -19,10 +19,12 @@ struct Schedule {
   std::int64_t steps = 1;   ///< steps of the whole run
 };
 
-/// Returns the learning rate of step s = 1 … steps:
-///   s ≤ warmup:  peak · s / warmup
-///   else, with u = (s − warmup) / (steps − warmup) ∈ (0,1]:
-///     cosine  peak · (floor + (1 − floor)·(1 + cos πu)/2);  linear  peak · (1 − (1 − floor)·u);  constant  peak
+/// Returns the learning rate of step s = 1 … steps. It is peak · s / warmup for s ≤ warmup. After that, with u = (s −
+/// warmup) / (steps − warmup) ∈ (0,1]:
+///
+///   cosine   | peak · (floor + (1 − floor)·(1 + cos πu)/2)
+///   linear   | peak · (1 − (1 − floor)·u)
+///   constant | peak
 double learning_rate(const Schedule& schedule, std::int64_t step);
 
 }  // namespace headgate::train
