@@ -24,7 +24,7 @@
 ///       AttentionInputs in; in.q = q; batch.set(in);     // k, v, block_table, key_lengths, query_offsets, scales
 ///       options.causality = Causality::causal; attention_forward({y}, in, options);
 ///
-/// If a page is as long as the longest sequence, each sequence has one page, and the cache is a tensor (B,Hkv,S,D).
+/// If pages are as long as the longest sequence, each sequence has one page. The cache is then a tensor (B,Hkv,S,D).
 
 namespace headgate {
 
@@ -36,10 +36,10 @@ struct CacheShape {
   std::int64_t page = 16;      ///< tokens per page, at least 1
   std::int64_t pages = 0;      ///< number of pages P, below 2^31
   DType dtype = DType::f32;    ///< f32, f64, bf16, f16, or i8 with a scale, max|x| / 127, for each token and head
-  /// Number F of first tokens of each sequence whose keys and values attention reads unrounded: k_first and v_first of
-  /// AttentionInputs. Only with i8. Each sequence owns the memory of these rows, apart from the pages.
+  /// Number F of tokens at the start of each sequence whose keys and values are kept unrounded (k_first and v_first of
+  /// AttentionInputs). Only with i8. Each sequence stores these rows outside the pages.
   std::int64_t whole_first = 0;
-  DType whole_dtype = DType::f32;  ///< type of the first rows: f32, f64, bf16 or f16
+  DType whole_dtype = DType::f32;  ///< type of the unrounded first rows: f32, f64, bf16 or f16
 };
 
 /// The memory of a cache.
@@ -57,32 +57,32 @@ HEADGATE_API std::size_t cache_bytes(const CacheShape& shape);
 /// Does not write to the memory.
 HEADGATE_API CacheTensors place_cache(void* memory, const CacheShape& shape);
 
-/// Attention inputs for some sequences of a cache. Owns block_table, key_lengths, query_offsets and the first rows;
-/// `tensors` points to the cache's memory.
+/// Attention inputs for some sequences of a cache. Owns block_table, key_lengths, query_offsets and the unrounded first
+/// rows. `tensors` points to the cache's memory.
 struct CacheBatch {
   CacheTensors tensors;
   std::vector<std::int32_t> block_table;    ///< (B,M)
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
-  std::int64_t first = 0;                   ///< F: rows of k_first and v_first of a sequence
-  /// type of k_first and v_first: whole_dtype, or f64 if slide() dropped first tokens of some of the sequences only;
-  /// the rows in place of these tokens are dequantized
+  std::int64_t first = 0;                   ///< F: number of rows of a sequence in k_first and v_first
+  /// Type of k_first and v_first: whole_dtype, or f64 if some of the sequences lack first tokens that slide() dropped.
+  /// Their k_first and v_first then hold dequantized rows.
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
 
-  /// Sets k, v, k_scale, v_scale, block_table, key_lengths, query_offsets, k_first and v_first of `inputs`. The batch
-  /// must outlive `inputs`.
+  /// Sets k, v, k_scale, v_scale, block_table, key_lengths, query_offsets, k_first and v_first of `inputs`. `inputs`
+  /// points into the batch, which must outlive it.
   HEADGATE_API void set(AttentionInputs& inputs) const;
 };
 
-/// A KV cache of sequences that consist of pages. A function that fails throws Error or std::bad_alloc and changes
+/// A KV cache whose sequences consist of pages. A function that fails throws Error or std::bad_alloc and changes
 /// nothing. Not thread-safe: no thread may use the cache while another one changes it.
 class HEADGATE_API KvCache {
  public:
   /// Creates a cache in the caller's memory, which must outlive the cache. The tensors may have any strides, but their
-  /// elements must not overlap. The cache itself allocates the rows of whole_first tokens (CacheShape) when a sequence
-  /// is added.
+  /// elements must not overlap. The cache itself allocates only the unrounded rows of whole_first tokens (CacheShape),
+  /// when a sequence is added.
   explicit KvCache(const CacheTensors& tensors, std::int64_t whole_first = 0, DType whole_dtype = DType::f32);
   /// Creates a cache that allocates and owns its memory.
   explicit KvCache(const CacheShape& shape);
@@ -90,9 +90,9 @@ class HEADGATE_API KvCache {
   /// Adds a sequence without tokens and returns its number. remove_sequence() makes the number available again.
   std::int64_t add_sequence();
   /// Adds a sequence with the tokens of `sequence` and returns its number. Both sequences share the pages. If the last
-  /// page is not full, the first sequence to append copies it.
+  /// page is not full, the sequence that appends first gets its own copy of that page.
   std::int64_t fork(std::int64_t sequence);
-  /// Removes a sequence. Its number, and its pages that no other sequence shares, become available again.
+  /// Removes a sequence. Its number becomes available again, and so do its pages that no other sequence shares.
   void remove_sequence(std::int64_t sequence);
 
   /// Appends T tokens to each of B different sequences: k (B,Hkv,T,D) and v (B,Hkv,T,Dv), both f32, f64, bf16 or f16.
@@ -107,11 +107,11 @@ class HEADGATE_API KvCache {
   ///
   ///   - position() still counts the dropped tokens. Keys and queries rotated by RoPE with position() keep their true
   ///     distances, also to the sinks.
-  ///   - Attention sees the remaining tokens as keys 0 … length() − 1, with new queries at the end. Causal masks and
-  ///     ALiBi distances are right, except that distances to the sinks are too short.
+  ///   - Attention sees the remaining tokens as keys 0 … length() − 1, with new queries at the end. Causal masks stay
+  ///     right. ALiBi distances stay right, except that those to the sinks are too short.
   ///   - The window is rounded up to whole pages. Do not set a window in AttentionOptions too: it would hide the sinks.
-  ///   - Of the first whole_first tokens, those that stay are still read unrounded. The tokens that take the place of
-  ///     dropped ones are read as int8.
+  ///   - The first whole_first tokens that remain are still read unrounded. Tokens that move to the place of dropped
+  ///     ones are read as int8.
   ///
   /// `sinks` must fill the same number of pages in all calls for one sequence.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
@@ -129,17 +129,17 @@ class HEADGATE_API KvCache {
   /// Returns views of the cache's memory, valid until grow() or move_to().
   const CacheTensors& tensors() const { return tensors_; }
 
-  /// Returns the attention inputs for a batch of sequences. The T queries of each sequence are its last T tokens, so T
-  /// must not exceed the shortest length. For packed queries (cu_seqlens_q), pass T = 0 and clear query_offsets of the
-  /// inputs.
+  /// Returns the attention inputs for a batch of sequences. The T queries of each sequence belong to its last T tokens.
+  /// T must not exceed the shortest length. For packed queries (cu_seqlens_q), pass T = 0 and clear query_offsets of
+  /// the inputs.
   CacheBatch batch(std::span<const std::int64_t> sequences, std::int64_t T) const;
 
   /// Enlarges the cache to `pages` pages. Invalidates views of its tensors. Only for a cache that owns its memory.
   void grow(std::int64_t pages);
-  /// Copies all used pages to the caller's tensors, in which the cache stores its data from then on. `tensors` may
-  /// differ from the current ones only in the number of pages, which must not be smaller. They must not overlap the
-  /// current ones; but in the caller's memory a tensor may stay in place, with the same address and strides. Frees
-  /// memory that the cache owns.
+  /// Copies all used pages to `tensors`, memory of the caller, and keeps the cache there from then on. `tensors` may
+  /// have more pages than the current tensors, but must otherwise have the same shapes and dtypes. `tensors` must not
+  /// overlap the current tensors. Exception: if the current tensors are the caller's memory too, a tensor may stay in
+  /// place, with the same address and strides. Frees the memory that the cache owned.
   void move_to(const CacheTensors& tensors);
 
  private:
@@ -149,7 +149,7 @@ class HEADGATE_API KvCache {
     std::int64_t dropped = 0;      // number of tokens dropped by slide()
     std::int64_t dropped_at = -1;  // number of tokens before the dropped ones; -1 if none were dropped
     std::vector<std::int32_t> pages;
-    std::vector<std::byte> whole;  // k (Hkv,F,D), then v (Hkv,F,Dv) of the first F = whole_first tokens
+    std::vector<std::byte> whole;  // k (Hkv,F,D), then v (Hkv,F,Dv), of the first F = whole_first tokens, unrounded
   };
 
   const Tokens& tokens(const char* function, std::int64_t sequence) const;

@@ -9,8 +9,8 @@
 
 namespace headgate {
 
-/// Thrown for an invalid argument, before any output is written. what() is one line with the names of the function and
-/// the argument and the conflicting values.
+/// Thrown for an invalid argument, before any output is written. what() is one line that names the function, the
+/// argument and the conflicting values.
 class HEADGATE_API Error : public std::invalid_argument {
  public:
   using std::invalid_argument::invalid_argument;

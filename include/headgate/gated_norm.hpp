@@ -11,7 +11,7 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// RMS norm and gate of the output of gated linear attention, for each row of D features:
+/// Applies an RMS norm and a gate to each row of D features, as after gated linear attention:
 ///
 ///     r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)
 ///
@@ -33,10 +33,10 @@ struct GatedNormInputs {
   ConstTensorView gate{};    ///< z (B,H,T,D), raw gate logits; dtype of x, or f32; absent: y = x · r · weight
 };
 
-/// Computes y (B,H,T,D), dtype of x. Sums are f32 or better, and results are rounded to storage once. The squares of a
-/// row neither overflow nor underflow, whatever their magnitude. A row of zeros with eps 0 has r = 0 and gives zeros. A
-/// row with an infinity has r = 0 too: the infinite element gives NaN, the others 0. Results are bitwise identical for
-/// any number of threads.
+/// Computes y (B,H,T,D), dtype of x. Sums are f32 or better. Results are rounded to the storage type once. The squares
+/// of a row neither overflow nor underflow, whatever their magnitude. A row of zeros with eps 0 has r = 0 and gives
+/// zeros. A row with an infinity has r = 0 too: the infinite element gives NaN, the others 0. Results are bitwise
+/// identical for any number of threads.
 ///
 /// y must not overlap the inputs. Throws headgate::Error for invalid arguments, before anything is written, and
 /// std::bad_alloc if memory runs out. Throws Cancelled if options.context cancels the call; y is then unspecified.
@@ -47,7 +47,7 @@ HEADGATE_API void gated_norm_forward(const TensorView& y, const GatedNormInputs&
 /// and dtype of its input.
 struct GatedNormGradients {
   TensorView dx{};       ///< (B,H,T,D)
-  TensorView dweight{};  ///< (1,1|H,1,D), summed over all rows that share it
+  TensorView dweight{};  ///< (1,1|H,1,D), summed over all rows that share a weight
   TensorView dgate{};    ///< (B,H,T,D)
 };
 
@@ -56,7 +56,7 @@ struct GatedNormGradients {
 ///     dx = r (e − n (1/D) Σ e n);   dweight = Σ dy · n · g(z);   dgate = dy · n · weight · g′(z).
 ///
 /// dy is (B,H,T,D), dtype of x. Recomputes r. Sums are f32 or better. Results are bitwise identical for any number of
-/// threads. Throws like gated_norm_forward, and also if dgate is present and gate_fn is none.
+/// threads. Throws like gated_norm_forward. Also throws Error if dgate is present and gate_fn is none.
 HEADGATE_API void gated_norm_backward(const GatedNormGradients& gradients, const GatedNormInputs& inputs,
                                       const ConstTensorView& dy, const GatedNormOptions& options = {});
 

@@ -5,7 +5,7 @@
 /** @file
  * The C API of gated linear attention, the short convolution before it and the gated norm after it. It corresponds to
  * headgate/linear_attention.hpp, linear_attention_statistics.hpp, short_convolution.hpp and gated_norm.hpp.
- * headgate/headgate.h includes this file and describes what holds for all structs and functions. */
+ * headgate/headgate.h includes this file, and documents what all structs and functions have in common. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -31,7 +31,7 @@ extern "C" {
  *
  *     y_t = scale . S_t^T q_t
  *
- * The decay g_t is one number for the whole state of a head, or one for each of its D rows.
+ * The decay g_t is one number for the whole state of a head, or one for each of the state's D rows.
  *
  * Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y, Hq heads of q, Hk heads of k, Hv heads of
  * v, Ho = max(Hq, Hv) heads of y. Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h /
@@ -51,13 +51,13 @@ enum {
   HEADGATE_LINEAR_RULE_LINEAR = 3
 };
 
-/** The options of linear attention. Zeros are the defaults: rule gated_delta, scale 1/sqrt(D), no norms. A value other
- * than 0 is refused if its has_ field is 0. */
+/** The options of linear attention. Zeros are the defaults: rule gated_delta, scale 1/sqrt(D), no norms. If a has_
+ * field is 0, the option that it belongs to must be 0 too. */
 typedef struct headgate_linear_attention_options {
   size_t struct_size;
   double scale; /**< factor of S^T q, finite; needs has_scale = 1 */
-  /** eps >= 0 of L2 norms; needs has_l2_norm = 1. q and k are first divided by sqrt(sum x^2 + eps), the norm over D. A
-   * row of zeros stays zero; with eps 0, its gradients are zero too. */
+  /** eps >= 0 of L2 norms; needs has_l2_norm = 1. Each row of q and k is first divided by its L2 norm sqrt(sum x^2 +
+   * eps). A row of zeros stays zero. With eps 0, gradients of such a row are zero too. */
   double l2_norm;
   int32_t has_scale;   /**< 1: use scale; 0: use 1/sqrt(D) */
   int32_t has_l2_norm; /**< 1: divide q and k by their norms; 0: no norms */
@@ -65,11 +65,13 @@ typedef struct headgate_linear_attention_options {
   int32_t threads; /**< threads, target and backend are as in headgate_attention_options */
   const char* target;
   const char* backend;
-  /** The precision of products. NATIVE16 needs bf16 q, k and v. It rounds these factors and their gradients to bf16: q
-   * and k after the norm, q . k times the decay between the tokens, the state, and the values that tokens write to it,
-   * also times their decay. The state is kept in f32. Calls compute as with EXACT on CPUs without such instructions,
-   * for sequences of fewer than 32 tokens, and with a decay for each feature. Weights and statistics are those of
-   * EXACT. The backward pass computes sequences with growing decays as with EXACT. */
+  /** The precision of the factors in products. NATIVE16 needs bf16 q, k and v. It permits a pass to multiply bf16
+   * numbers. The pass then rounds these factors and their gradients to bf16: q and k after the norm; q . k times the
+   * decay between the two tokens; the state as a factor; the values that tokens write to the state, and these values
+   * times their decay. The state itself is kept in f32. Calls compute like EXACT on CPUs without bf16 instructions, for
+   * sequences of fewer than 32 tokens, and with a decay for each feature. The backward pass also computes a sequence
+   * like EXACT if the decays of consecutive tokens in a chunk of 32 multiply to more than 64. Weights and statistics
+   * are always those of EXACT. */
   headgate_precision precision;
   int32_t reserved; /**< 0 */
 } headgate_linear_attention_options;
@@ -79,19 +81,19 @@ typedef struct headgate_linear_attention_options {
 /** The inputs of linear attention, with any strides. q, k and v are required and share a dtype: f32, f64, bf16, f16. */
 typedef struct headgate_linear_attention_inputs {
   size_t struct_size;
-  headgate_const_tensor q;          /**< (B,Hq,T,D), 1 <= D <= 256 */
-  headgate_const_tensor k;          /**< (B,Hk,T,D) */
-  headgate_const_tensor v;          /**< (B,Hv,T,Dv), 1 <= Dv <= 256 */
-  headgate_const_tensor decay;      /**< natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per
-                                       feature. dtype of q, or f32. Usually from -inf to 0. Only for the rules gated
-                                       and gated_delta; absent means 0, no decay */
+  headgate_const_tensor q; /**< (B,Hq,T,D), 1 <= D <= 256 */
+  headgate_const_tensor k; /**< (B,Hk,T,D) */
+  headgate_const_tensor v; /**< (B,Hv,T,Dv), 1 <= Dv <= 256 */
+  /** Natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per feature. dtype of q, or f32.
+   * Usually -inf <= g <= 0. Only for the rules gated and gated_delta. Absent means g = 0, no decay. */
+  headgate_const_tensor decay;
   headgate_const_tensor beta;       /**< (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only for the rules
                                        delta and gated_delta; absent means 1 */
   headgate_const_tensor state;      /**< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0 */
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
-  /** (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
-   * state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is S_0.
-   * Only the forward pass takes it; the others refuse it. */
+  /** Lengths after which to write states to `snapshots`: (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64. Entry
+   * [n,m] is a number of tokens of sequence n, from 0 (the state S_0) to all its tokens. Entries of a row do not
+   * decrease. Only the forward pass accepts snapshot_lengths; other functions refuse it. */
   headgate_const_tensor snapshot_lengths;
 } headgate_linear_attention_inputs;
 
@@ -100,10 +102,11 @@ typedef struct headgate_linear_attention_inputs {
 /** The outputs of linear attention, which overwrites them. y is required. */
 typedef struct headgate_linear_attention_outputs {
   size_t struct_size;
-  headgate_tensor y;     /**< (B,Ho,T,Dv), dtype of q */
-  headgate_tensor state; /**< S_T (N,Hv,D,Dv), f32 or f64; may equal inputs.state, to update it in place */
-  /** States after chosen tokens (N*M,Hv,D,Dv), f32 or f64: row n*M + m after snapshot_lengths[n,m] tokens of sequence
-   * n. Required with snapshot_lengths, and refused without. */
+  headgate_tensor y; /**< (B,Ho,T,Dv), dtype of q */
+  /** S_T (N,Hv,D,Dv), f32 or f64; may be the same view as inputs.state, to update the state in place */
+  headgate_tensor state;
+  /** States after chosen numbers of tokens, (N*M,Hv,D,Dv), f32 or f64. Row n*M + m is the state after
+   * snapshot_lengths[n,m] tokens of sequence n. Required with snapshot_lengths, and refused without. */
   headgate_tensor snapshots;
 } headgate_linear_attention_outputs;
 
@@ -113,8 +116,9 @@ typedef struct headgate_linear_attention_outputs {
  * sums are f32 or better, whatever the dtype of q. Results are bitwise identical for any number of threads. Outputs
  * must not overlap inputs or each other, except for a state updated in place. `options` may be NULL.
  *
- * Snapshots divide a sequence. All results are bitwise those of a call for each part that starts from the snapshot
- * before it. With a snapshot after every token, they are those of T calls for one token. */
+ * Snapshots divide a sequence into parts. Results are bitwise identical to separate calls for the parts, where each
+ * call starts from the snapshot before its part. A snapshot after every token thus gives the results of T calls for one
+ * token. */
 HEADGATE_API headgate_status headgate_linear_attention_forward(const headgate_linear_attention_outputs* outputs,
                                                                const headgate_linear_attention_inputs* inputs,
                                                                const headgate_linear_attention_options* options);
@@ -129,7 +133,7 @@ typedef struct headgate_linear_attention_incoming {
 #define HEADGATE_LINEAR_ATTENTION_INCOMING_INIT HEADGATE_INIT(headgate_linear_attention_incoming)
 
 /** Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
- * and dtype of its input and is summed over the heads that share the input. */
+ * and dtype of its input. It is summed over the heads that share the input. */
 typedef struct headgate_linear_attention_gradients {
   size_t struct_size;
   headgate_tensor dq;     /**< (B,Hq,T,D) */
@@ -162,7 +166,7 @@ HEADGATE_API headgate_status headgate_linear_attention_backward(const headgate_l
  * beta_j (k_j . r), and the new r is e^{g_j} (r - a_tj k_j). The rules linear and gated have no beta and do not
  * subtract a_tj k_j. The final r is r_t, the query for the initial state. */
 
-/** The outputs of headgate_linear_attention_weights, f32 or f64; each may be absent. They are overwritten. */
+/** The outputs of headgate_linear_attention_weights, which overwrites them; f32 or f64. Each may be absent. */
 typedef struct headgate_linear_attention_weights_outputs {
   size_t struct_size;
   headgate_tensor weights;     /**< (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other
@@ -172,8 +176,8 @@ typedef struct headgate_linear_attention_weights_outputs {
 
 #define HEADGATE_LINEAR_ATTENTION_WEIGHTS_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_weights_outputs)
 
-/** Computes the weights of selected queries. `queries` is required: (1,1,1,R), i32 or i64, 0 <= t < T, in any order;
- * queries may repeat. In a packed batch they are rows of q. `inputs` and `options` are those of the forward pass. The
+/** Computes the weights of selected queries. `queries` is required: (1,1,1,R), i32 or i64, 0 <= t < T, in any order.
+ * Queries may repeat. In a packed batch, t is a row of q. `inputs` and `options` are those of the forward pass. The
  * elements of v and of state are not read; v determines the number of states. The weights of a query are bitwise
  * identical for any selection of other queries. */
 HEADGATE_API headgate_status headgate_linear_attention_weights(const headgate_linear_attention_weights_outputs* outputs,
@@ -181,9 +185,9 @@ HEADGATE_API headgate_status headgate_linear_attention_weights(const headgate_li
                                                                const headgate_const_tensor* queries,
                                                                const headgate_linear_attention_options* options);
 
-/** The outputs of headgate_linear_attention_statistics, f32 or f64. They are overwritten. Absent outputs are not
- * computed. N is the number of sequences of a packed batch, otherwise B. A quotient with denominator 0 and a mean of no
- * queries are 0. */
+/** The outputs of headgate_linear_attention_statistics, which overwrites them; f32 or f64. Absent outputs are not
+ * computed. N is the number of sequences in a packed batch, otherwise B. A quotient with denominator 0 is 0. A mean of
+ * no queries is 0. */
 typedef struct headgate_linear_attention_statistics_outputs {
   size_t struct_size;
   headgate_tensor first;             /**< (B,Ho,T,1): a_t1 */
@@ -198,7 +202,7 @@ typedef struct headgate_linear_attention_statistics_outputs {
   headgate_tensor mean_weight_sum;   /**< (N,Ho,1,1) */
   headgate_tensor mean_decay;        /**< (N,Hv,1,1): mean of e^g over tokens, and over features if each has a decay */
   headgate_tensor mean_beta;         /**< (N,Hv,1,1): mean of beta over tokens */
-  headgate_tensor half_life;      /**< (N,Hv,1,1): ln 2 / -(mean of g), in tokens; inf if that mean is not negative */
+  headgate_tensor half_life; /**< (N,Hv,1,1): ln 2 / -(mean of g), in tokens; inf if the mean of g is not negative */
   headgate_tensor effective_rank; /**< (N,Hv,1,1): participation ratio of the singular values of S_T, from 1 to
                                      min(D,Dv): |S|^4 / |S^T S|^2 in Frobenius norms; 0 if S_T is 0 */
   headgate_tensor state_norm;     /**< (N,Hv,1,1): the Frobenius norm of S_T */
@@ -206,9 +210,9 @@ typedef struct headgate_linear_attention_statistics_outputs {
 
 #define HEADGATE_LINEAR_ATTENTION_STATISTICS_OUTPUTS_INIT HEADGATE_INIT(headgate_linear_attention_statistics_outputs)
 
-/** Computes figures of the weights of all queries in O(T) memory, plus S_T. `inputs` and `options` are those of the
- * forward pass. v and state are read only for effective_rank and state_norm. Results are bitwise identical for any
- * number of threads. */
+/** Computes statistics of the weights of all queries in O(T) memory, plus the memory of S_T. `inputs` and `options` are
+ * those of the forward pass. v and state are read only for effective_rank and state_norm. Results are bitwise identical
+ * for any number of threads. */
 HEADGATE_API headgate_status headgate_linear_attention_statistics(
     const headgate_linear_attention_statistics_outputs* outputs, const headgate_linear_attention_inputs* inputs,
     const headgate_linear_attention_options* options);
@@ -239,15 +243,15 @@ typedef struct headgate_short_convolution_options {
 typedef struct headgate_short_convolution_inputs {
   size_t struct_size;
   headgate_const_tensor x; /**< (B,1,T,C), f32, f64, bf16 or f16 */
-  headgate_const_tensor
-      weight;                  /**< (1,1,C,K), 2 <= K <= 8; dtype of x, or f32; the last tap is for the current token */
+  /** (1,1,C,K), 2 <= K <= 8; dtype of x, or f32; the last tap is for the current token */
+  headgate_const_tensor weight;
   headgate_const_tensor bias;  /**< (1,1,1,C), dtype of x, or f32; absent means 0 */
   headgate_const_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the K-1 rows of x before the first token, oldest
                                   first */
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
-  /** (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: the numbers of tokens of each sequence after which its
-   * state is written to `snapshots`. Rows do not decrease, and entries are from 0 to the sequence's tokens. 0 is the
-   * old state. Only the forward pass takes it; the backward pass refuses it. */
+  /** Lengths after which to write states to `snapshots`: (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64. Entry
+   * [n,m] is a number of tokens of sequence n, from 0 (the old state) to all its tokens. Entries of a row do not
+   * decrease. Only the forward pass accepts snapshot_lengths; the backward pass refuses it. */
   headgate_const_tensor snapshot_lengths;
 } headgate_short_convolution_inputs;
 
@@ -257,10 +261,11 @@ typedef struct headgate_short_convolution_inputs {
 typedef struct headgate_short_convolution_outputs {
   size_t struct_size;
   headgate_tensor y;     /**< (B,1,T,C), dtype of x */
-  headgate_tensor state; /**< (N,1,K-1,C), dtype of x, or f32: the last K-1 rows of x; if T < K-1, the first of them
-                            come from the old state. May equal inputs.state, to update it in place */
-  /** States after chosen tokens (N*M,1,K-1,C), dtype of x, or f32: row n*M + m has the K-1 rows of x before token
-   * snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without. */
+  headgate_tensor state; /**< the new state, (N,1,K-1,C), dtype of x, or f32: the last K-1 rows of x. If T < K-1, the
+                            oldest of these rows come from the old state. May be the same view as inputs.state, to
+                            update the state in place */
+  /** States after chosen numbers of tokens, (N*M,1,K-1,C), dtype of x, or f32. Row n*M + m holds the K-1 rows of x
+   * before token snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without. */
   headgate_tensor snapshots;
 } headgate_short_convolution_outputs;
 
@@ -268,10 +273,11 @@ typedef struct headgate_short_convolution_outputs {
 
 /** Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once.
  *
- * Results are bitwise identical for any number of threads, and for packed or separate sequences. A sequence may also be
- * split over several calls that pass on the state in the dtype of x. Snapshots are bitwise the states of such calls.
- * Outputs must not overlap inputs or each other, except for a state updated in place. `options` may be NULL for the
- * defaults. */
+ * Results are bitwise identical for any number of threads, and for packed or separate sequences. Several calls may also
+ * compute the parts of a sequence, each starting from the state that the call before returned. Results are bitwise
+ * identical if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots are bitwise identical to the states
+ * between such calls. Outputs must not overlap inputs or each other, except for a state updated in place. `options` may
+ * be NULL for the defaults. */
 HEADGATE_API headgate_status headgate_short_convolution_forward(const headgate_short_convolution_outputs* outputs,
                                                                 const headgate_short_convolution_inputs* inputs,
                                                                 const headgate_short_convolution_options* options);
@@ -298,8 +304,8 @@ typedef struct headgate_short_convolution_gradients {
 #define HEADGATE_SHORT_CONVOLUTION_GRADIENTS_INIT HEADGATE_INIT(headgate_short_convolution_gradients)
 
 /** Computes the gradients of sum(dy*y) + sum(dstate*(new state)) from the inputs alone. `inputs` and `options` must be
- * those of the forward pass. inputs->state must be the state before the forward pass, even if that updated it in place.
- * Sums are f32 or better, and results are deterministic. */
+ * those of the forward pass. inputs->state must be the state before the forward pass, even if the forward pass updated
+ * it in place. Sums are f32 or better, and results are deterministic. */
 HEADGATE_API headgate_status headgate_short_convolution_backward(const headgate_short_convolution_gradients* gradients,
                                                                  const headgate_short_convolution_inputs* inputs,
                                                                  const headgate_short_convolution_incoming* incoming,
@@ -309,13 +315,12 @@ HEADGATE_API headgate_status headgate_short_convolution_backward(const headgate_
 
 /** @file
  *
- * **Gated norm.** RMS norm and gate of the output of gated linear attention, for each row of D features:
+ * **Gated norm.** Applies an RMS norm and a gate to each row of D features, as after gated linear attention:
  *
  *     r = 1 / sqrt( (1/D) sum x^2 + eps )        y = x . r . weight . g(z)
  */
 
-/** The options of the gated norm. Zeros are the defaults: eps 1e-6 and silu. An eps other than 0 is refused if has_eps
- * is 0. */
+/** The options of the gated norm. Zeros are the defaults: eps 1e-6 and silu. If has_eps is 0, eps must be 0 too. */
 typedef struct headgate_gated_norm_options {
   size_t struct_size;
   double eps;               /**< >= 0, finite; needs has_eps = 1 */
@@ -351,7 +356,7 @@ HEADGATE_API headgate_status headgate_gated_norm_forward(const headgate_tensor* 
 typedef struct headgate_gated_norm_gradients {
   size_t struct_size;
   headgate_tensor dx;      /**< (B,H,T,D) */
-  headgate_tensor dweight; /**< (1,1|H,1,D), summed over all rows that share it */
+  headgate_tensor dweight; /**< (1,1|H,1,D), summed over all rows that share a weight */
   headgate_tensor dgate;   /**< (B,H,T,D); refused without a gate function */
 } headgate_gated_norm_gradients;
 

@@ -24,8 +24,8 @@
 ///
 ///     y_t = scale · S_tᵀ q_t
 ///
-/// The decay g_t is one number for the whole state of a head, or one for each of its D rows (each feature of k). These
-/// are the semantics of the operator LinearAttention of ONNX (opset 27).
+/// The decay g_t is one number for the whole state of a head, or one for each of the state's D rows (features of k).
+/// These are the semantics of the operator LinearAttention of ONNX (opset 27).
 ///
 /// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y. q has Hq heads, k has Hk, v has Hv, and y
 /// has Ho = max(Hq, Hv). Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h / (Hv/Hk).
@@ -40,7 +40,7 @@
 
 namespace headgate {
 
-/// The rule by which a token changes the state. The formulas are in the table above.
+/// The rule by which a token changes the state. The formulas are at the top of this file.
 enum class LinearRule : std::int32_t { gated_delta = 0, delta = 1, gated = 2, linear = 3 };
 
 /// The largest D and Dv of linear attention.
@@ -49,17 +49,22 @@ inline constexpr std::int64_t kMaxStateDim = 256;
 /// The options of linear attention.
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
-  std::optional<double> scale{};  ///< factor of Sᵀ q, finite; empty means 1/√D
-  /// If present, rows of q and k are first divided by their L2 norm √(Σ x² + eps), with this eps ≥ 0. A row of zeros
-  /// stays zero; with eps 0, its gradients are zero too.
+  std::optional<double> scale{};  ///< factor of Sᵀ q, finite; if empty, 1/√D
+  /// If present, each row of q and k is first divided by its L2 norm √(Σ x² + eps), where this option is eps ≥ 0. A row
+  /// of zeros stays zero. With eps 0, gradients of such a row are zero too.
   std::optional<double> l2_norm{};
-  /// Precision of the factors in products. native16 needs bf16 q, k and v. It is a permission: a pass then multiplies
-  /// bf16 numbers and adds in f32, by chunks of 32 tokens, with the instructions that native16_products() names. It
-  /// rounds these factors and their gradients to bf16: q and k after the norm, q·k times the decay between the tokens,
-  /// the state, and the values that tokens write to it, also times their decay. The state is kept in f32.
-  /// docs/reference/numerics.md has the error bounds. Calls compute as with exact on CPUs without such instructions,
-  /// for sequences of fewer than 32 tokens, and with a decay for each feature. Weights and statistics are those of
-  /// exact. The backward pass computes sequences with growing decays as with exact.
+  /// Precision of the factors in products. native16 needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
+  /// and add in f32, in chunks of 32 tokens, with the instructions that native16_products() names. The pass then rounds
+  /// these factors and their gradients to bf16 (docs/reference/numerics.md has the error bounds):
+  ///
+  ///   - q and k, after the norm
+  ///   - q·k times the decay between the two tokens
+  ///   - the state as a factor; the state itself is kept in f32
+  ///   - the values that tokens write to the state, and these values times their decay
+  ///
+  /// Calls compute like exact on CPUs without these instructions, for sequences of fewer than 32 tokens, and with a
+  /// decay for each feature. The backward pass also computes a sequence like exact if the decays of consecutive tokens
+  /// in a chunk multiply to more than 64. Weights and statistics are always those of exact.
   Precision precision = Precision::exact;
   /// Threads and target. Results do not depend on the number of threads. `backend` has no effect: the CPU kernels
   /// compute every call.
@@ -72,25 +77,26 @@ struct LinearAttentionInputs {
   ConstTensorView k{};  ///< (B,Hk,T,D)
   ConstTensorView v{};  ///< (B,Hv,T,Dv), 1 ≤ Dv ≤ 256
   /// Natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per feature. dtype of q, or f32.
-  /// Usually from −∞ to 0. Only for the rules gated and gated_delta; absent means 0, no decay.
+  /// Usually −∞ ≤ g ≤ 0. Only for the rules gated and gated_delta. Absent means g = 0, no decay.
   ConstTensorView decay{};
   /// β (B,Hv,T,1), or (B,1,T,1) if all heads share it; dtype of q, or f32. Only for the rules delta and gated_delta;
   /// absent means 1.
   ConstTensorView beta{};
   ConstTensorView state{};       ///< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
-  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: when to write states to `snapshots`. Entry [n,m] is a
-  /// number of tokens of sequence n, from 0 (the state S_0) to all. Rows do not decrease. Only
-  /// linear_attention_forward() takes it; the other functions refuse it.
+  /// Lengths after which to write states to `snapshots`: (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64. Entry
+  /// [n,m] is a number of tokens of sequence n, from 0 (the state S_0) to all its tokens. Entries of a row do not
+  /// decrease. Only linear_attention_forward() accepts snapshot_lengths; other functions refuse it.
   ConstTensorView snapshot_lengths{};
 };
 
 /// The outputs of the forward pass, which overwrites them. y is required.
 struct LinearAttentionOutputs {
-  TensorView y{};      ///< (B,Ho,T,Dv), dtype of q
-  TensorView state{};  ///< S_T (N,Hv,D,Dv), f32 or f64; may equal the view `state` of the inputs, to update it in place
-  /// States after chosen tokens (N·M,Hv,D,Dv), f32 or f64: row n·M + m after snapshot_lengths[n,m] tokens of sequence
-  /// n. Required with snapshot_lengths, and refused without.
+  TensorView y{};  ///< (B,Ho,T,Dv), dtype of q
+  /// S_T (N,Hv,D,Dv), f32 or f64; may be the same view as inputs.state, to update the state in place
+  TensorView state{};
+  /// States after chosen numbers of tokens, (N·M,Hv,D,Dv), f32 or f64. Row n·M + m is the state after
+  /// snapshot_lengths[n,m] tokens of sequence n. Required with snapshot_lengths, and refused without.
   TensorView snapshots{};
 };
 
@@ -98,8 +104,9 @@ struct LinearAttentionOutputs {
 /// sums are f32 or better, whatever the dtype of q. Memory is at most O(T·D). Results are bitwise identical for any
 /// number of threads.
 ///
-/// Snapshots divide a sequence into parts. All results are bitwise identical to those of one call for each part, which
-/// starts from the snapshot before the part. With a snapshot after every token, they equal T calls for one token.
+/// Snapshots divide a sequence into parts. Results are bitwise identical to separate calls for the parts, where each
+/// call starts from the snapshot before its part. A snapshot after every token thus gives the results of T calls for
+/// one token.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if
@@ -114,7 +121,7 @@ struct LinearAttentionIncoming {
 };
 
 /// Gradients to compute; each may be absent. Existing values are overwritten, not added to. Each gradient has the shape
-/// and dtype of its input and is summed over the heads that share the input.
+/// and dtype of its input. It is summed over the heads that share the input.
 struct LinearAttentionGradients {
   TensorView dq{};      ///< (B,Hq,T,D)
   TensorView dk{};      ///< (B,Hk,T,D)
@@ -125,8 +132,8 @@ struct LinearAttentionGradients {
 };
 
 /// Computes the gradients of Σ dy∘y + Σ dstate∘S_T from the inputs alone: the states are recomputed. Sums are f32 or
-/// better. Memory is O(T·D + T/64·D·Dv) for each head in progress. Results are deterministic. Throws like
-/// linear_attention_forward.
+/// better. Memory is O(T·D + T/64·D·Dv) for each head that a thread computes at the time. Results are deterministic.
+/// Throws like linear_attention_forward.
 HEADGATE_API void linear_attention_backward(const LinearAttentionGradients& gradients,
                                             const LinearAttentionInputs& inputs,
                                             const LinearAttentionIncoming& incoming,

@@ -25,15 +25,15 @@
 
 namespace headgate {
 
-/// The outputs of linear_attention_weights, f32 or f64; each may be absent. They are overwritten.
+/// The outputs of linear_attention_weights, which overwrites them; f32 or f64. Each may be absent.
 struct LinearAttentionWeights {
-  /// (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other sequences.
+  /// (B,Ho,R,T): a_tj of the selected queries; 0 for later tokens and for tokens of other sequences
   TensorView weights{};
   TensorView state_query{};  ///< (B,Ho,R,D): r_t, the query for S_0
 };
 
 /// Computes the weights of selected queries in T·D operations for each. `queries` is required: (1,1,1,R), i32 or i64, 0
-/// ≤ t < T, in any order; queries may repeat. In a packed batch they are rows of q.
+/// ≤ t < T, in any order. Queries may repeat. In a packed batch, t is a row of q.
 ///
 /// `inputs` are those of linear_attention_forward. The elements of v and of state are not read; v determines the number
 /// of states. Computes in f32, or in f64 for f64 inputs. The weights of a query are bitwise identical for any selection
@@ -45,8 +45,8 @@ struct LinearAttentionWeights {
 HEADGATE_API void linear_attention_weights(const LinearAttentionWeights& outputs, const LinearAttentionInputs& inputs,
                                            const ConstTensorView& queries, const LinearAttentionOptions& options = {});
 
-/// The outputs of linear_attention_statistics, f32 or f64. They are overwritten. Absent outputs are not computed. N is
-/// the number of sequences of a packed batch, otherwise B.
+/// The outputs of linear_attention_statistics, which overwrites them; f32 or f64. Absent outputs are not computed. N is
+/// the number of sequences in a packed batch, otherwise B.
 ///
 /// cost                                          | outputs
 /// ---|---
@@ -54,39 +54,40 @@ HEADGATE_API void linear_attention_weights(const LinearAttentionWeights& outputs
 /// T²·D operations for each head                 | first_share, reach, absolute_sum
 /// a forward pass, and D·Dv·min(D,Dv) operations | effective_rank, state_norm
 struct LinearAttentionStatistics {
-  // Figures of each query, (B,Ho,T,1). A quotient with denominator 0 is 0.
+  // Statistics of each query, (B,Ho,T,1). A quotient with denominator 0 is 0.
   TensorView first{};        ///< a_t1
   TensorView first_share{};  ///< |a_t1| / Σⱼ |a_tj|
-  TensorView reach{};        ///< Σⱼ |a_tj| (t − j) / Σⱼ |a_tj|: how many tokens back the query looks on average
+  TensorView reach{};  ///< Σⱼ |a_tj| (t − j) / Σⱼ |a_tj|: the mean distance to the tokens, weighted by |a_tj|
   TensorView absolute_sum{};  ///< Σⱼ |a_tj|
   TensorView weight_sum{};    ///< Σⱼ a_tj
 
-  // Means of the figures above over all queries except query 0, which reads only its own token: (N,Ho,1,1). The mean of
-  // no queries is 0.
+  // Means of the statistics above over the queries of a sequence, (N,Ho,1,1). Query 0 is excluded, because it reads
+  // only its own token. The mean of no queries is 0.
   TensorView mean_first{};
   TensorView mean_first_share{};
   TensorView mean_reach{};
   TensorView mean_absolute_sum{};
   TensorView mean_weight_sum{};
 
-  // Figures of each state, (N,Hv,1,1). Means are over the tokens of a sequence, and over features if each has a decay.
+  // Statistics of each state, (N,Hv,1,1). Means are over the tokens of a sequence. If each feature has a decay,
+  // mean_decay and half_life are means over the features too.
   TensorView mean_decay{};  ///< mean of e^g
   TensorView mean_beta{};   ///< mean of β
-  /// Half-life of the state in tokens, ln 2 / −(mean of g): the geometric mean of the decays halves the state in this
-  /// time. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single feature
+  /// Half-life of the state in tokens, ln 2 / −(mean of g). After this time, decay at the mean of g has halved the
+  /// state. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single feature
   /// never decays.
   TensorView half_life{};
-  /// Participation ratio of the singular values σ of S_T: ‖S‖_F⁴ / ‖SᵀS‖_F² = (Σ σ²)² / Σ σ⁴. It is 1 if S is an outer
-  /// product and min(D,Dv) if all σ are equal. 0 if S is 0.
+  /// Participation ratio of the singular values σ of S = S_T: ‖S‖_F⁴ / ‖SᵀS‖_F² = (Σ σ²)² / Σ σ⁴. The ratio is 1 if S_T
+  /// is an outer product, min(D,Dv) if all σ are equal, and 0 if S_T is 0.
   TensorView effective_rank{};
   TensorView state_norm{};  ///< ‖S_T‖_F
 };
 
-/// Computes figures of the weights of all queries in O(T) memory, plus S_T.
+/// Computes statistics of the weights of all queries in O(T) memory, plus the memory of S_T.
 ///
 /// `inputs` are those of linear_attention_forward. v and state are read only for effective_rank and state_norm.
 /// Computes in f32, or in f64 for f64 inputs. Results are bitwise identical for any number of threads. Outputs must not
-/// overlap; errors are those of linear_attention_weights.
+/// overlap inputs or each other. Throws like linear_attention_weights.
 HEADGATE_API void linear_attention_statistics(const LinearAttentionStatistics& outputs,
                                               const LinearAttentionInputs& inputs,
                                               const LinearAttentionOptions& options = {});

@@ -14,8 +14,8 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Merges attention over ranges of keys. Useful for ring and context-parallel attention, and for KV caches in several
-/// memories.
+/// Computes attention over ranges of keys and merges the results. Useful for ring and context-parallel attention, and
+/// for KV caches in several memories.
 ///
 /// Forward pass:
 ///
@@ -28,13 +28,14 @@
 /// - attention_merge_backward() computes dattn_i, dlse_i and dgate from dy. Then call attention_backward() for each
 ///   range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
 /// - Or call attention_backward() for each range with the gate, dy, dlse, and y, attn and lse of the merged result. The
-///   weights exp(s − lse), and Δ of attention_backward(), are then those of all keys. Every range gives the complete
-///   dgate and dsinks: request them once, together with the sinks.
+///   weights exp(s − lse), and Δ of attention_backward(), are then those of all keys. Each of these calls computes the
+///   complete dgate and dsinks: request them in one call only, and pass `sinks` to this call.
 ///
 /// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
 ///
-/// The dropout mask depends on the index of a key in its range, so ranges drop other weights than one call does. With
-/// equal seeds, all ranges drop the same pattern: give each range its own dropout_seed, the same in both passes.
+/// The dropout mask depends on the index of a key in its range. Ranges therefore drop other weights than a single call
+/// for all keys. With equal seeds, all ranges drop the same pattern: give each range its own dropout_seed, the same in
+/// both passes.
 
 namespace headgate {
 
@@ -49,15 +50,15 @@ constexpr BasicTensorView<Void> narrow(BasicTensorView<Void> view, std::size_t d
   return view;
 }
 
-/// Key-dependent input vectors for one range of keys. narrow_keys() fills them in.
+/// Query offsets and key lengths for one range of keys. narrow_keys() computes them.
 struct KeyRangeVectors {
-  std::vector<std::int64_t> query_offsets;  ///< (B): the key position of query 0, relative to key `begin`
+  std::vector<std::int64_t> query_offsets;  ///< (B): the key position of query 0, counted from key `begin`
   std::vector<std::int64_t> key_lengths;    ///< (B): key_lengths of the range; empty if the inputs have none
 };
 
 /// Returns `inputs` restricted to the keys [begin, end). Narrows k, v, their scales, k_first, v_first, and the columns
 /// of bias, key_bias and mask. Makes key lengths and query offsets relative to key `begin`, so that causality, window
-/// and ALiBi do not change. Overwrites `vectors`. The result points into `inputs` and `vectors`, so both must outlive
+/// and ALiBi do not change. Stores both in `vectors`. The result points into `inputs` and `vectors`, which must outlive
 /// it. Keeps `sinks` and `gate`; remove them where they must not be applied again.
 ///
 /// Throws Error in these cases:
@@ -77,7 +78,7 @@ struct MergePart {
 /// Merges parts: lse = log Σ_i exp(lse_i),  attn = Σ_i exp(lse_i − lse) attn_i,  y = attn ∘ g(z) or attn + g(z).
 ///
 /// `outputs` must have at least one of y, lse and attn, and no weights. `gate` is z, (B,Hq,T,1) or (B,Hq,T,Dv), in the
-/// dtype of the parts or f32; without a gate, y is attn. Only gate_fn, gate_op and context of `options` are used.
+/// dtype of the parts or f32. Without a gate, y is attn. Only gate_fn, gate_op and context of `options` are used.
 ///
 /// In rows with lse_i = −∞, part i is ignored and its attn is not read. If all lse_i are −∞, attn is 0 and lse is −∞.
 /// lse_i = +∞ marks a row that was not computed and is refused. Only one part may include the sink in its lse. Sums are
@@ -98,9 +99,9 @@ struct MergePartGradients {
 ///     dattn = dy ∘ g(z) (mul) or dy (add, or no gate);  dz = dy ∘ attn ∘ g′(z) (mul) or dy ∘ g′(z) (add);
 ///     dattn_i = w_i · dattn;  dlse_i = w_i · (dlse + Σ_x dattn ∘ (attn_i − attn)).
 ///
-/// Recomputes attn and lse from the parts. `gradients` has one element for each part. `dgate` may be absent; it has the
-/// shape and dtype of gate, and a headwise dgate is summed over Dv. Gradients are overwritten; they are 0 where a part
-/// is ignored. Throws like attention_merge().
+/// Recomputes attn and lse from the parts. `gradients` has one element for each part. `dgate` may be absent. It has the
+/// shape and dtype of gate; a headwise dgate is summed over Dv. Gradients are overwritten. They are 0 where
+/// attention_merge() ignores a part. Throws like attention_merge().
 HEADGATE_API void attention_merge_backward(std::span<const MergePartGradients> gradients, const TensorView& dgate,
                                            std::span<const MergePart> parts, const ConstTensorView& gate,
                                            const AttentionIncoming& incoming, const AttentionOptions& options = {});

@@ -12,8 +12,8 @@
 
 /// @file
 /// Vector targets, backends and threads of calls. The vector targets are "avx3" (AVX-512), "avx2", "sse4", "neon", and
-/// the portable "emu128" and "scalar". The first call selects the best target that the CPU can run. The environment
-/// variable HEADGATE_ISA selects another one.
+/// the portable "emu128" and "scalar". The first call selects the best target that the CPU can run, or the target that
+/// the environment variable HEADGATE_ISA names.
 
 namespace headgate {
 
@@ -46,13 +46,14 @@ HEADGATE_API std::int64_t find_target(const std::string& name);
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
 /// Returns the instruction set that Precision::native16 uses on the current target: the choice of
-/// set_native16_products(), otherwise amx_bf16 if available, otherwise avx512_bf16 on AMD CPUs since Zen 4. Returns ""
-/// if there is none; native16 then computes like exact. Throws like active_target().
+/// set_native16_products(). Without a choice, returns amx_bf16 if available, or else avx512_bf16 on AMD CPUs since Zen
+/// 4. Returns "" if there is none; native16 then computes like exact. Throws like active_target().
 HEADGATE_API std::string native16_products();
 
 /// Selects the instruction set that Precision::native16 uses in all later calls of this process; "" restores the
-/// default. With avx512_bf16, exact calls use it too where that loses no precision (docs/reference/numerics.md). Throws
-/// headgate::Error if `name` is not in supported_native16_products(). Must not be called while a kernel runs.
+/// default. If `name` is avx512_bf16, exact calls use these instructions too where that loses no precision
+/// (docs/reference/numerics.md). Throws headgate::Error if `name` is not in supported_native16_products(). Must not be
+/// called while a kernel runs.
 HEADGATE_API void set_native16_products(const std::string& name);
 
 /// Returns the backends for attention in this build, best first: "cpu". A call uses the first backend that can compute
@@ -72,15 +73,18 @@ HEADGATE_API const Backend& find_backend(const std::string& name);
 
 /// Settings for running one call. Members left at their defaults use the settings of the process.
 struct ExecutionContext {
-  /// Number of threads, at most max_threads(). 0 means default_threads(), or one thread for calls that are faster on
-  /// one. If the system cannot start as many threads, the call uses fewer; results do not change.
+  /// Number of threads, limited to max_threads(). 0 means default_threads(), or one thread for calls that one thread
+  /// computes faster. If the system cannot start as many threads, the call uses fewer. Results do not depend on the
+  /// number.
   int threads = 0;
   std::int64_t target = 0;  ///< vector target from find_target(); 0 means active_target_bit()
-  /// Backend from find_backend(). Null: the backend of set_backend(), otherwise the first that can compute the call.
+  /// Backend from find_backend(). Null means the backend of set_backend(). Without one, it means the first backend that
+  /// can compute the call.
   const Backend* backend = nullptr;
-  /// Callback that cancels the call. The calling thread runs it before the work and between parts of it. In a forked
-  /// child, the thread that computes runs it. If it returns true, the call throws Cancelled, and outputs are
-  /// unspecified. It must not throw and must outlive the context. Null or empty: the call cannot be cancelled.
+  /// Callback that can cancel the call. The calling thread runs the callback before the work and between parts of the
+  /// work. In a forked child, the computing thread runs the callback. If the callback returns true, the call throws
+  /// Cancelled, and outputs are unspecified. The callback must not throw and must outlive the context. Null
+  /// or empty: the call cannot be cancelled.
   const std::function<bool()>* cancelled = nullptr;
 };
 
@@ -91,10 +95,10 @@ HEADGATE_API int max_threads();
 /// Returns the maximum number of threads of a call with threads = 0: OpenMP's default, at most max_threads().
 HEADGATE_API int default_threads();
 
-/// Returns whether the calling thread is the thread that fork() left in a child process. The OpenMP threads of its
-/// parent do not exist in the child, and GCC's runtime would wait for them forever in the next parallel region.
-/// Functions of this library work in such a thread: they compute on a new thread, or serially, with bitwise identical
-/// results. Useful for programs with their own parallel regions.
+/// Returns whether the calling thread is the thread that fork() left in a child process. The parent's OpenMP threads do
+/// not exist in the child, and GCC's runtime would wait for them forever in the next parallel region. Functions of this
+/// library work in such a thread: they compute on a new thread, or serially, with bitwise identical results. Programs
+/// can ask this function before they start parallel regions of their own.
 HEADGATE_API bool forked_thread();
 
 /// Returns `context` with defaults replaced: threads is from 1 to max_threads(), and target is a supported target. The

@@ -31,37 +31,38 @@ struct ShortConvolutionOptions {
   ExecutionContext context{};        ///< threads and target; results do not depend on the number of threads
 };
 
-/// The inputs of the short convolution, with any strides. x and weight are required. Both (B,T,C) and (B,C,T) memory is
-/// read without a copy.
+/// The inputs of the short convolution, with any strides. x and weight are required. The kernels read memory of layout
+/// (B,T,C) and of layout (B,C,T) without a copy.
 struct ShortConvolutionInputs {
   ConstTensorView x{};       ///< (B,1,T,C), f32, f64, bf16 or f16
   ConstTensorView weight{};  ///< (1,1,C,K), 2 ≤ K ≤ 8; dtype of x, or f32; the last tap is for the current token
   ConstTensorView bias{};    ///< (1,1,1,C), dtype of x, or f32; absent means 0
   ConstTensorView state{};  ///< (N,1,K−1,C), dtype of x, or f32: the K−1 rows of x before the first token, oldest first
   ConstTensorView cu_seqlens{};  ///< (1,1,1,N+1), i32 or i64: bounds of a packed batch, non-decreasing from 0 to T
-  /// (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64: when to write states to `snapshots`. Entry [n,m] is a
-  /// number of tokens of sequence n, from 0 (the old state) to all. Rows do not decrease. Only the forward pass takes
-  /// it; the backward pass refuses it.
+  /// Lengths after which to write states to `snapshots`: (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64. Entry
+  /// [n,m] is a number of tokens of sequence n, from 0 (the old state) to all its tokens. Entries of a row do not
+  /// decrease. Only the forward pass accepts snapshot_lengths; the backward pass refuses it.
   ConstTensorView snapshot_lengths{};
 };
 
 /// The outputs of the forward pass, which overwrites them. y is required.
 struct ShortConvolutionOutputs {
   TensorView y{};  ///< (B,1,T,C), dtype of x
-  /// (N,1,K−1,C), dtype of x, or f32: the last K−1 rows of x. If T < K−1, the oldest of these rows come from the old
-  /// state. May equal the view `state` of the inputs, to update it in place.
+  /// The new state, (N,1,K−1,C), dtype of x, or f32: the last K−1 rows of x. If T < K−1, the oldest of these rows come
+  /// from the old state. May be the same view as inputs.state, to update the state in place.
   TensorView state{};
-  /// States after chosen tokens (N·M,1,K−1,C), dtype of x, or f32: row n·M + m has the K−1 rows of x before token
-  /// snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without.
+  /// States after chosen numbers of tokens, (N·M,1,K−1,C), dtype of x, or f32. Row n·M + m holds the K−1 rows of x
+  /// before token snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without.
   TensorView snapshots{};
 };
 
-/// Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once. A sum
-/// of −∞ gives NaN with silu: −∞ · 0.
+/// Computes the convolution and the activation. Sums are f32 or better. Results are rounded to the storage type once.
+/// With silu, a sum of −∞ gives NaN, because −∞ · 0 is NaN.
 ///
-/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. They are also
-/// identical if several calls compute parts of a sequence and pass on the state. The state must then have the dtype of
-/// x, or f32 if x is bf16 or f16. Snapshots are bitwise the states of such calls.
+/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. Several calls
+/// may also compute the parts of a sequence, each starting from the state that the call before returned. Results are
+/// bitwise identical if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots are bitwise identical to
+/// the states between such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if
@@ -80,14 +81,14 @@ struct ShortConvolutionIncoming {
 /// and dtype of its input.
 struct ShortConvolutionGradients {
   TensorView dx{};       ///< (B,1,T,C)
-  TensorView dweight{};  ///< (1,1,C,K), summed over batch and tokens
+  TensorView dweight{};  ///< (1,1,C,K), summed over batches and tokens
   TensorView dbias{};    ///< (1,1,1,C)
   TensorView dstate{};   ///< gradient of the old state (N,1,K−1,C)
 };
 
-/// Computes the gradients of Σ dy∘y + Σ dstate∘(new state). Computes the input of the activation again.
-/// inputs.state must be the state before the forward pass, even if the forward pass updated it in place. Accumulates in
-/// f32 or better. Results are bitwise identical for any number of threads. Throws like short_convolution_forward().
+/// Computes the gradients of Σ dy∘y + Σ dstate∘(new state). Recomputes the input of the activation. inputs.state must
+/// be the state before the forward pass, even if the forward pass updated it in place. Accumulates in f32 or better.
+/// Results are bitwise identical for any number of threads. Throws like short_convolution_forward().
 HEADGATE_API void short_convolution_backward(const ShortConvolutionGradients& gradients,
                                              const ShortConvolutionInputs& inputs,
                                              const ShortConvolutionIncoming& incoming,

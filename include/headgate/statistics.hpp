@@ -9,8 +9,8 @@
 #include "headgate/tensor.hpp"
 
 /// @file
-/// Statistics of the attention weights P = exp(s − lse) of headgate/attention.hpp, without a T×S buffer. They need one
-/// product q kᵀ, and O(T) memory in addition to the outputs. P are the weights before dropout.
+/// Statistics of the attention weights P = exp(s − lse) of headgate/attention.hpp, without a T×S buffer. Computing them
+/// takes one product q kᵀ, and O(T) memory in addition to the outputs. P are the weights before dropout.
 
 namespace headgate {
 
@@ -19,11 +19,11 @@ inline constexpr std::int64_t kMaxTopKeys = 1024;
 
 /// The keys and queries to which statistics apply.
 struct StatisticsSelection {
-  /// The keys of key_weights: (1,1,1,J), i32 or i64, 0 ≤ j < S, in any order; keys may repeat. In a packed batch, key j
-  /// of each sequence; its weight is 0 in sequences with at most j keys.
+  /// The keys of key_weights: (1,1,1,J), i32 or i64, 0 ≤ j < S, in any order; keys may repeat. In a packed batch, j
+  /// counts keys within each sequence. The weight of key j is 0 in sequences with at most j keys.
   ConstTensorView keys{};
-  /// The queries of `rows`: (1,1,1,R), i32 or i64, 0 ≤ i < T, in any order; queries may repeat. In a packed batch, rows
-  /// of q.
+  /// The queries of `rows`: (1,1,1,R), i32 or i64, 0 ≤ i < T, in any order; queries may repeat. In a packed batch, i is
+  /// a row of q.
   ConstTensorView queries{};
   std::int64_t window = 0;  ///< W ≥ 0, the window of window_share and mean_window_share
 };
@@ -31,15 +31,15 @@ struct StatisticsSelection {
 /// The outputs of attention_statistics, which overwrites them. Absent outputs are not computed. All are f32 or f64,
 /// except topk_index, which is i32 or i64.
 ///
-/// In a packed batch of N sequences, means have N in place of B. key_mass too has N in place of B if keys are paged.
-/// Otherwise key_mass and rows have the S columns of all sequences; rows are 0 in columns of other sequences. In
+/// In a packed batch of N sequences, means have N in place of B. If keys are paged, key_mass has N in place of B too.
+/// Otherwise key_mass and `rows` have the S columns of all sequences, and `rows` is 0 in columns of other sequences. In
 /// first, key_weights and topk_index, keys are numbered within the query's own sequence.
 ///
 /// computed part of a forward pass       | outputs
 /// ---|---
 /// only a few keys                       | first, first_gated, key_weights
 /// only the keys in the window           | window_share
-/// q kᵀ, about a half                    | row_max, topk_index, topk_weight
+/// q kᵀ, about half of the work          | row_max, topk_index, topk_weight
 /// q kᵀ and its exponentials             | entropy, key_mass
 struct AttentionStatistics {
   TensorView row_max{};  ///< (B,Hq,T,1): maxⱼ P_ij; the largest score is log(row_max) + lse
@@ -47,12 +47,13 @@ struct AttentionStatistics {
   TensorView entropy{};
   TensorView first{};        ///< (B,Hq,T,1): P_i0
   TensorView first_gated{};  ///< (B,Hq,T,1): P_i0 · mean over features of g(z_i), for GateOp::mul
-  /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W. The remainder to 1 is the weight outside the window and of the sink.
+  /// (B,Hq,T,1): Σ P_ij over |at_i − j| ≤ W. 1 − window_share is the weight of the sink and of keys outside the window.
   TensorView window_share{};
   TensorView key_weights{};  ///< (B,Hq,T,J): P_ij of selection.keys
 
-  /// Means of the figures above over the queries of a sequence, (B,Hq,1,1). With a causal mask they exclude the query
-  /// at the first key, which sees only itself. They include rows without a visible key. The mean of no queries is 0.
+  /// Means of the statistics above over the queries of a sequence, (B,Hq,1,1). With a causal mask, means exclude the
+  /// query at the first key, which sees only itself. Means include rows without a visible key. The mean of no queries
+  /// is 0.
   TensorView mean_row_max{};
   TensorView mean_entropy{};
   TensorView mean_first{};
@@ -62,9 +63,9 @@ struct AttentionStatistics {
 
   TensorView key_mass{};  ///< (B,Hq,1,S): Σᵢ P_ij, the total weight of key j
   /// (B,Hq,T,K), 1 ≤ K ≤ kMaxTopKeys: the K keys with the largest scores, in descending order; ties in order of index.
-  /// −1 fills the end if fewer than K keys have a weight above 0.
+  /// If fewer than K keys have a weight above 0, −1 fills the remaining entries.
   TensorView topk_index{};
-  TensorView topk_weight{};  ///< (B,Hq,T,K): weights of the keys in topk_index; 0 where that is −1
+  TensorView topk_weight{};  ///< (B,Hq,T,K): weights of the keys in topk_index; 0 where topk_index is −1
   TensorView rows{};         ///< (B,Hq,R,S): P_ij of selection.queries, 0 where hidden
 };
 
@@ -72,7 +73,7 @@ struct AttentionStatistics {
 ///
 /// `inputs` are those of attention_forward(). v and v_scale are not read and may be absent; gate is read only for
 /// first_gated. `lse` is (B,Hq,T,1), f32 or f64, from the forward pass. Rows with an infinite lse have no weights, and
-/// all their figures are 0. In rows with lse NaN, figures are NaN. topk_index is −1 in both cases.
+/// all their statistics are 0. Rows with lse NaN have statistics NaN. topk_index is −1 in both cases.
 ///
 /// Computes in f32, or in f64 for f64 inputs. Results are bitwise identical for any number of threads. Outputs must not
 /// overlap inputs or each other. Throws headgate::Error for invalid arguments, before anything is written, and

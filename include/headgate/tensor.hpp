@@ -11,7 +11,7 @@
 
 namespace headgate {
 
-/// The element type of a view. `none` marks an absent tensor.
+/// Element type of a view. `none` marks an absent tensor.
 enum class DType : std::int32_t {
   none = 0,
   f32 = 1,
@@ -94,8 +94,8 @@ constexpr const char* dtype_name(DType dtype) {
 /// Four sizes or four strides. For a tensor of fewer dimensions, the leading sizes are 1.
 using Shape = std::array<std::int64_t, 4>;
 
-/// Returns the row-major strides, in elements, of a contiguous tensor of `shape`. Strides wrap around if the number of
-/// elements overflows 64 bits; functions that get such a view refuse it.
+/// Returns the row-major strides, in elements, of a contiguous tensor of `shape`. If the number of elements overflows
+/// 64 bits, the strides wrap around. Functions refuse a view with such a shape.
 constexpr Shape contiguous_strides(const Shape& shape) {
   Shape strides{};
   std::uint64_t step = 1;
@@ -107,7 +107,7 @@ constexpr Shape contiguous_strides(const Shape& shape) {
 }
 
 /// A non-owning view of rank 4. Element (i0,i1,i2,i3) is i0·s0 + i1·s1 + i2·s2 + i3·s3 elements after `data`, where s
-/// are the strides. Strides may be negative, or zero to broadcast an input; elements of an output must not overlap. A
+/// are the strides. Strides may be negative, or zero to broadcast an input. Elements of an output must not overlap. A
 /// default-constructed view means "absent".
 template <typename Void>
 struct BasicTensorView {
@@ -118,7 +118,7 @@ struct BasicTensorView {
 
   /// Creates a view that means "absent".
   constexpr BasicTensorView() = default;
-  /// Creates a view of `data_in`. make_view() does the same with the dtype of the pointer.
+  /// Creates a view of `data_in` with the given dtype. make_view() takes the dtype from the pointer type.
   constexpr BasicTensorView(Void* data_in, DType dtype_in, const Shape& shape_in, const Shape& strides_in)
       : data(data_in), dtype(dtype_in), shape(shape_in), strides(strides_in) {}
   /// Converts a mutable view to a read-only view.

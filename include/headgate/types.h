@@ -4,7 +4,7 @@
 
 /** @file
  * Types of all operations of the C API: statuses, tensors, gate functions and precisions. headgate/headgate.h includes
- * it. */
+ * this file. */
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +12,7 @@
 #include "headgate/export.h"
 
 /** Initialises a struct that begins with struct_size: sets struct_size and zeros the rest. The structs' _INIT macros
- * are shorter names of it. */
+ * expand to HEADGATE_INIT. */
 #ifdef __cplusplus
 template <class Struct>
 constexpr Struct headgate_sized() {
@@ -40,9 +40,9 @@ enum {
   HEADGATE_INTERNAL_ERROR = 3
 };
 
-/** Returns the error message of this thread's last call that returned a headgate_status, or "" if it succeeded. Never
- * NULL. The string is valid until the next such call of this thread. It is one line of at most 1023 bytes; longer
- * messages are truncated, and control characters become '?'. */
+/** Returns the error message of this thread's last call that returned a headgate_status. Returns "" if that call
+ * succeeded. Never NULL. The string is valid until the next such call of this thread. It is one line of at most 1023
+ * bytes. Longer messages are truncated, and control characters become '?'. */
 HEADGATE_API const char* headgate_last_error(void);
 
 /* --- tensors ------------------------------------------------------------------------------------------------ */
@@ -62,7 +62,7 @@ enum {
 };
 
 /** A non-owning view. Element (i0,i1,i2,i3) is i0*strides[0] + ... + i3*strides[3] elements after data. Strides may be
- * negative, or zero to broadcast an input; elements of an output must not overlap. data must be aligned to the element
+ * negative, or zero to broadcast an input. Elements of an output must not overlap. data must be aligned to the element
  * size, and may be NULL if the tensor has no elements. A struct of zeros means absent. */
 typedef struct headgate_tensor {
   void* data;
@@ -97,7 +97,7 @@ HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* d
                                                                    int64_t T, int64_t H, int64_t D);
 
 /** Copies `from` to `to` and converts each element to the dtype of `to`. Rounds to nearest, ties to even; f64 to 16
- * bits is rounded to f32 first. Both tensors have the same shape, are f32, f64, bf16 or f16, may have any strides, and
+ * bits is rounded to f32 first. Both tensors have the same shape, any strides, and dtype f32, f64, bf16 or f16. They
  * must not overlap. */
 HEADGATE_API headgate_status headgate_convert(const headgate_tensor* to, const headgate_const_tensor* from);
 
@@ -129,10 +129,11 @@ enum {
  * EXACT multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
  *
  * NATIVE16 multiplies bf16 numbers and adds in f32, with the instructions that headgate_native16_products names. It
- * needs bf16 q, k and v. Attention rounds the softmax weights, and in the backward pass also dy * g and ds, to bf16
- * before they are multiplied. NATIVE16 is a permission, used where it is faster. Calls of attention compute as with
- * EXACT on CPUs without such instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
- * headgate_linear_attention_options has what linear attention rounds. */
+ * needs bf16 q, k and v. Attention rounds the softmax weights to bf16 before their product with v. The backward pass
+ * also rounds dy * g, and ds before the products with q and k. NATIVE16 is a permission: calls use bf16 products only
+ * where these are faster. Attention computes like EXACT on CPUs without these instructions, for few queries, and with
+ * weights, gate_threshold, dropout, or int8 k and v. headgate_linear_attention_options describes what linear attention
+ * rounds. */
 typedef int32_t headgate_precision;
 enum {
   HEADGATE_PRECISION_EXACT = 0,   /**< the default */
