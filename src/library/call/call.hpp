@@ -23,8 +23,8 @@
 
 namespace headgate {
 
-/// Largest number of bytes that a view may span. It exceeds any address space (57 bits); the sum of a few spans still
-/// fits in int64.
+/// Largest number of bytes that a view may span. The limit exceeds any address space (57 bits), and the sum of a few
+/// spans still fits in int64.
 inline constexpr std::int64_t kMaxSpanBytes = std::int64_t{1} << 60;
 
 struct Argument {
@@ -73,7 +73,7 @@ inline bool span_fits(const ConstTensorView& view) {
          static_cast<std::uintptr_t>(high + bytes) <= std::numeric_limits<std::uintptr_t>::max() - address;
 }
 
-/// A list of a call's arguments. Allocates no memory for up to kMost arguments.
+/// A list of arguments. Allocates no memory for up to kMost arguments.
 class ArgumentList {
  public:
   void add(const Argument& arg) {
@@ -93,7 +93,7 @@ class ArgumentList {
   // pass.
   static constexpr std::size_t kMost = 24;
   std::array<Argument, kMost> arguments_;
-  std::vector<Argument> more_;  // all arguments if there are more than kMost, otherwise empty
+  std::vector<Argument> more_;  // all arguments if there are more than kMost; otherwise empty
   std::size_t count_ = 0;
 };
 
@@ -107,7 +107,7 @@ class Call {
     throw Error(formatted("{}: ", function_) + formatted(format, std::forward<Args>(args)...));
   }
 
-  /// Returns whether the tensor is present. Fails if it has data but no dtype.
+  /// Returns whether the argument is present. Fails if the argument has data but no dtype.
   bool given(const Argument& arg) const {
     if (!arg.view.present() && arg.view.data != nullptr) fail("{} has data but dtype none", arg.name);
     return arg.view.present();
@@ -117,7 +117,7 @@ class Call {
     if (!given(arg)) fail("{} is required but absent", arg.name);
   }
 
-  /// Adds an input and checks its dtype, its sizes and its memory.
+  /// Registers an input and checks its dtype, sizes and memory.
   void input(const Argument& arg, std::initializer_list<DType> dtypes) {
     check(arg, dtypes);
     inputs_.add(arg);
@@ -128,7 +128,7 @@ class Call {
     outputs_.add(arg);
   }
 
-  /// Checks a requested gradient: the input `of` must be present and have the same shape and dtype.
+  /// Checks a requested gradient. The input `of` must be present and have the shape and dtype of the gradient.
   void gradient(const Argument& arg, const Argument& of) {
     if (!given(arg)) return;
     if (!of.view.present()) fail("{} is asked for but {} is absent", arg.name, of.name);
@@ -139,7 +139,7 @@ class Call {
     }
   }
 
-  /// Checks the bounds of packed sequences, (1,1,1,N+1): the first is 0, the last is `total`, and none decreases.
+  /// Checks the bounds of packed sequences, (1,1,1,N+1). The first bound is 0, the last is `total`, and none decreases.
   void bounds(const Argument& arg, const char* letter, std::int64_t total) {
     input(arg, {DType::i32, DType::i64});
     const std::int64_t last = arg.view.shape[3] - 1;
@@ -157,7 +157,8 @@ class Call {
     }
   }
 
-  /// Checks an optional vector of indices in [0, size). `letters` is the vector's shape for messages.
+  /// Checks an optional vector of indices in [0, size). Error messages call the vector's shape `letters` and the size
+  /// `letter`.
   void indices(const Argument& arg, const char* letters, const char* letter, std::int64_t size) {
     if (!given(arg)) return;
     input(arg, {DType::i32, DType::i64});
@@ -170,7 +171,7 @@ class Call {
     }
   }
 
-  /// Returns resolved(given_context). Its error messages begin with the function's name.
+  /// Returns resolved(given_context). Error messages begin with the function's name.
   ExecutionContext context(const ExecutionContext& given_context) const {
     try {
       return resolved(given_context);
@@ -193,7 +194,8 @@ class Call {
     }
   }
 
-  /// Checks that each dimension has the size in `full`; all but the last may be 1 instead.
+  /// Checks that the shape can be broadcast to `full`. The last dimension must have the size in `full`; the others may
+  /// be 1.
   void broadcastable(const Argument& arg, const Shape& full, const char* needed = "(B|1,Hq|1,T|1,S)",
                      const char* letters = "(B,Hq,T,S)") const {
     for (std::size_t d = 0; d < 4; ++d) {
@@ -211,8 +213,8 @@ class Call {
     }
   }
 
-  /// Permits an update in place: the views named `output` and `input` may be equal. no_overlap() still refuses any
-  /// other overlap of these two. Both views must be checked under these names.
+  /// Permits an update in place: the views named `output` and `input` may be equal. no_overlap() still refuses other
+  /// overlaps of these two views. Both must be registered under these names.
   void allow_in_place(const char* output, const char* input) {
     in_place_output_ = output;
     in_place_input_ = input;
@@ -258,8 +260,8 @@ class Call {
       fail("{} has data {} which is not aligned to the {} bytes of {}", arg.name, view.data, dtype_bytes(view.dtype),
            dtype_name(view.dtype));
     }
-    // Also checks the strides of an empty view, because kernels may compute addresses with them. Assumes the address
-    // 2^62, because the data of an empty view may be null.
+    // Also checks an empty view, because kernels may compute addresses with its strides. Assumes the address 2^62,
+    // because the data of an empty view may be null.
     ConstTensorView reach = view;
     if (view.numel() == 0) reach.data = reinterpret_cast<const void*>(std::uintptr_t{1} << 62);
     if (!span_fits(reach)) {

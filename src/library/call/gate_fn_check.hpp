@@ -9,13 +9,13 @@
 #include "library/core/format.hpp"
 #include "library/core/gate_functions.hpp"
 
-// Checks a gate function. Messages have its name and not its number, because the number of `none` differs between C and
+// Checks a gate function. Error messages use the function's name, because the number of `none` differs between C and
 // C++.
 
 namespace headgate {
 
-/// Returns the name of a gate function for messages. For an invalid value, returns its number, which is the same in C
-/// and C++.
+/// Returns the name of a gate function for messages. Returns the number of an invalid value, which is the same in C and
+/// C++.
 inline std::string gate_fn_text(GateFn fn) {
   const bool is_function = fn == GateFn::none || gate_row(fn) < kGateFunctions.size();
   return is_function ? std::string(word_of(fn)) : formatted("{}", static_cast<std::int32_t>(fn));

@@ -9,10 +9,10 @@
 
 namespace headgate {
 
-/// Runs `kernel`, which starts teams of `threads` threads. Usually runs it on the calling thread.
-/// OpenMP cannot start a team of several threads in the thread that fork() left in a child process. For such a team,
-/// runs `kernel` on a new thread instead. If the system cannot start the new thread, runs `kernel` on the calling
-/// thread after all; startable_threads() then limits its teams to one thread. Rethrows exceptions of `kernel`.
+/// Runs `kernel`, which starts teams of `threads` threads. Usually runs `kernel` on the calling thread.
+/// OpenMP cannot start a team of several threads in the thread that fork() left in a child process. In such a thread,
+/// runs `kernel` on a new thread. If the system cannot start the new thread, runs `kernel` on the calling thread;
+/// startable_threads() then limits teams to one thread. Rethrows exceptions of `kernel`.
 template <class Kernel>
 void run_on_live_threads(int threads, const Kernel& kernel) {
   if (threads == 1 || !forked_thread()) return kernel();

@@ -32,7 +32,7 @@ Native16Unit find_unit() {
   const bool tiles = __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d >> 22U & 1U) != 0 && (d >> 24U & 1U) != 0;
   return tiles && may_use_tiles() ? Native16Unit::tiles : Native16Unit::dots;
 }
-/// Returns true if AVX-512 BF16 dot products run at twice the rate of f32 products, as on AMD since Zen 4.
+/// Returns true if AVX-512 BF16 dot products are twice as fast as f32 products, as on AMD since Zen 4.
 /// On Intel, these dot products are slower than f32 products (docs/design/bf16.md).
 bool has_fast_dots() { return __builtin_cpu_is("amd") != 0; }
 #else
@@ -59,7 +59,7 @@ struct UnitName {
 /// Lists the units' names, best first.
 constexpr UnitName kUnitNames[] = {{Native16Unit::tiles, "amx_bf16"}, {Native16Unit::dots, "avx512_bf16"}};
 
-/// Unit chosen by set_native16_products; without a choice, fast_unit_of_cpu() decides.
+/// Unit chosen by set_native16_products(). `none` means that fast_unit_of_cpu() decides.
 std::atomic<Native16Unit> forced_unit{Native16Unit::none};
 
 }  // namespace

@@ -12,13 +12,16 @@ namespace headgate {
 ///   tiles   AMX for products, and AVX-512 BF16 for conversions.
 enum class Native16Unit { none, dots, tiles };
 
-/// Returns the unit that multiplies bf16 numbers on a vector target.
-/// On AVX-512, this is the unit that set_native16_products() selected. Without a selection, it is the CPU's fastest
-/// unit, or none if f32 products are faster. On other targets, it is none.
+/// Returns the unit that multiplies bf16 numbers on a vector target:
+///
+///   - AVX-512: the unit that set_native16_products() selected. Without a selection, the CPU's fastest unit, or none if
+///     f32 products are faster.
+///   - other targets: none
+///
 /// The first call asks the operating system for permission to use AMX tiles, once per process.
 Native16Unit native16_unit(std::int64_t target);
 
-/// Returns true if the program chose the unit by set_native16_products.
+/// Returns whether the program selected the unit with set_native16_products().
 bool native16_is_by_name();
 
 }  // namespace headgate

@@ -9,13 +9,14 @@
 namespace headgate {
 namespace {
 
-/// One dimension's part of the distance in bytes between two elements. The part is step · n, where n is the difference
-/// of the elements' indices, with low ≤ n ≤ high and step > 0.
+/// The part of a distance between two elements that one dimension contributes: step · n bytes. n is the difference of
+/// the elements' indices, low ≤ n ≤ high, and step > 0.
 struct Term {
   std::int64_t step, low, high;
 };
 
-/// The distance between two elements: the sum of the parts of all dimensions, sorted by descending step.
+/// The distance between two elements in bytes: the sum of the terms of all dimensions. Terms are sorted by descending
+/// step.
 struct Terms {
   std::array<Term, 8> term{};
   std::size_t count = 0;
@@ -45,9 +46,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. Tries values of n for each
-/// term, but only those from which the terms with smaller steps can still reach this interval. Each try takes 1 from
-/// `budget`. Returns false if the budget becomes negative.
+/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. Tries each n of a term from
+/// which the terms with smaller steps can still reach this interval. Each try takes 1 from `budget`. Returns false if
+/// the budget becomes negative.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;
@@ -89,20 +90,20 @@ bool provably_overlap(const ConstTensorView& a, const ConstTensorView& b) {
   const Range range_b = byte_range(b);
   if (range_a.begin >= range_b.end || range_b.begin >= range_a.end) return false;
 
-  Terms terms;  // distance from an element of b to an element of a, if the data of both began at the same address
+  Terms terms;  // distance from an element of b to an element of a, as if the data of both began at the same address
   terms.add(a, false);
   terms.add(b, true);
   const auto distance =
       static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(a.data) - reinterpret_cast<std::uintptr_t>(b.data));
   const std::int64_t bytes_a = dtype_bytes(a.dtype);
   const std::int64_t bytes_b = dtype_bytes(b.dtype);
-  int budget = 4096;  // tries, which take microseconds in total; nested strides need some tens of tries
+  int budget = 4096;  // number of tries, which take microseconds in total; nested strides need some tens of tries
   return reachable(terms, 0, 1 - bytes_a - distance, bytes_b - 1 - distance, budget);
 }
 
 bool elements_overlap(const ConstTensorView& view) {
   if (view.numel() == 0) return false;
-  // Finds the range of the difference of two indices in each dimension. Leaves out dimensions of size 1.
+  // Finds the range of index differences in each dimension. Leaves out dimensions of size 1.
   std::array<Term, 4> dims{};
   std::size_t count = 0;
   for (std::size_t d = 0; d < 4; ++d) {
@@ -111,7 +112,7 @@ bool elements_overlap(const ConstTensorView& view) {
     if (steps > 0) dims[count++] = {std::abs(view.strides[d]), -steps, steps};
   }
   std::sort(dims.begin(), dims.end(), [](const Term& a, const Term& b) { return a.step > b.step; });
-  // Distinct elements cannot overlap if each stride exceeds the span of all dimensions with smaller strides.
+  // Elements cannot overlap if each stride exceeds the span of all dimensions with smaller strides.
   std::int64_t span = 0;
   bool nests = true;
   for (std::size_t d = count; d-- > 0;) {
@@ -121,8 +122,8 @@ bool elements_overlap(const ConstTensorView& view) {
   if (nests) return false;
   int budget = 1 << 20;
   for (std::size_t first = 0; first < count; ++first) {
-    // Considers pairs of elements whose indices are equal before dimension `first` and differ there. Assumes that the
-    // difference is positive; exchanging the elements covers the negative ones.
+    // Considers pairs of elements whose indices first differ in dimension `first`. Assumes a positive difference there;
+    // exchanging the two elements covers negative differences.
     Terms terms;
     for (std::size_t d = first; d < count; ++d) terms.term[terms.count++] = dims[d];
     terms.term[0].low = 1;

@@ -30,16 +30,16 @@ std::vector<std::string> names_of(std::int64_t mask) {
   return names;
 }
 
-/// Targets that every CPU can run, even if Highway's detection does not list them. On x86, the static target is not
-/// included, because a build for a single target may run on a CPU that does not support this target.
+/// Targets that every CPU can run, even if Highway's detection does not list them. On x86, the compiler's static target
+/// is not one of them: a build for a newer CPU may run on an older CPU.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR | HWY_STATIC_TARGET;
 #endif
 
-/// Returns the targets that this CPU and build can run. Detects them once, because detection takes about 20 µs in a
-/// virtual machine, where the hypervisor intercepts CPUID.
+/// Returns the targets that this CPU and build can run. Detects them once: detection takes about 20 µs in a virtual
+/// machine, where the hypervisor intercepts CPUID.
 std::int64_t supported_mask() {
   static const std::int64_t supported = (hwy::SupportedTargets() | kAlwaysSupported) & HWY_TARGETS;
   return supported;
@@ -65,14 +65,14 @@ std::int64_t default_bit() {
 
 thread_local bool left_by_fork = false;
 
-/// Registers the fork handler when the library is loaded. The first call would be too late: the program may fork before
-/// it, while OpenMP threads of another library exist.
+/// Registers the fork handler when the library is loaded. Registering it in the first call would be too late: the
+/// program may fork before that call, after another library has started OpenMP threads.
 const bool kForkHandlerFailed = pthread_atfork(nullptr, nullptr, [] { left_by_fork = true; }) != 0;
 
-/// max_threads() is at least this number.
+/// Lower bound of max_threads().
 constexpr int kAlwaysAllowed = 16;
 
-/// Returns min(threads, max_threads()). Avoids the system call of max_threads() for up to kAlwaysAllowed threads.
+/// Returns min(threads, max_threads()). Skips the system call of max_threads() for up to kAlwaysAllowed threads.
 int bounded(int threads) { return threads <= kAlwaysAllowed ? threads : std::min(threads, max_threads()); }
 
 /// Bit of the active target; 0 until the first use.
@@ -110,7 +110,7 @@ int max_threads() {
 
 int default_threads() { return bounded(omp_get_max_threads()); }
 
-// If the fork handler could not be registered, assumes that every thread is one that fork() left in a child process.
+// If the fork handler could not be registered, treats every thread as left by fork() in a child process.
 bool forked_thread() { return left_by_fork || kForkHandlerFailed; }
 
 ExecutionContext resolved(const ExecutionContext& context) {

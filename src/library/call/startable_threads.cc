@@ -22,13 +22,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Remembers which team sizes the calling thread can start, to avoid probing for each call. A probe starts the threads
-/// of a team and ends them at once (more_threads()).
+/// Remembers which team sizes the calling thread can start, so that most calls need no probe. A probe starts the
+/// threads of a team and ends them at once (more_threads()).
 struct Proven {
   /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
   /// threads that it does not need.
   int last_team = 1;
-  /// Number of threads that the last probe could start, valid for kValidity. Avoids probing for each team if large and
+  /// Number of threads that the last probe could start, valid for kValidity. Spares a probe for each team if large and
   /// small teams alternate.
   int threads = 1;
   Clock::time_point when{};
@@ -39,11 +39,11 @@ struct Proven {
 
 thread_local Proven proven;
 
-/// A thread of a probe. It runs until `end` is unlocked.
+/// A thread of a probe. The thread runs until the mutex `end` is unlocked.
 struct ProbeThread {
   std::mutex* end = nullptr;
   pthread_t handle{};
-  long id = 0;  ///< thread id of the kernel, on Linux only
+  long id = 0;  ///< thread id that the kernel assigns; on Linux only
 };
 
 void* live_until_end(void* argument) {
@@ -55,9 +55,9 @@ void* live_until_end(void* argument) {
   return nullptr;
 }
 
-/// Gives threads of a probe stacks slightly larger than the default. Threads that start later can then reuse them: the
-/// system keeps the stacks of ended threads for threads that need at most as much. LLVM's OpenMP runtime needs slightly
-/// more than the default, and in a limited address space there may be no memory for further stacks.
+/// Gives threads of a probe stacks that are slightly larger than the default. The system keeps the stacks of ended
+/// threads for new threads that need at most as much. OpenMP's threads can then reuse these stacks: LLVM's OpenMP
+/// runtime needs slightly more than the default. In a limited address space there may be no memory for further stacks.
 class ProbeAttributes {
  public:
   ProbeAttributes() {
@@ -76,17 +76,17 @@ class ProbeAttributes {
   pthread_attr_t attributes_{};
 };
 
-/// Waits until the system no longer counts an ended thread against its limits. Linux still counts the thread for a
-/// moment after pthread_join().
+/// Waits until the system no longer counts an ended thread against its limits. Linux still counts a thread for a moment
+/// after pthread_join().
 void wait_for_release([[maybe_unused]] long id) {
 #if defined(__linux__)
-  constexpr int kMost = 10000;  // limits the loop: a new thread may get the same id
+  constexpr int kMost = 10000;  // limits the loop, because a new thread may get the same id
   for (int n = 0; n < kMost && syscall(SYS_tgkill, getpid(), id, 0) == 0; ++n) sched_yield();
 #endif
 }
 
-/// Returns how many of `count` additional threads the system can start. Starts threads until one fails or all are alive
-/// at the same time, and ends them.
+/// Returns how many of `count` additional threads the system can start. Starts threads until one fails or all run at
+/// the same time, and then ends them.
 int more_threads(int count) {
   const std::unique_ptr<ProbeThread[]> probes(new (std::nothrow) ProbeThread[static_cast<std::size_t>(count)]);
   if (probes == nullptr) return 0;
@@ -110,7 +110,8 @@ int more_threads(int count) {
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
   if (!proven.covers(threads)) {
-    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;  // OpenMP will use one thread
+    // At this level of nesting, OpenMP runs a team with one thread.
+    if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;
     threads = proven.last_team + more_threads(threads - proven.last_team);
     proven.threads = threads;
     proven.when = Clock::now();

@@ -19,14 +19,14 @@ namespace headgate {
 /// Writes the line and a line feed to stderr in one operation, so that lines of several threads do not mix.
 void print_report(const std::string& line);
 
-/// Returns the first words of a report, for example "headgate: attention_forward, cpu avx3, 2 threads".
+/// Returns the beginning of a report, for example "headgate: attention_forward, cpu avx3, 2 threads".
 std::string call_text(const char* operation, const char* backend, const ExecutionContext& context);
 
 /// Describes a tensor, for example "q f32 (1,8,512,64)".
 std::string tensor_text(const char* name, const ConstTensorView& tensor);
 
 /// Lists a call's arguments, for example ", q f32 (1,8,512,64), …, gate, causality causal". Lists required inputs with
-/// sizes, other inputs that are present by name, and options whose values differ from the defaults.
+/// their shapes, other present inputs by name, and options that differ from their defaults.
 template <const auto& kInputs, const auto& kOptions, class Inputs, class Options>
 std::string arguments_text(const Inputs& inputs, const Options& options) {
   std::string text;
@@ -49,8 +49,8 @@ double milliseconds_of(const Run& run) {
   return time.count();
 }
 
-/// Runs the kernel of an operation for which "cpu" is the only backend, through run_on_live_threads(). Then prints a
-/// report if is_verbose(), which ends with `note` and the time. Prints nothing if the kernel throws.
+/// Runs the kernel of an operation whose only backend is "cpu", with run_on_live_threads(). If is_verbose(), then
+/// prints a report that ends with `note` and the time. Prints nothing if the kernel throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
 void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&),
                 const std::string& note = {}) {

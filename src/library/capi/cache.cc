@@ -16,7 +16,7 @@
 
 struct headgate_cache {
   headgate::KvCache cache;
-  mutable headgate::CacheBatch batch;  // owns k_first and v_first that headgate_cache_batch set last
+  mutable headgate::CacheBatch batch;  // owns k_first and v_first of the last headgate_cache_batch()
 };
 
 namespace headgate::capi {
@@ -27,7 +27,8 @@ namespace {
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_shape) == 8 + 6 * 8 + 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_cache_tensors) == 8 + 4 * 80);
 
-/// Converts the shape of a cache from C. If `page`, `dtype` or `whole_dtype` is 0, uses the default of the C++ struct.
+/// Converts the shape of a cache from C. Replaces a `page`, `dtype` or `whole_dtype` of 0 by the default of the C++
+/// struct.
 CacheShape to_cache_shape(const headgate_cache_shape* given) {
   const auto c = read_sized(given, "shape", {offsetof(headgate_cache_shape, whole_first)});
   CacheShape shape;
@@ -47,7 +48,7 @@ CacheTensors to_cache_tensors(const headgate_cache_tensors* given) {
   return {to_view(c.k, "k"), to_view(c.v, "v"), to_view(c.k_scale, "k_scale"), to_view(c.v_scale, "v_scale")};
 }
 
-/// Copies the tensors of a cache to a C struct. The caller must have set its struct_size.
+/// Copies the tensors of a cache to a C struct, whose struct_size the caller must have set.
 void hand_out(headgate_cache_tensors* to, const CacheTensors& from) {
   read_sized(static_cast<const headgate_cache_tensors*>(to), "tensors");
   to->k = to_c(from.k);
@@ -96,7 +97,8 @@ struct BatchMemory {
   std::int64_t *key_lengths, *query_offsets;
 };
 
-/// Sets the inputs of a batch. If the batch has first rows, moves it to `owner`, which then owns these rows.
+/// Sets the inputs of a batch. If the batch has unrounded first rows, moves the batch to `owner`, which then owns these
+/// rows.
 void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inputs* inputs, const BatchMemory& memory,
                 std::span<const std::int64_t> sequences, std::int64_t T) {
   read_sized(static_cast<const headgate_attention_inputs*>(inputs), "inputs",
@@ -132,7 +134,7 @@ void make_batch(CacheBatch& owner, const KvCache& cache, headgate_attention_inpu
   inputs->block_table = in_memory_of_the_caller(views.block_table, memory.block_table);
   inputs->key_lengths = in_memory_of_the_caller(views.key_lengths, memory.key_lengths);
   inputs->query_offsets = in_memory_of_the_caller(views.query_offsets, memory.query_offsets);
-  if (batch.first > 0) owner = std::move(batch);  // a moved vector keeps its buffer, to which *inputs points
+  if (batch.first > 0) owner = std::move(batch);  // moving a vector keeps its buffer, to which *inputs points
 }
 
 }  // namespace

@@ -65,8 +65,8 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
-/// Copies the first to->struct_size bytes of `from` to `to`. If a field of `from` beyond them is not zero, throws Error
-/// and writes nothing.
+/// Copies the first to->struct_size bytes of `from` to `to`. Throws Error, and writes nothing, if a byte of `from`
+/// after these is not zero.
 void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
   const std::size_t size = std::min(to->struct_size, sizeof from);
   const auto* bytes = reinterpret_cast<const unsigned char*>(&from);
@@ -145,8 +145,8 @@ Tensor bthd(Data* data, headgate_dtype dtype, std::int64_t B, std::int64_t T, st
   return tensor;
 }
 
-/// Returns the names of the compiled targets. The lists of this and the next three functions never change, so that
-/// callers may keep pointers to their strings.
+/// Returns the names of the compiled targets. The lists of this and the next three functions never change. Callers may
+/// therefore keep pointers to their strings.
 const std::vector<std::string>& compiled() {
   static const std::vector<std::string> names = compiled_targets();
   return names;
@@ -287,7 +287,7 @@ headgate_status headgate_active_target(const char** name) {
     headgate::require(name != nullptr, "name is null");
     const std::string active = headgate::active_target();
     *name = std::find(capi::compiled().begin(), capi::compiled().end(), active)
-                ->c_str();  // the active target is always in the list
+                ->c_str();  // found, because the active target is always in the list
   });
 }
 

@@ -18,7 +18,7 @@
 #include "library/core/rows.hpp"
 #include "library/core/tensor_rows.hpp"
 
-// Converts the C structs of an operation to C++ structs. The tables of the operation list the members.
+// Converts the C structs of an operation to C++ structs. The tables of the operation list the structs' members.
 
 namespace headgate::capi {
 
@@ -27,7 +27,7 @@ constexpr bool same(std::int32_t c, Enum cpp) {
   return c == static_cast<std::int32_t>(cpp);
 }
 
-/// Returns find(name) for an option that C callers select by a name. Returns `other` if the name is null or empty. If
+/// Returns find(name), for an option whose value is a name in C. Returns `other` if the name is null or empty. If
 /// find() fails, throws Error with the option's name and the valid names().
 template <class Find, class Names, typename Value>
 Value find_named(const char* option, const char* name, const Find& find, const Names& names, const Value& other) {
@@ -39,13 +39,13 @@ Value find_named(const char* option, const char* name, const Find& find, const N
   }
 }
 
-/// Converts `c`, the value of an option in C. `other` is the option's default in C++. Does not refuse invalid
-/// enumerators: the operation does.
+/// Converts `c`, the value of an option in C. `other` is the option's default in C++. Does not check enumerators: the
+/// operation does.
 template <typename Value, typename C>
 Value to_option(C c, [[maybe_unused]] const Value& other) {
   if constexpr (std::is_same_v<Value, GateFn>) {
-    // The number 0 means the default in C, but GateFn::none in C++. Every gate function has the same number in both
-    // languages (core/gate_functions.hpp).
+    // 0 means the default in C, but GateFn::none in C++. Every gate function has the same number in both languages
+    // (core/gate_functions.hpp).
     if (c == HEADGATE_GATE_FN_DEFAULT) return other;
     return c == HEADGATE_GATE_FN_NONE ? GateFn::none : static_cast<GateFn>(c);
   } else {
@@ -62,8 +62,8 @@ inline const Backend* to_option<const Backend*>(const char* backend, const Backe
   return find_named("backend", backend, find, supported_backends, static_cast<const Backend*>(nullptr));
 }
 
-/// Throws Error if the option's has_ member is neither 0 nor 1. Also throws Error if the has_ member is 0 but the
-/// option's value is not.
+/// Checks an option's has_ member in C. Throws Error if the member is neither 0 nor 1. Also throws Error if the member
+/// is 0 but the option's value is not.
 template <class Row, class C>
 void check_given(const Row& row, const C& c) {
   const std::int32_t given = c.*row.in_c.given;

@@ -13,14 +13,14 @@
 
 namespace headgate::capi {
 
-/// Upper bound of struct_size in every version. A larger value indicates uninitialised memory and is refused.
+/// Limit of struct_size in every version. A larger value indicates uninitialised memory and is refused.
 constexpr std::size_t kMaxStructSize = 8192;
 
-/// Copies the caller's struct, which may be of another version of the library. Fields that an older struct lacks become
-/// zero. A newer struct is accepted if its additional bytes are zero.
+/// Copies the caller's struct, which may come from another version of the library. Fields that an older struct lacks
+/// become zero. A newer struct is accepted if its additional bytes are zero.
 ///
-/// `older_sizes` are the sizes of the struct in older versions. Throws Error for any other struct_size below
-/// sizeof(Struct), because such a struct could end in the middle of a field.
+/// `older_sizes` are the sizes of the struct in older versions. Throws Error for other sizes below sizeof(Struct),
+/// because such a struct could end in the middle of a field.
 template <typename Struct>
 Struct read_sized(const Struct* given, const char* name, const std::vector<std::size_t>& older_sizes = {}) {
   static_assert(std::is_trivially_copyable_v<Struct> && offsetof(Struct, struct_size) == 0);

@@ -8,13 +8,13 @@
 namespace headgate::capi {
 namespace {
 
-/// Size of the thread's buffer for the last error. The buffer is static, so that reporting "out of memory" allocates
+/// Size of a thread's buffer for the last error. The buffer is static, so that reporting "out of memory" allocates
 /// nothing.
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// Returns the part of `message` that begins with the colon after the function's name. The name in the message may have
-/// spaces in place of underscores. Returns the whole message if it does not begin with the name and a colon.
+/// Returns `message` without the function's name that it begins with: the part from the colon after the name. The name
+/// may have spaces in place of underscores. Returns the whole message if it begins differently.
 const char* after_function(const char* function, const char* message) {
   const char* at = message;
   for (; *function != '\0'; ++function, ++at) {
@@ -32,12 +32,12 @@ void clear_last_error() noexcept { error_text[0] = '\0'; }
 void set_last_error(const char* function, const char* message) noexcept {
   const char* text = after_function(function + std::strlen("headgate_"), message);
   const int length = std::snprintf(error_text, kMaxErrorBytes, "%s%s%s", function, *text == ':' ? "" : ": ", text);
-  // Replaces control characters, so that the message is one line even if it quotes an argument.
+  // Replaces control characters, so that the message stays one line even if it quotes an argument.
   for (char* at = error_text; *at != '\0'; ++at) {
     if (static_cast<unsigned char>(*at) < ' ' || *at == '\x7F') *at = '?';
   }
   if (length < static_cast<int>(kMaxErrorBytes)) return;
-  // Removes the last character of a truncated message if it has several bytes in UTF-8, because some of them may be cut
+  // Removes the last UTF-8 character of a truncated message if the character has several bytes: some of them may be cut
   // off.
   std::size_t end = kMaxErrorBytes - 1;
   while (end > 0 && (static_cast<unsigned char>(error_text[end - 1]) & 0xC0U) == 0x80U) --end;

@@ -13,11 +13,11 @@ namespace headgate::capi {
 const char* last_error() noexcept;
 void clear_last_error() noexcept;
 
-/// Sets the error text to "function: message". If the message already begins with the function's name without
-/// "headgate_", as messages from C++ do, the name is not repeated.
+/// Sets the error text to "function: message". Messages from C++ already begin with the function's name, without
+/// "headgate_". The error text does not repeat this name.
 void set_last_error(const char* function, const char* message) noexcept;
 
-/// Runs `call` and returns a status. Converts exceptions to a status and an error text.
+/// Runs `call`, and returns a status. Converts an exception to a status and an error text.
 template <typename Call>
 headgate_status guarded(const char* function, Call&& call) noexcept {
   try {

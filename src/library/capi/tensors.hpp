@@ -15,7 +15,7 @@ namespace headgate::capi {
 
 inline Shape to_shape(const int64_t (&values)[4]) { return {values[0], values[1], values[2], values[3]}; }
 
-/// Returns the view of a C tensor. `name` is its name for messages.
+/// Returns the view of a C tensor. Error messages call the tensor `name`.
 template <typename Tensor>
 auto to_view(const Tensor& tensor, const char* name) {
   using View = std::conditional_t<std::is_same_v<Tensor, headgate_tensor>, TensorView, ConstTensorView>;

@@ -14,17 +14,18 @@
 namespace headgate {
 
 /// An aligned block of memory. Blocks of at least kHugePage_bytes request huge pages, for two reasons. Kernels read
-/// packed operands with large strides. Page faults for 4 KiB pages at every call take measurable time.
+/// packed operands with large strides, which would need many TLB entries for small pages. Page faults for 4 KiB pages
+/// in every call take measurable time.
 class Block {
  public:
-  static constexpr std::size_t kAlign_bytes = 128;  // two cache lines, which CPUs prefetch as a pair
+  static constexpr std::size_t kAlign_bytes = 128;  // two cache lines, because CPUs prefetch pairs of lines
   static constexpr std::size_t kHugePage_bytes = std::size_t{2} << 20;
 
   Block() = default;
   explicit Block(std::size_t bytes) : bytes_(bytes), align_(bytes >= kHugePage_bytes ? kHugePage_bytes : kAlign_bytes) {
     data_ = ::operator new (bytes_, std::align_val_t{align_});
 #if defined(__linux__)
-    // madvise() is a hint: if the kernel declines, the block has small pages.
+    // madvise() is a hint: if Linux declines, the block has small pages.
     if (align_ == kHugePage_bytes) (void)madvise(data_, bytes_ / kHugePage_bytes * kHugePage_bytes, MADV_HUGEPAGE);
 #endif
   }
@@ -51,13 +52,14 @@ class Block {
   std::size_t align_ = kAlign_bytes;
 };
 
-/// Scratch memory of a call. The destructor keeps the block for the thread's next calls. A thread keeps several blocks,
-/// because a call may hold several arenas at a time. It keeps at most kMostKept blocks, of at most kKept_bytes in
-/// total.
+/// Scratch memory of a call. The destructor keeps the block for the thread's next calls. A thread keeps at most
+/// kMostKept blocks, of at most kKept_bytes in total. It keeps several, because a call may use several arenas at a
+/// time.
 class Arena {
  public:
-  /// Suffices for the operands that the attention kernels pack at a time (kPackedBudget_bytes, 24 MiB) and for the
-  /// scratch of 20 threads. A thread of the backward pass needs 0.4 MiB at D = 128.
+  /// Limit of the memory that a thread keeps. It suffices for the operands that the attention kernels pack at a time
+  /// (kPackedBudget_bytes, 24 MiB) and for the scratch of 20 threads. In the backward pass with D = 128, a thread needs
+  /// 0.4 MiB.
   static constexpr std::size_t kKept_bytes = std::size_t{32} << 20;
 
   /// Throws std::bad_alloc when memory runs out.
@@ -67,7 +69,8 @@ class Arena {
       block_ = std::move(*fitting);
       return;
     }
-    // Before allocating, frees the largest kept block that is too small. The process then never holds both blocks.
+    // Before allocating, frees the largest kept block that is too small. The process thus never holds both this block
+    // and the new one.
     Block* too_small = nullptr;
     for (Block& block : kept()) {
       if (block.bytes() < bytes && (too_small == nullptr || block.bytes() > too_small->bytes())) too_small = &block;
@@ -84,7 +87,7 @@ class Arena {
       others += block.bytes();
       if (block.bytes() < smallest->bytes()) smallest = &block;
     }
-    others -= smallest->bytes();  // the smallest kept block makes room for this one
+    others -= smallest->bytes();  // this block replaces the smallest kept one
     if (others + block_.bytes() <= kKept_bytes && block_.bytes() > smallest->bytes()) *smallest = std::move(block_);
   }
 

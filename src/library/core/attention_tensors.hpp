@@ -25,7 +25,7 @@ using IncomingTensor =
 using AttentionGradient =
     AttentionTensor<AttentionGradients, TensorView, headgate_attention_gradients, headgate_tensor>;
 
-/// The inputs of attention. In all tables of this file, rows are in the order of the struct's members.
+/// The inputs of attention. In all tables of this file, rows have the order of the struct's members.
 inline constexpr auto kAttentionInputs = [] {
   using I = AttentionInputs;
   using C = headgate_attention_inputs;
@@ -157,18 +157,18 @@ inline constexpr auto kAttentionGradients = [] {
 }();
 static_assert(AttentionGradient::are_all_members(kAttentionGradients));
 
-/// Returns the row of an input, given the row of its gradient: for dq, the row of q.
+/// Returns the row of the input to which a gradient belongs: for dq, the row of q.
 constexpr const AttentionInput& input_of_gradient(const AttentionGradient& gradient) {
   return kAttentionInputs[row_number(kAttentionInputs, gradient.gradient_of)];
 }
 
-/// Returns whether a view holds one sink logit for each head, (1,1,1,Hq). Otherwise each query has a logit of its own.
+/// Returns whether a view of sinks holds one logit for each head, (1,1,1,Hq). Otherwise it holds one for each query.
 inline bool are_sinks_of_heads(const ConstTensorView& sinks) {
   return sinks.shape[0] == 1 && sinks.shape[1] == 1 && sinks.shape[2] == 1;
 }
 
-/// Returns the number of keys S. With a block table this is M · page, or 0 if the product overflows; calls then refuse
-/// the inputs.
+/// Returns the number of keys S. With a block table, S is M · page. If this product overflows, returns 0, and calls
+/// then refuse the inputs.
 inline std::int64_t keys_of(const AttentionInputs& in) {
   std::int64_t keys = in.k.shape[2];
   if (in.block_table.present() && __builtin_mul_overflow(keys, in.block_table.shape[3], &keys)) return 0;
@@ -180,7 +180,7 @@ inline std::int64_t sequences_of(const AttentionInputs& in) {
   return in.cu_seqlens_q.present() ? in.cu_seqlens_q.shape[3] - 1 : in.q.shape[0];
 }
 
-/// Returns the last dimension of an output of attention. The other dimensions are (B,Hq,T).
+/// Returns the size of the last dimension of an output of attention. The other dimensions are (B,Hq,T).
 inline std::int64_t last_dim(TensorKind kind, std::int64_t S, std::int64_t Dv) {
   if (kind == TensorKind::rows || kind == TensorKind::rows_or_heads) return 1;
   return kind == TensorKind::scores ? S : Dv;

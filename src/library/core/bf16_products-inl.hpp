@@ -27,12 +27,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-// Products here are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n).
-//   a  is stored as rows of k elements, with any row stride;
-//   b  is stored as "pairs": panels of 16 columns, each (k/2, 16, 2). Element (x,y) of a panel is at [x/2][y][x % 2].
-// k is zero-padded to a multiple of 32. m and n are multiples of 16.
+// Products here are c = a b, with f32 c (m,n) and bf16 a (m,k), b (k,n). a is stored as rows of k elements, with any
+// row stride. b is stored as "pairs": panels of 16 columns, each (k/2, 16, 2). Element (x,y) of a panel is at
+// [x/2][y][x % 2]. k is zero-padded to a multiple of 32. m and n are multiples of 16.
 
-/// Number of rows and columns of c, and of elements of k, that one AMX instruction processes.
+/// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and elements of k.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
 /// Number of rows and columns of c that are computed at a time: four AMX tiles of c, from two tiles of a and two of b.
 inline constexpr std::int64_t kSquare = 32;
@@ -46,11 +45,11 @@ struct PairPanels {
 
   /// Returns the address of row x of panel n. x must be even, because rows are stored in pairs.
   BFloat16* at(std::int64_t n, std::int64_t x) const { return data + n * panel_stride + x * kTileCols; }
-  /// Returns the panels from panel n on, beginning at row x. x must be even.
+  /// Returns the panels from panel n on, without the rows before row x. x must be even.
   PairPanels from(std::int64_t n, std::int64_t x) const { return {at(n, x), panel_stride}; }
 };
 
-/// Selects how a product of square blocks writes c: c = ab or c += ab.
+/// Selects how a product of square blocks writes c: overwrite computes c = a b, accumulate computes c += a b.
 enum class SquareWrite { overwrite, accumulate };
 
 /// Multiplies square blocks of bf16 numbers with AMX. The constructor configures the calling thread's AMX tiles.
@@ -79,8 +78,8 @@ class Tiles {
     }
   }
 
-  /// Computes c = a · b, or adds to c, for a square c with row stride ldc. The product sums `depth` elements.
-  /// a has 32 rows with row stride lda.
+  /// Computes c = a b or c += a b, for a square c with row stride ldc. a has 32 rows with row stride lda. Each element
+  /// of the product a b is a sum of `depth` terms.
   template <SquareWrite kWrite>
   HEADGATE_TILES_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                            float* c, std::int64_t ldc) {
@@ -116,8 +115,8 @@ class Tiles {
   }
 
  private:
-  /// Keeps the compiler from moving memory accesses across this call.
-  /// GCC's tile intrinsics do not declare all memory that they read and write.
+  /// Keeps the compiler from moving memory accesses across this call. GCC's tile intrinsics do not declare all the
+  /// memory that they access.
   HWY_INLINE static void memory_is_used() { asm volatile("" : : : "memory"); }
 
   alignas(64) std::array<std::uint8_t, 64> before_{};
@@ -126,7 +125,7 @@ class Tiles {
 /// Multiplies square blocks of bf16 numbers with AVX-512 BF16 dot products.
 class Dots {
  public:
-  /// Computes the same product as Tiles::multiply.
+  /// Computes the same product as Tiles::multiply().
   template <SquareWrite kWrite>
   HEADGATE_DOTS_ATTR static void multiply(const BFloat16* a, std::int64_t lda, const PairPanels& b, std::int64_t depth,
                                           float* c, std::int64_t ldc) {
@@ -158,7 +157,7 @@ class Dots {
   }
 };
 
-/// Rounds 32 numbers to bf16. `low` holds the first 16, `high` the others.
+/// Rounds 32 numbers to bf16: 16 from `low`, followed by 16 from `high`.
 HEADGATE_DOTS_ATTR inline __attribute__((always_inline)) __m512i halves_of(__m512 low, __m512 high) {
   return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
 }
@@ -184,7 +183,7 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
     x[r + 3] = _mm512_unpackhi_epi64(y[r + 1], y[r + 3]);
   }
   // Exchanges 128-bit lanes to form whole rows of the result.
-  // Before this step, lane l of x[4b + c] holds column c + 4l of rows 4b … 4b + 3.
+  // Before this step, lane l of x[4b + c] holds rows 4b … 4b + 3 of column c + 4l.
   HWY_UNROLL(4) for (int c = 0; c < 4; ++c) {
     const __m512i low02 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0x88);
     const __m512i low13 = _mm512_shuffle_i32x4(x[c], x[4 + c], 0xDD);
@@ -198,8 +197,8 @@ HWY_INLINE void transpose_words(__m512i (&x)[16]) {
   HWY_UNROLL(16) for (int r = 0; r < 16; ++r) x[r] = y[r];
 }
 
-/// Packs n ≤ 16 rows of `cols` elements as the columns of one panel of pairs, (round_up(cols, 32) / 2, 16, 2).
-/// Other columns are zeros.
+/// Packs n ≤ 16 rows of `cols` elements as the first n columns of a panel of pairs, (round_up(cols, 32) / 2, 16, 2).
+/// The panel's other columns are zeros.
 inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFloat16* const* rows, std::int64_t n,
                                             std::int64_t cols) {
   for (std::int64_t c = 0; c < cols; c += kTileDepth) {
@@ -210,8 +209,8 @@ inline HWY_NOINLINE void pairs_of_transpose(BFloat16* HWY_RESTRICT to, const BFl
   }
 }
 
-/// Packs two rows of `cols` elements as rows x and x + 1 of panels of pairs, 16 elements per panel.
-/// `to` is row x of the first panel. A null row stands for zeros.
+/// Packs two rows of `cols` elements as the rows x and x + 1 of panels of pairs, 16 elements per panel. `to` points to
+/// row x of the first panel. A null row stands for zeros.
 inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t panel_stride, const BFloat16* even,
                                        const BFloat16* odd, std::int64_t cols) {
   const __m512i zero = _mm512_setzero_si512();
@@ -226,7 +225,7 @@ inline HWY_NOINLINE void pairs_of_rows(BFloat16* HWY_RESTRICT to, std::int64_t p
   }
 }
 
-/// Copies a row of n bf16 elements, padded with zeros to whole_squares(n) elements.
+/// Copies a row of n bf16 elements and pads it with zeros to whole_squares(n) elements.
 HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* from, std::int64_t stride,
                                    std::int64_t n) {
   if (stride == 1) {
@@ -237,7 +236,7 @@ HWY_INLINE void load_halves_padded(BFloat16* HWY_RESTRICT to, const BFloat16* fr
   std::fill(to + n, to + whole_squares(n), BFloat16{});
 }
 
-/// Returns a row of a bf16 tensor as adjacent elements: in place if they are adjacent there, otherwise copied to
+/// Returns a row of a bf16 tensor as contiguous elements: the tensor's own memory if possible, otherwise a copy in
 /// `buffer`.
 HWY_INLINE const BFloat16* dense_halves(const BFloat16* row, std::int64_t stride, std::int64_t cols,
                                         BFloat16* HWY_RESTRICT buffer) {

@@ -22,16 +22,16 @@ inline void throw_if_cancelled(const ExecutionContext& context) {
   if (callback != nullptr && (*callback)()) throw Cancelled();
 }
 
-/// Cancels a call whose threads process tasks. Every thread calls requested() before a task, and skips the task if it
-/// returns true. Only the calling thread runs the callback. The constructor also runs it, because other threads may
-/// take every task. Without a callback, requested() costs one comparison.
+/// Cancels a call whose threads process tasks. Every thread calls requested() before a task, and skips the task if the
+/// result is true. Only the calling thread runs the callback. The constructor also runs the callback, because other
+/// threads may take every task. Without a callback, requested() costs one comparison.
 class Cancellation {
  public:
   explicit Cancellation(const ExecutionContext& context) : callback_(cancellation_callback(context)) { requested(); }
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// Returns whether to skip the remaining tasks. Once true, it stays true.
+  /// Returns whether to skip the remaining tasks. After returning true once, always returns true.
   bool requested() {
     if (callback_ == nullptr) return false;
     if (std::this_thread::get_id() == caller_ && !seen() && (*callback_)())
@@ -39,8 +39,8 @@ class Cancellation {
     return seen();
   }
 
-  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. Meant
-  /// for short tasks, where a callback before every task would take a considerable part of the time.
+  /// Returns whether to skip task n and all later ones. Runs the callback only before every `interval`-th task. For
+  /// short tasks: running the callback before each of them would take considerable time.
   bool requested(std::int64_t n, std::int64_t interval) { return n % interval == 0 ? requested() : seen(); }
 
   /// Returns whether requested() has returned true in any thread. Does not run the callback.

@@ -26,8 +26,8 @@ inline float to_f32(Float16 x) {
   if (magnitude >= 0x7C00U) {  // infinity or NaN
     return std::bit_cast<float>(sign | 0x7F800000U | ((magnitude & 0x3FFU) << 13));
   }
-  // Shifting the exponent and mantissa of the half into place yields value · 2^(15-127). The product restores the scale
-  // and normalises subnormals.
+  // Shifting the half's exponent and mantissa into place yields value · 2^(15-127). The product restores the scale and
+  // normalises subnormals.
   const float scaled = std::bit_cast<float>(magnitude << 13) * std::bit_cast<float>(0x77800000U);  // 2^112
   return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(scaled));
 }
@@ -41,9 +41,9 @@ inline Float16 to_f16(float x) {
     half = 0x7E00U;
   } else if (magnitude >= 0x47800000U) {  // 2^16 and above overflow to infinity
     half = 0x7C00U;
-  } else if (magnitude >= 0x38800000U) {  // normal half: rebias 127 → 15 and round off 13 bits; may carry to infinity
+  } else if (magnitude >= 0x38800000U) {  // normal half: rebias 127 to 15, round off 13 bits; may carry to infinity
     half = (magnitude - 0x38000000U + 0xFFFU + ((magnitude >> 13) & 1U)) >> 13;
-  } else {  // subnormal half: adding ½ aligns the last bit of the half, 2^-24, with the last bit of the float
+  } else {  // subnormal half: adding ½ aligns 2^-24, the last bit of the half, with the last bit of the float
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   }
   return Float16{static_cast<std::uint16_t>(sign | half)};

@@ -9,8 +9,8 @@
 // Highway must be included after targets.hpp, which selects the targets to compile.
 #include "hwy/targets.h"
 
-// Selects the code for a call's vector target. Highway's own selection is global, and would affect other users of
-// Highway in the same program.
+// Selects the code for a call's vector target. Highway's own selection is global: using it would affect other users of
+// Highway in the program.
 
 namespace headgate {
 
@@ -23,7 +23,7 @@ inline std::size_t table_index(std::int64_t bit) {
 
 }  // namespace headgate
 
-// Macros for a file that foreach_target.h includes once per target; use them after the namespace of per-target code.
+// Macros for files that foreach_target.h includes once per target. Use them after the namespace of per-target code.
 //   HEADGATE_TARGET_TABLE(name)          defines the function table of the per-target template name<T>
 //   HEADGATE_FOR_TARGET(name, T, bit)    gives the pointer to name<T> for the target `bit`
 //   HEADGATE_FOR_DTYPE(name, dtype, bit) gives the pointer to name<double> for f64 tensors, else to name<float>

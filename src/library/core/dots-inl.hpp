@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 inline constexpr std::int64_t kDotLanes = 32;
 
 #if HWY_TARGET == HWY_AVX3
-/// Loads n ≤ 32 elements into a vector, followed by zeros.
+/// Loads n ≤ 32 elements into a vector and fills the rest with zeros.
 HWY_INLINE __m512i load_halves(const BFloat16* from, std::int64_t n) {
   const auto mask = static_cast<__mmask32>(n >= 32 ? ~0U : (1U << n) - 1U);
   return _mm512_maskz_loadu_epi16(mask, from);

@@ -6,7 +6,8 @@
 #include "headgate/tensor.hpp"
 #include "library/core/convert.hpp"
 
-// Reads and writes single elements of a view as f64. For oracles, files and small vectors; too slow for inner loops.
+// Reads and writes single elements of a view as f64. For reference implementations, files and small vectors; too slow
+// for inner loops.
 
 namespace headgate {
 
@@ -47,14 +48,14 @@ double load(const BasicTensorView<Void>& view, std::int64_t i0, std::int64_t i1,
   return load_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3));
 }
 
-/// Returns element i of a vector (1,1,1,n) of i32 or i64.
+/// Returns element i of an i32 or i64 vector (1,1,1,n).
 inline std::int64_t load_index(const ConstTensorView& view, std::int64_t i) {
   const std::int64_t at = i * view.strides[3];
   return view.dtype == DType::i32 ? static_cast<const std::int32_t*>(view.data)[at]
                                   : static_cast<const std::int64_t*>(view.data)[at];
 }
 
-/// Returns entry m of row b of a block table (1,1,B,M), i32.
+/// Returns entry m of row b of a block table, (1,1,B,M) i32.
 inline std::int64_t page_of(const ConstTensorView& table, std::int64_t b, std::int64_t m) {
   return static_cast<const std::int32_t*>(table.data)[b * table.strides[2] + m * table.strides[3]];
 }
@@ -64,7 +65,7 @@ inline void store(const TensorView& view, std::int64_t i0, std::int64_t i1, std:
   store_element(view.data, view.dtype, offset_of(view, i0, i1, i2, i3), value);
 }
 
-/// Returns the view broadcast to `shape`: dimensions of size 1 get a stride of 0.
+/// Returns the view broadcast to `shape`: a dimension of size 1 that grows gets stride 0.
 inline ConstTensorView broadcast_to(ConstTensorView view, const Shape& shape) {
   for (std::size_t d = 0; d < 4; ++d) {
     if (view.shape[d] == 1 && shape[d] != 1) {

@@ -8,9 +8,9 @@
 
 namespace headgate {
 
-/// Calls fmt::vformat. A library compiled with HEADGATE_OWN_FMT contains a copy of fmt, so that programs that use the
-/// library do not need fmt. In such a library, only call/format.cc includes the implementation of fmt, because each
-/// file that includes it takes three seconds longer to compile.
+/// Calls fmt::vformat(). With HEADGATE_OWN_FMT, the library contains a copy of fmt, so that programs that use the
+/// library do not need fmt. Only call/format.cc then includes the implementation of fmt, because every file that
+/// includes it takes three seconds longer to compile.
 #ifdef HEADGATE_OWN_FMT
 std::string format_arguments(fmt::string_view text, fmt::format_args arguments);
 #else

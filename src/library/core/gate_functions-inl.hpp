@@ -17,9 +17,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Vector code of a gate function. value() returns g(z), and derivative() returns g′(z). If g has no zero, ratio()
-/// returns g′(z)/g(z). With the ratio, the backward pass computes dz from y = o ∘ g and does not need o. The relative
-/// errors of all three are at most 8 + 2|z| unit roundoffs (docs/reference/numerics.md).
+/// Vector code of a gate function g. value() returns g(z), and derivative() returns g′(z). If g has no zero, ratio()
+/// returns g′(z)/g(z). The backward pass uses ratio() to compute dz from y = o ∘ g without o. The relative errors of
+/// all three are at most 8 + 2|z| unit roundoffs (docs/reference/numerics.md).
 template <GateFn kFn>
 struct Gate;
 
@@ -89,7 +89,7 @@ struct Gate<GateFn::silu> : GateRowTraits<GateFn::silu> {
   static HWY_INLINE V value(D d, V z) {
     return hn::Mul(z, SigmoidGate::value(d, z));
   }
-  /// Returns the derivative of zσ(z), which is σ + zσ(1 − σ) with σ = σ(z).
+  /// Returns the derivative of zσ(z), that is, σ + zσ(1 − σ) with σ = σ(z).
   template <class D, class V>
   static HWY_INLINE V derivative(D d, V z) {
     const SigmoidPair<D> s(d, z);
@@ -99,7 +99,7 @@ struct Gate<GateFn::silu> : GateRowTraits<GateFn::silu> {
 
 template <>
 struct Gate<GateFn::softplus> : GateRowTraits<GateFn::softplus> {
-  /// Returns max(z, 0) + log(1 + e^−|z|), which cannot overflow.
+  /// Returns softplus as max(z, 0) + log(1 + e^−|z|), which cannot overflow.
   template <class D, class V>
   static HWY_INLINE V value(D d, V z) {
     const SigmoidPair<D> s(d, z);
@@ -109,7 +109,7 @@ struct Gate<GateFn::softplus> : GateRowTraits<GateFn::softplus> {
   static HWY_INLINE V derivative(D d, V z) {
     return SigmoidGate::value(d, z);
   }
-  /// Returns σ(z)/softplus(z), or 1 where softplus(z) underflows to 0: the ratio tends to 1 as z → −∞.
+  /// Returns σ(z)/softplus(z). Returns 1 where softplus(z) underflows to 0, because the ratio tends to 1 as z → −∞.
   template <class D, class V>
   static HWY_INLINE V ratio(D d, V z) {
     const V g = value(d, z);
@@ -136,8 +136,7 @@ HWY_INLINE void with_gate_row(std::size_t row, const Visit& visit, std::index_se
   static_cast<void>(found);
 }
 
-/// Calls visit(Gate<fn>{}), or does nothing if fn is none. Does not compile if a function in kGateFunctions has no
-/// Gate.
+/// Calls visit(Gate<fn>{}). Does nothing if `fn` is none. Does not compile if a row of kGateFunctions has no Gate.
 template <class Visit>
 HWY_INLINE void with_gate(GateFn fn, const Visit& visit) {
   with_gate_row(gate_row(fn), visit, std::make_index_sequence<kGateFunctions.size()>());

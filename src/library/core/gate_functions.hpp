@@ -16,11 +16,11 @@ namespace headgate {
 
 struct GateFunction {
   GateFn value;
-  headgate_gate_fn c_value;  ///< enumerator of the C API, equal to `value`
+  headgate_gate_fn c_value;  ///< enumerator of the C API; has the same number as `value`
   std::string_view word;     ///< name in options, files and messages
   std::string_view formula;  ///< g(z) as text
-  /// True if g(z) is 0 for some finite z. Then o cannot be recovered from y = o ∘ g(z), and the backward pass needs o
-  /// from the forward pass.
+  /// True if g(z) is 0 for some finite z. y = o ∘ g(z) then does not determine o, and the backward pass needs o from
+  /// the forward pass.
   bool has_zero;
 };
 
@@ -47,13 +47,15 @@ constexpr std::size_t gate_row(GateFn fn) {
 /// Returns the row of a gate function. `fn` must not be none.
 constexpr const GateFunction& gate_function(GateFn fn) { return kGateFunctions[gate_row(fn)]; }
 
-/// Returns whether o cannot be recovered from y and z, because y = o ∘ g(z) and g may be 0.
+/// Returns whether y and z do not determine o, because y = o ∘ g(z) and g may be 0.
 constexpr bool loses_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && op == GateOp::mul && gate_function(fn).has_zero;
 }
 
-/// Returns whether a forward pass should save o for the backward pass. Returns true if o cannot be recovered from y,
-/// and for an added gate, where the difference o = y − g(z) would suffer from cancellation.
+/// Returns whether a forward pass should save o for the backward pass:
+///
+///   - for a multiplied gate, if y and z do not determine o
+///   - for an added gate, because o = y − g(z) would suffer from cancellation
 constexpr bool keeps_output(GateFn fn, GateOp op) {
   return fn != GateFn::none && (op == GateOp::add || loses_output(fn, op));
 }

@@ -11,7 +11,7 @@
 #include "library/core/tensor_rows.hpp"
 
 // Tables of the tensors and options of the gated norm, one row each (tensor_rows.hpp, option_rows.hpp). The row of x
-// also describes y and dy, which are arguments of their own and not members of a struct.
+// also describes y and dy, which are arguments of functions and not members of a struct.
 
 namespace headgate {
 
@@ -20,7 +20,7 @@ using NormInput = OperationTensor<GatedNormInputs, GatedNormInputs, ConstTensorV
 using NormGradient =
     OperationTensor<GatedNormInputs, GatedNormGradients, TensorView, headgate_gated_norm_gradients, headgate_tensor>;
 
-/// The inputs of the gated norm. In all tables of this file, rows are in the order of the struct's members.
+/// The inputs of the gated norm. In all tables of this file, rows have the order of the struct's members.
 inline constexpr auto kNormInputs = [] {
   using I = GatedNormInputs;
   using C = headgate_gated_norm_inputs;
@@ -49,7 +49,7 @@ inline constexpr auto kNormGradients = [] {
 }();
 static_assert(NormGradient::are_all_members(kNormGradients));
 
-/// Returns the row of an input, given the row of its gradient: for dx, the row of x.
+/// Returns the row of the input to which a gradient belongs: for dx, the row of x.
 constexpr const NormInput& input_of_gradient(const NormGradient& gradient) {
   return kNormInputs[row_number(kNormInputs, gradient.gradient_of)];
 }

@@ -38,8 +38,8 @@ HWY_INLINE To narrow(T x) {
   }
 }
 
-/// True if vector instructions convert f16. On other targets (SSE4, scalar) Highway converts in software, which does
-/// not support infinities.
+/// True if vector instructions convert f16. On other targets (SSE4, scalar), Highway's conversion in software does not
+/// support infinities.
 inline constexpr bool kWidensHalves = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
 template <typename T>
@@ -77,8 +77,8 @@ HWY_INLINE void store_strided(To* HWY_RESTRICT to, const T* HWY_RESTRICT from, s
   }
 }
 
-/// A view of the rows of one head (b,h) of a tensor, with any dtype and strides. load_row() does nothing if the tensor
-/// is absent.
+/// A view of the rows of one head (b,h) of a tensor, with any dtype and strides. If the tensor is absent, load_row()
+/// does nothing.
 template <typename Void>
 struct HeadRows {
   Void* data;
@@ -109,7 +109,7 @@ struct HeadRows {
 
   bool present() const { return dtype != DType::none; }
 
-  /// Returns a part of these rows: row i of the result is row first + i.
+  /// Returns n of these rows: row i of the result is row first + i.
   HeadRows range(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= rows));
     HeadRows part = *this;
@@ -117,7 +117,7 @@ struct HeadRows {
     part.rows = n;
     return part;
   }
-  /// Returns a part of each row: column c of the result is column first + c.
+  /// Returns n columns of each row: column c of the result is column first + c.
   HeadRows columns(std::int64_t first, std::int64_t n) const {
     assert(!present() || (first >= 0 && n >= 0 && first + n <= cols));
     HeadRows part = *this;
@@ -147,7 +147,7 @@ HWY_NOINLINE void load_row(T* HWY_RESTRICT to, const HeadRows<const void>& from,
     case DType::f16: return load_strided(to, from.at<Float16>(i, first, n), n, from.stride);
     case DType::boolean: return load_strided(to, from.at<std::uint8_t>(i, first, n), n, from.stride);
     case DType::i8: return load_strided(to, from.at<std::int8_t>(i, first, n), n, from.stride);
-    default: return;  // other dtypes do not reach the kernels
+    default: return;  // kernels get no other dtypes
   }
 }
 
@@ -157,7 +157,7 @@ HWY_INLINE void gather_strided(T* HWY_RESTRICT to, const From* HWY_RESTRICT from
   for (std::int64_t x = 0; x < n; ++x) to[x] = widen<T>(from[columns[x] * stride]);
 }
 
-/// Copies columns columns[0] … columns[n − 1] of row i to to[0 .. n), converted to T. Columns are ascending.
+/// Copies the given columns of row i to to[0 .. n), converted to T. The n column numbers are ascending.
 template <typename T>
 HWY_NOINLINE void gather_row(T* HWY_RESTRICT to, const HeadRows<const void>& from, std::int64_t i,
                              const std::int64_t* columns, std::int64_t n) {
@@ -169,7 +169,7 @@ HWY_NOINLINE void gather_row(T* HWY_RESTRICT to, const HeadRows<const void>& fro
     case DType::bf16: return gather_strided(to, from.at<BFloat16>(i, 0, end), columns, n, from.stride);
     case DType::f16: return gather_strided(to, from.at<Float16>(i, 0, end), columns, n, from.stride);
     case DType::boolean: return gather_strided(to, from.at<std::uint8_t>(i, 0, end), columns, n, from.stride);
-    default: return;  // kernels never get other dtypes
+    default: return;  // kernels get no other dtypes
   }
 }
 

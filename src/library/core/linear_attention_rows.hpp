@@ -27,7 +27,7 @@ using LinearIncomingTensor =
 using LinearGradient =
     LinearTensor<LinearAttentionGradients, TensorView, headgate_linear_attention_gradients, headgate_tensor>;
 
-/// The inputs of linear attention. In all tables of this file, rows are in the order of the struct's members.
+/// The inputs of linear attention. In all tables of this file, rows have the order of the struct's members.
 inline constexpr auto kLinearInputs = [] {
   using I = LinearAttentionInputs;
   using C = headgate_linear_attention_inputs;
@@ -110,7 +110,7 @@ inline constexpr auto kLinearGradients = [] {
 }();
 static_assert(LinearGradient::are_all_members(kLinearGradients));
 
-/// Returns the row of an input, given the row of its gradient: for dq, the row of q.
+/// Returns the row of the input to which a gradient belongs: for dq, the row of q.
 constexpr const LinearInput& input_of_gradient(const LinearGradient& gradient) {
   return kLinearInputs[row_number(kLinearInputs, gradient.gradient_of)];
 }

@@ -10,8 +10,8 @@
 #include "headgate/headgate.h"
 #include "headgate/linear_attention_statistics.hpp"
 
-// Tables of the outputs of linear_attention_weights and linear_attention_statistics, one row each. Argument checks, the
-// C API, the Python package and the reading and writing of files iterate over these tables.
+// Tables of the outputs of linear_attention_weights and linear_attention_statistics, one row per output. Argument
+// checks, the C API, the Python package, and the code that reads and writes files iterate over these tables.
 
 namespace headgate {
 
@@ -40,7 +40,7 @@ struct LinearFigureSizes {
   }
 };
 
-/// Returns how many dimensions of size 1 at the end of the shape are omitted in arrays of users.
+/// Returns how many trailing dimensions of size 1 the user's array lacks.
 constexpr std::size_t dims_left_out(LinearFigureOf of) {
   if (of == LinearFigureOf::query_and_token || of == LinearFigureOf::query_and_feature) return 0;
   return of == LinearFigureOf::query ? 1 : 2;
@@ -51,13 +51,13 @@ constexpr bool counts_sequences(LinearFigureOf of) {
   return of == LinearFigureOf::sequence || of == LinearFigureOf::state;
 }
 
-/// Returns the shape of the rank-4 view in letters, for example "(B,Ho,R,T)".
+/// Returns the shape of the rank-4 view as text, for example "(B,Ho,R,T)".
 constexpr const char* view_letters(LinearFigureOf of) {
   constexpr const char* kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T,1)", "(N,Ho,1,1)", "(N,Hv,1,1)"};
   return kLetters[static_cast<std::size_t>(of)];
 }
 
-/// Returns the shape of a user's array in letters, without trailing dimensions of size 1.
+/// Returns the shape of a user's array as text, without trailing dimensions of size 1.
 constexpr std::string_view array_letters(LinearFigureOf of) {
   constexpr std::string_view kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T)", "(N,Ho)", "(N,Hv)"};
   return kLetters[static_cast<std::size_t>(of)];
@@ -77,7 +77,7 @@ struct LinearFigure {
 using LinearWeightsOutput = LinearFigure<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
 using LinearStatisticsOutput = LinearFigure<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
 
-/// The outputs of linear_attention_weights. In both tables of this file, rows are in the order of the struct's members.
+/// The outputs of linear_attention_weights. In both tables of this file, rows have the order of the struct's members.
 inline constexpr auto kLinearWeights = [] {
   using W = LinearAttentionWeights;
   using C = headgate_linear_attention_weights_outputs;
@@ -115,8 +115,8 @@ inline constexpr auto kLinearStatistics = [] {
   }};
 }();
 
-/// Returns whether a table has one row per member of the C++ struct and of the C struct of `c_size` bytes. The C struct
-/// begins with struct_size, which has no row.
+/// Returns whether a table has one row per member of the C++ struct and of the C struct. The C struct has `c_size`
+/// bytes and begins with struct_size, which has no row.
 template <class Rows>
 constexpr bool are_all_outputs(std::size_t c_size) {
   constexpr std::size_t kRows = std::tuple_size_v<Rows>;
@@ -126,12 +126,12 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// Number of statistics per query ("figures"), which are the first rows of kLinearStatistics. The next rows are the
-/// means of the figures over queries, in the same order: row kQueryFigures + n is the mean of row n.
+/// Number of statistics per query ("figures"). Their rows are the first of kLinearStatistics. The rows of their means
+/// over queries follow, in the same order: row kQueryFigures + n is the mean of row n.
 inline constexpr std::size_t kQueryFigures = 5;
 static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 
-/// Indices of the statistics per query ("figures") in kLinearStatistics.
+/// Row numbers of the statistics per query ("figures") in kLinearStatistics.
 enum QueryFigure : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
 
 inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
@@ -140,7 +140,7 @@ inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, 
 inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return outputs.*kLinearStatistics[kQueryFigures + figure].member;
 }
-/// Returns whether the call requests the statistic `figure` for each query, or the mean of the statistic.
+/// Returns whether the call requests the statistic `figure` for each query, or the mean of this statistic.
 inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
   return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
 }

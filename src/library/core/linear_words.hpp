@@ -15,8 +15,8 @@ namespace headgate {
 struct LinearRuleRow {
   LinearRule value;
   std::string_view word;
-  bool has_decay;  ///< true if the state decays: it is multiplied by e^g before it is updated
-  bool has_delta;  ///< true if the update is k uᵀ with u = β (v − Sᵀk), false if it is k vᵀ
+  bool has_decay;  ///< true if the rule multiplies the state by e^g before updating it
+  bool has_delta;  ///< true if the rule adds k uᵀ with u = β (v − Sᵀk) to the state, false if it adds k vᵀ
 };
 
 /// The rules in the order of the enumerators.

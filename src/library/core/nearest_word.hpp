@@ -19,8 +19,8 @@ namespace headgate {
 /// neighbours. '_' and '-' count as equal.
 inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) { return (x == '_' ? '-' : x) == (y == '_' ? '-' : y); };
-  // distance(i, j) is the number of edits between the first i characters of a and the first j of b. Only the rows i −
-  // 2, i − 1 and i are stored.
+  // distance(i, j) is the number of edits that turn the first i characters of a into the first j of b. Stores only the
+  // rows of the last three i.
   std::vector<std::size_t> before(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -36,13 +36,14 @@ inline std::size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-/// Returns the word of `known` with the fewest edits from `text`. If several words need equally few edits, returns the
-/// first of these. Ignores words that need more edits than a third of the longer word's characters. If no word is left,
-/// returns the first word that begins with `text`, or "".
+/// Returns the word of `known` with the fewest edits from `text`; the first such word if there are several. Ignores
+/// words whose edits exceed a third of the longer word's characters. If no word is left, returns the first word that
+/// begins with `text`, or "".
 inline std::string_view nearest_word(std::string_view text, const std::vector<std::string_view>& known) {
-  // A word that begins with the text is suggested only if the text has at least this number of characters.
+  // Least number of characters of `text` for suggesting a word that begins with `text`.
   constexpr std::size_t kLeastBeginning = 3;
-  constexpr std::size_t kMostCharacters = 64;  // longer texts have no nearest word: the search takes quadratic time
+  // Longer texts get no suggestion, because the search takes quadratic time.
+  constexpr std::size_t kMostCharacters = 64;
   std::string_view nearest;
   if (text.size() > kMostCharacters) return nearest;
   std::size_t least = std::numeric_limits<std::size_t>::max();
@@ -57,7 +58,7 @@ inline std::string_view nearest_word(std::string_view text, const std::vector<st
   return begun == known.end() ? nearest : *begun;
 }
 
-/// Returns "; did you mean WORD?" with the nearest word of `known`, or "" if there is none.
+/// Returns "; did you mean WORD?", where WORD is nearest_word(). Returns "" if there is none.
 inline std::string did_you_mean(std::string_view text, const std::vector<std::string_view>& known) {
   const std::string_view word = nearest_word(text, known);
   return word.empty() ? std::string() : formatted("; did you mean {}?", word);

@@ -15,11 +15,11 @@
 #include "library/core/words.hpp"
 
 // Row types for tables of an operation's options, one row per option (rows.hpp). The C API, the command line, the
-// Python package and the PyTorch operator iterate over the tables.
+// Python package and the PyTorch operator iterate over these tables.
 
 namespace headgate {
 
-/// The part of the operation that an option changes.
+/// The part of an operation that an option changes.
 enum class OptionOf { scores, weights, gate, products, recurrence, convolution, norm, execution };
 
 template <>
@@ -37,9 +37,9 @@ struct Words<OptionOf> {
 /// Names and descriptions of an option, for users.
 struct OptionText {
   const char* name = "";         ///< name of the member and of the Python argument
-  std::string_view option = {};  ///< command-line option ("--softcap"); empty: this row makes no command-line option
+  std::string_view option = {};  ///< command-line option ("--softcap"); empty if the command line has none for this row
   std::string_view type = {};    ///< name of the option's value in --help
-  /// description in --help, where it follows the names of an enum's values; begins with a lower-case letter
+  /// Description in --help, where it follows the names of an enum's values. Begins with a lower-case letter.
   std::string_view help = {};
   std::string_view default_text = {};  ///< description of the default, for options of type std::optional
   std::string_view words = {};         ///< names of the permitted enumerators ("silu, none"); empty: all
@@ -48,11 +48,11 @@ struct OptionText {
 /// The representation of an option in the C struct `COptions`.
 template <class COptions>
 struct OptionInC {
-  /// The member of COptions that is 1 if the option is given, and 0 for the default. Null if the option has no such
-  /// member; the value 0 of the option itself then means the default.
+  /// The member of COptions that tells whether the option is given: 1 if so, 0 for the default. Null if there is no
+  /// such member. The value 0 of the option itself then means the default.
   std::int32_t COptions::*given = nullptr;
   const char* given_name = "";
-  /// True if the C struct of an older version ends just before this option.
+  /// True if an older version of the C struct ended just before this option.
   bool older_end_here = false;
 };
 
@@ -66,13 +66,13 @@ struct WithoutOptional<std::optional<T>> {
   using Type = T;
 };
 
-/// An option of an operation. `member` points to a member of the operation's options or of their ExecutionContext.
-/// `c_member` points to the corresponding member of the C struct `COptions`.
+/// An option of an operation. `member` points to a member of the operation's options, or of the ExecutionContext in
+/// them. `c_member` points to the corresponding member of the C struct `COptions`.
 template <class COptions, class Owner, typename Member, typename C>
 struct OperationOption {
   using Value = typename WithoutOptional<Member>::Type;
   static constexpr bool kMayBeEmpty = !std::is_same_v<Value, Member>;
-  /// True if users select the value by name: a target or a backend. "" selects the default.
+  /// True if users select the value by name, as for a target or a backend. "" selects the default.
   static constexpr bool kIsName = std::is_same_v<C, const char*>;
 
   OptionText text;
@@ -101,7 +101,7 @@ constexpr OperationOption<COptions, Owner, Member, C> option_row(OptionOf part, 
   return {text, part, member, c_member, in_c, forward_only};
 }
 
-/// Returns the rows of ExecutionContext, which are the last rows of every operation's option table.
+/// Returns the rows of ExecutionContext. They are the last rows of every operation's option table.
 template <class COptions>
 constexpr auto execution_rows(OptionInC<COptions> target_in_c = {}) {
   using X = ExecutionContext;
@@ -125,8 +125,8 @@ std::string words_of(const Row& row) {
   return row.text.words.empty() ? list_words<typename Row::Value>() : std::string(row.text.words);
 }
 
-/// Returns the enumerator named `text`. Throws Error, "WHAT: 'TEXT' is none of …", if there is none or the option does
-/// not permit it.
+/// Returns the enumerator named `text`. Throws Error, "WHAT: 'TEXT' is none of …", if there is none or if the option
+/// does not permit the enumerator.
 template <class Row>
 typename Row::Value parse_option(std::string_view what, std::string_view text, const Row& row) {
   using Value = typename Row::Value;
@@ -152,8 +152,8 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Calls visit(row, value as text) for each option whose value in `options` differs from its default in Options. Skips
-/// OptionOf::execution. The type of `options` may differ from Options but must have the same members.
+/// Calls visit(row, value as text) for each option in `options` that differs from its default in Options. Skips the
+/// options of OptionOf::execution. `options` may have another type than Options, with the same members.
 template <const auto& kRows, class Options, class Given, class Visit>
 void for_each_set_option(const Given& options, const Visit& visit) {
   const Options plain;

@@ -9,7 +9,7 @@ namespace headgate {
 /// number.
 inline constexpr std::uint64_t kSplitMix64Step = 0x9E3779B97F4A7C15U;
 
-/// Returns SplitMix64's output for the state `x`. The function is a bijection of 64-bit words; every bit of x affects
+/// Returns SplitMix64's output for the state `x`. The function is a bijection of 64-bit words. Every bit of x affects
 /// every bit of the result.
 constexpr std::uint64_t mix64(std::uint64_t x) {
   x += kSplitMix64Step;

@@ -14,11 +14,11 @@ namespace headgate {
 
 enum class Bound { included, excluded };
 
-/// The permitted values of a field. This primary template, for types other than numbers, permits all values.
+/// The permitted values of a field. This primary template serves types other than numbers and permits all values.
 template <typename T>
 struct Range {};
 
-/// A range of numbers. Both bounds belong to the range by default; NaN and infinities never do.
+/// A range of numbers. By default the range includes both bounds. It never includes NaN or infinities.
 template <typename T>
 requires std::is_arithmetic_v<T>
 struct Range<T> {

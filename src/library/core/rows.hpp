@@ -15,7 +15,7 @@
 #include "library/core/words.hpp"
 
 // Functions for tables of fields. A table is a constexpr std::tuple with one row per field of a struct. A row contains
-// a pointer to the field, `member`, and the field's names, description and range. Readers and writers of files, command
+// `member`, a pointer to the field, and the field's names, description and range. Readers and writers of files, command
 // lines, checks and generated documents iterate over the table.
 
 namespace headgate {
@@ -27,7 +27,8 @@ struct FieldText {
   std::string_view option = {};  ///< command-line option ("--dim"); empty: none
   std::string_view type = {};    ///< name of the option's value in --help
   std::string_view help = {};
-  /// Default to show in --help. Null shows the field's value. "" shows nothing, because `help` describes the default.
+  /// Default to show in --help. Null shows the field's value. "" shows nothing, for fields whose `help` describes the
+  /// default.
   const char* default_text = nullptr;
   std::string_view remark = {};  ///< text after the default in --help, for example "0: never"
 };
@@ -37,7 +38,8 @@ constexpr FieldText with_key(FieldText text) {
   return text;
 }
 
-/// The names of an enum's enumerators on the command line. Specialise it if they differ from the names in files.
+/// The names of an enum's enumerators on the command line. Specialise this struct if they differ from the names in
+/// files.
 template <typename Enum>
 struct OptionWords : Words<Enum> {};
 
@@ -50,7 +52,7 @@ std::string_view option_word_of(Enum value) {
   return word_of(value);
 }
 
-/// Returns the enumerator named `text` on the command line or in files. Throws Error if there is none.
+/// Returns the enumerator that `text` names, on the command line or in files. Throws Error if there is none.
 template <typename Enum>
 Enum parse_option_word(std::string_view option, std::string_view text) {
   const auto& words = OptionWords<Enum>::kAll;
@@ -101,8 +103,8 @@ struct IsList<std::vector<Element>> : std::true_type {};
 template <typename T>
 inline constexpr bool kIsList = IsList<T>::value;
 
-/// Values for some of a table's fields, for example from a command line. Has a slot for each row: a std::optional or,
-/// if the field is a list, a list that is empty if no value was given.
+/// Values for some of a table's fields, for example from a command line. Has a slot for each row. The slot of a list is
+/// a list, which is empty if no value was given. Other slots are of type std::optional.
 template <const auto& kRows>
 class Given {
  public:
@@ -119,7 +121,7 @@ class Given {
     return std::get<index<kMember>()>(slots_);
   }
 
-  /// Calls visit(row, slot) for each row, with the slot that holds the value of its field.
+  /// Calls visit(row, slot) for each row. `slot` holds the value for the row's field.
   template <class Visit>
   void for_each(const Visit& visit) {
     for_each_of(*this, visit, kIndices);

@@ -26,7 +26,7 @@ using ConvolutionIncomingTensor = ConvolutionTensor<ShortConvolutionIncoming, Co
 using ConvolutionGradient =
     ConvolutionTensor<ShortConvolutionGradients, TensorView, headgate_short_convolution_gradients, headgate_tensor>;
 
-/// The inputs of the short convolution. In all tables of this file, rows are in the order of the struct's members.
+/// The inputs of the short convolution. In all tables of this file, rows have the order of the struct's members.
 inline constexpr auto kConvolutionInputs = [] {
   using I = ShortConvolutionInputs;
   using C = headgate_short_convolution_inputs;
@@ -96,7 +96,7 @@ inline constexpr auto kConvolutionGradients = [] {
 }();
 static_assert(ConvolutionGradient::are_all_members(kConvolutionGradients));
 
-/// Returns the row of an input, given the row of its gradient: for dx, the row of x.
+/// Returns the row of the input to which a gradient belongs: for dx, the row of x.
 constexpr const ConvolutionInput& input_of_gradient(const ConvolutionGradient& gradient) {
   return kConvolutionInputs[row_number(kConvolutionInputs, gradient.gradient_of)];
 }

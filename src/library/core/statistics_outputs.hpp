@@ -9,8 +9,8 @@
 #include "headgate/headgate.h"
 #include "headgate/statistics.hpp"
 
-// Table of the outputs of attention_statistics, one row per output. Argument checks, bindings and the reading and
-// writing of files iterate over this table.
+// Table of the outputs of attention_statistics, one row per output. Argument checks, bindings, and the code that reads
+// and writes files iterate over this table.
 
 namespace headgate {
 
@@ -24,12 +24,12 @@ struct StatisticsOutput {
   StatisticsDim third, fourth;
 
   constexpr bool is_index() const { return member == &AttentionStatistics::topk_index; }
-  /// Returns whether the output has one entry for all queries of a sequence. If so, its first dimension is the number
-  /// of sequences.
+  /// Returns whether the output has one entry for all queries of a sequence. Its first dimension is then the number of
+  /// sequences.
   constexpr bool of_sequence() const { return third == StatisticsDim::one; }
 };
 
-/// The outputs in the order of the members of AttentionStatistics.
+/// The outputs. Rows have the order of the members of AttentionStatistics.
 inline constexpr auto kStatisticsOutputs = [] {
   using S = AttentionStatistics;
   using C = headgate_attention_statistics_outputs;
@@ -57,13 +57,13 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// Number of statistics per query ("figures", such as the entropy), which are the first rows of kStatisticsOutputs. The
-/// row of the mean of figure n is kRowFigures + 1 + n.
+/// Number of statistics per query ("figures", such as the entropy). Their rows are the first of kStatisticsOutputs.
+/// Then follow the row of key_weights and the rows of the means: row kRowFigures + 1 + n is the mean of row n.
 inline constexpr std::size_t kRowFigures = 5;
 static_assert(kStatisticsOutputs[kRowFigures].member == &AttentionStatistics::key_weights &&
               kStatisticsOutputs[2 * kRowFigures + 1].member == &AttentionStatistics::mean_key_weights);
 
-/// Indices of the statistics per query ("figures") in kStatisticsOutputs.
+/// Row numbers of the statistics per query ("figures") in kStatisticsOutputs.
 enum RowFigure : std::size_t { kRowMax, kEntropy, kFirst, kFirstGated, kWindowShare };
 
 inline const TensorView& row_figure(const AttentionStatistics& outputs, std::size_t figure) {
@@ -80,8 +80,9 @@ inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure)
 /// The sizes that determine the shapes of the outputs.
 struct StatisticsSizes {
   std::int64_t B = 0, Hq = 0, T = 0, S = 0;
-  std::int64_t sequences = 0;    ///< number of sequences: B, or N in a packed batch
-  std::int64_t key_batches = 0;  ///< first dimension of key_mass: `sequences`, or 1 if keys are packed along S
+  std::int64_t sequences = 0;  ///< number of sequences: B, or N in a packed batch
+  /// first dimension of key_mass: `sequences`, or 1 if the keys of all sequences share dimension S
+  std::int64_t key_batches = 0;
   std::int64_t chosen_keys = 0, chosen_rows = 0, top_keys = 0;
 
   std::int64_t of(StatisticsDim dim) const {
@@ -101,8 +102,8 @@ struct StatisticsSizes {
   }
 };
 
-/// Returns an output's shape in letters, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters, "B"
-/// or "N", for the members of StatisticsSizes with these names.
+/// Returns an output's shape as text, for example "(B,Hq,T,K)". `sequences` and `key_batches` are the letters, "B" or
+/// "N", for the members of StatisticsSizes with these names.
 inline std::string letters_of(const StatisticsOutput& output, const char* sequences, const char* key_batches) {
   const auto letter = [](StatisticsDim dim) {
     switch (dim) {

@@ -10,9 +10,9 @@ namespace headgate {
 /// The threads of a call. All threads run the same function and share the iterations of its loops. Every thread must
 /// call the same members of Team in the same order.
 ///
-/// A team of one thread does not use OpenMP, for two reasons. Every barrier of a parallel region is a system call, and
-/// a few of these take as long as a small problem. Without OpenMP, a call on one thread may also run inside any OpenMP
-/// loop, or in a callback of another call.
+/// A team of one thread does not use OpenMP, for two reasons. First, every barrier of a parallel region is a system
+/// call, and a few system calls take as long as a small problem. Second, a call on one thread may then run inside any
+/// OpenMP loop, or in a callback of another call.
 class Team {
  public:
   Team(int its_thread, bool is_alone) : thread_(its_thread), alone_(is_alone) {}
@@ -34,8 +34,8 @@ class Team {
     task();
   }
 
-  /// Calls visit(n) for n < count with static scheduling: each thread takes one contiguous range of n, in order of
-  /// threads. Ends with wait().
+  /// Calls visit(n) for n < count with static scheduling: each thread takes one contiguous range of n, and ranges are
+  /// in the order of threads. Ends with wait().
   template <class Visit>
   void in_parts(std::int64_t count, const Visit& visit) const {
     in_parts_on(count, visit);
@@ -64,8 +64,8 @@ class Team {
     for (std::int64_t n = 0; n < count; ++n) visit(n);
   }
 
-  /// Calls visit(n) for n < count with guided scheduling: each free thread takes the next range of n, and the ranges
-  /// get shorter towards the end. Ends with wait().
+  /// Calls visit(n) for n < count with guided scheduling: each free thread takes the next range of n. Ranges get
+  /// shorter towards the end. Ends with wait().
   template <class Visit>
   void in_stretches(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
@@ -84,8 +84,8 @@ class Team {
 };
 
 /// Returns how many of `threads` threads the system can start, at least 1. Without this check, the OpenMP runtime would
-/// end the process if a thread cannot be started. Starts threads to find out, but only if the team is larger than the
-/// calling thread's previous one.
+/// end the process if it could not start a thread. Starts threads to find out, but only if the team is larger than the
+/// calling thread's previous team.
 int startable_threads(int threads);
 
 /// Runs body(team) in each thread of a team. The team has `threads` threads, or fewer if the system cannot start as

@@ -9,14 +9,14 @@
 #include "headgate/tensor.hpp"
 
 // Row types for tables of an operation's tensors, one row per tensor: inputs, outputs, saved tensors, incoming
-// gradients and gradients. The C API, the command line, the Python package and the PyTorch operator iterate over the
+// gradients and gradients. The C API, the command line, the Python package and the PyTorch operator iterate over these
 // tables.
 
 namespace headgate {
 
 /// The dimensions of a user's array. The library views each array with rank 4, (B,H,T,X).
 enum class TensorKind {
-  heads,          ///< (B,H,T,X), or in the order that the call's layout option selects
+  heads,          ///< (B,H,T,X), or in the order that the layout option of the call selects
   rows,           ///< (B,H,T): a number for each query of a head
   rows_or_heads,  ///< (B,H,T), or (N,H) viewed as (N,H,1,1): a number for each query, or for each head of a sequence
   scores,         ///< (B,H,T,S); inputs may omit leading dimensions
@@ -26,7 +26,7 @@ enum class TensorKind {
   table,          ///< (B,M)
   state,          ///< (N,H,D,Dv): a matrix for each head of a sequence
   channels,       ///< (B,T,X), viewed as (B,1,T,X): rows without heads
-  channel_state,  ///< (N,M,X), viewed as (N,1,M,X): rows of a sequence before its first token
+  channel_state,  ///< (N,M,X), viewed as (N,1,M,X): rows before a sequence's first token
   head_features   ///< (X) or (H,X), viewed as (1,1|H,1,X): numbers for the features of a head
 };
 
@@ -40,13 +40,13 @@ enum class Elements {
   of_x_or_f32,
   f32,
   f32_or_f64,
-  f64_or_f32,  ///< f32 or f64; if the caller provides no tensor, the tool and the Python package allocate f64
+  f64_or_f32,  ///< f32 or f64; if the caller provides no tensor, the command line and the Python package allocate f64
   boolean,
   integers,
   i32
 };
 
-/// Returns the dtypes that an input may have, such as "float32 or float64", in the names of NumPy and PyTorch.
+/// Returns the dtypes that an input may have, in the names of NumPy and PyTorch, for example "float32 or float64".
 constexpr std::string_view types_of(Elements elements) {
   switch (elements) {
     case Elements::floats: return "float32, float64, bfloat16 or float16";
@@ -65,7 +65,8 @@ constexpr std::string_view types_of(Elements elements) {
   return "";
 }
 
-/// Returns the dtype that the tool and the Python package allocate for an output, in the names of NumPy and PyTorch.
+/// Returns the dtype that the command line and the Python package allocate for an output, in the names of NumPy and
+/// PyTorch.
 constexpr std::string_view output_types_of(Elements elements) {
   if (elements == Elements::f64_or_f32) return "float64";
   return elements == Elements::f32_or_f64 ? "float64 where q is, else float32" : types_of(elements);
@@ -75,7 +76,7 @@ constexpr std::string_view output_types_of(Elements elements) {
 struct TensorFile {
   std::string_view option = {};  ///< command-line option ("--q"); empty: none
   std::string_view name = {};    ///< name of the option's value in --help; for gradients, the name of the file
-  bool or_f32 = false;           ///< true if a file whose dtype differs from that of q is read as f32
+  bool or_f32 = false;           ///< true if files of another dtype than q are read as f32
 };
 
 /// Properties that only some tensors have. `Inputs` is the operation's struct of inputs.
@@ -86,7 +87,7 @@ struct TensorTraits {
   bool forward_only = false;  ///< true if the backward pass refuses the tensor
   /// Another input that must be present if this tensor is; null if there is none.
   ConstTensorView Inputs::*needs = nullptr;
-  /// True if the C struct of an older version ends just before this member.
+  /// True if an older version of the C struct ended just before this member.
   bool older_c_ends_here = false;
 };
 
@@ -108,7 +109,7 @@ struct OperationTensor {
   TensorTraits<Inputs> traits;
   ConstTensorView Inputs::*gradient_of = nullptr;
 
-  // Rows are made by a constructor, because clang-format puts the arguments of a call on few lines.
+  // A constructor makes the rows, because clang-format puts the arguments of a call on few lines.
   constexpr OperationTensor(const char* its_name, Member its_member, CMember its_c_member, TensorKind its_kind,
                             Elements its_elements, std::string_view its_shape, std::string_view its_help,
                             TensorFile its_file = {}, TensorTraits<Inputs> its_traits = {})
@@ -122,7 +123,7 @@ struct OperationTensor {
         file(its_file),
         traits(its_traits) {}
 
-  /// Returns whether each member of the struct of views, and each of the C struct, has exactly one row.
+  /// Returns whether each member of the struct of views has exactly one row, and each member of the C struct too.
   template <std::size_t kCount>
   static constexpr bool are_all_members(const std::array<OperationTensor, kCount>& rows) {
     for (std::size_t i = 0; i < kCount; ++i) {
@@ -142,7 +143,7 @@ constexpr std::size_t row_number(const Rows& rows, Member member) {
   return n;
 }
 
-/// Returns the row of a gradient of the input `of`. Copies kind, elements and shape from the input's row.
+/// Returns the row for the gradient of the input `of`. Copies kind, elements and shape from the input's row.
 template <class Gradient, class Rows, typename Of>
 constexpr Gradient gradient_row(const Rows& inputs, const char* name, typename Gradient::Member member,
                                 typename Gradient::CMember c_member, Of of, std::string_view file = {}) {
@@ -167,21 +168,22 @@ class PerTensor {
   std::array<T, kRows.size()> values_{};
 };
 
-/// Returns the dtype that the tool and the Python package allocate for an output if the queries have dtype `q`.
+/// Returns the dtype that the command line and the Python package allocate for an output if q has dtype `q`.
 inline DType output_dtype(Elements elements, DType q) {
   if (elements == Elements::of_q || q == DType::f64) return q;
   if (elements == Elements::f64_or_f32) return DType::f64;
   return DType::f32;
 }
 
-/// Returns whether a call has something to write: an output of the table `rows` that is present and not empty. Calls
-/// without one return before the kernel runs. Kernels visit every sequence, and there may be any number of empty ones.
+/// Returns whether any output of the table `rows` is present and not empty. Otherwise a call returns before the kernel
+/// runs: a kernel would visit every sequence, and there may be any number of empty ones.
 template <class Rows, class Outputs>
 bool writes_elements(const Rows& rows, const Outputs& outputs) {
   return std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return (outputs.*row.member).numel() > 0; });
 }
 
-/// Returns whether the operation has arrays of TensorKind::heads, whose order of dimensions depends on a layout option.
+/// Returns whether the operation has arrays of TensorKind::heads. A layout option selects the order of their
+/// dimensions.
 template <class Rows>
 constexpr bool has_layout(const Rows& rows) {
   return std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.kind == TensorKind::heads; });

@@ -15,14 +15,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of columns that a transpose handles at a time: as many as elements fill 16 bytes, because interleaving moves
-/// elements within blocks of 16 bytes.
+/// Number of columns that one transpose handles: the elements that fill 16 bytes, because interleaving moves elements
+/// within blocks of 16 bytes.
 template <typename T>
 inline constexpr std::int64_t kTransposedCols = 16 / sizeof(T);
 
 #if HWY_TARGET != HWY_SCALAR
-/// Loads a vector from several rows: its 16-byte block b holds columns [c, c + kTransposedCols) of
-/// row_at(b · kTransposedCols).
+/// Loads a vector from several rows. Its 16-byte block b holds the columns [c, c + kTransposedCols) of row_at(b ·
+/// kTransposedCols).
 template <class D, class RowAt>
 HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
   constexpr std::int64_t kN = hn::MaxLanes(d);
@@ -36,7 +36,7 @@ HWY_INLINE hn::Vec<D> load_blocks(D d, const RowAt& row_at, std::int64_t c) {
 }
 
 /// Computes to[c · stride + r] = change(row_at(r)[from + c]) for c < kTransposedCols and r < the number of lanes of D.
-/// `change` maps vectors of D.
+/// `change` maps a vector of D to another.
 template <class D, typename T = hn::TFromD<D>, class RowAt, class Change>
 HWY_INLINE void transpose_blocks(D d, T* HWY_RESTRICT to, std::int64_t stride, const RowAt& row_at, std::int64_t from,
                                  const Change& change) {

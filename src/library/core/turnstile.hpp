@@ -9,8 +9,8 @@
 namespace headgate {
 
 /// Makes threads add to a shared sum in a fixed order, so that the result is bitwise reproducible. The thread with turn
-/// n adds between enter(n) and leave(n). enter(n) waits until leave(n − 1) was called. To avoid deadlock, work with a
-/// lower turn must start no later than work with a higher turn.
+/// n adds between enter(n) and leave(n). enter(n) waits for leave(n − 1). To avoid deadlock, work with a lower turn
+/// must start no later than work with a higher turn.
 class Turnstile {
  public:
   /// `next` is the turn that may enter next, initially zero. Each shared sum has its own `next`.
@@ -31,9 +31,9 @@ class Turnstile {
   void leave(std::int64_t turn) const { next_.store(turn + 1, std::memory_order_release); }
 
  private:
-  /// Number of pauses before the first sched_yield(). All pauses take 6 µs on Zen 4, where one takes 24 ns. Usually a
-  /// thread waits while another adds dq of one tile (96 × 192 × 64 multiply-adds), which takes 20 µs. A yield takes
-  /// 0.5 µs (docs/design/backward.md).
+  /// Number of pauses before the first sched_yield(). On Zen 4, a pause takes 24 ns, and all of them 6 µs. Usually a
+  /// thread waits while another adds dq of one tile (96 × 192 × 64 multiply-adds), which takes 20 µs. A yield takes 0.5
+  /// µs (docs/design/backward.md).
   static constexpr int kSpins = 256;
   std::atomic_ref<std::int64_t> next_;
 };

@@ -46,7 +46,7 @@ HWY_INLINE hn::Vec<Tag<float>> load_bf16(const BFloat16* from) {
 #endif
 }
 
-/// Stores a vector of f32 as bf16, rounded like to_bf16.
+/// Stores a vector of f32 as bf16. Rounds like to_bf16().
 HWY_INLINE void store_bf16(hn::Vec<Tag<float>> x, BFloat16* to) {
 #if HWY_TARGET == HWY_SCALAR
   *to = to_bf16(hn::GetLane(x));
@@ -108,8 +108,7 @@ HWY_INLINE V at_most(D d, hn::TFromD<D> high, V x) {
 #endif
 }
 
-/// Returns x · log2(e), the exponent for which 2^(x · log2(e)) = e^x. If x is finite, clamps the result to finite
-/// numbers of type T.
+/// Returns x · log2(e), the exponent y with 2^y = e^x. If x is finite, clamps y to finite numbers of type T.
 template <typename T>
 HWY_INLINE T in_log2_units(double x) {
   constexpr double kLargest = static_cast<double>(std::numeric_limits<T>::max());
@@ -117,8 +116,8 @@ HWY_INLINE T in_log2_units(double x) {
   return static_cast<T>(std::isfinite(x) ? std::clamp(scaled, -kLargest, kLargest) : x);
 }
 
-/// Corrects y, a function of x that may have overflowed. Where x is finite, returns y clamped to finite numbers. Where
-/// x is infinite or NaN, returns x.
+/// Corrects y, a function of x that may have overflowed. Returns y clamped to finite numbers where x is finite, and x
+/// where x is infinite or NaN.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V keep_finite(D d, V x, V y) {
   const auto largest = hn::Set(d, std::numeric_limits<hn::TFromD<D>>::max());
@@ -137,8 +136,8 @@ HWY_INLINE V hide_masked(D d, V x, V mask) {
   return hn::IfThenElse(hn::Eq(mask, hn::Zero(d)), hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity()), x);
 }
 
-/// Returns a + b, where a and b are addends of a score. The result is −∞, which hides the key, only where a or b is −∞.
-/// Clamps the sum of finite numbers to finite numbers.
+/// Returns a + b for two addends of a score. The result is −∞, which hides the key, only where a or b is −∞. A sum of
+/// finite numbers is clamped to finite numbers.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V add_visible(D d, V a, V b) {
   const auto hidden = hn::Set(d, -std::numeric_limits<hn::TFromD<D>>::infinity());
@@ -149,15 +148,17 @@ HWY_INLINE V add_visible(D d, V a, V b) {
   return hn::IfThenElse(hn::Or(hn::Eq(a, hidden), hn::Eq(b, hidden)), hidden, sum);
 }
 
-/// A log-sum-exp multiplied by log2(e), as the sum of a rounded value and the remainder: e^lse = 2^value · 2^rest.
+/// A log-sum-exp times log2(e), split into a rounded value and the remainder: e^lse = 2^value · 2^rest.
 template <typename T>
 struct SplitLse {
   T value, rest;
 };
 
-/// Splits lse · log2(e) into `value`, rounded to T, and the remainder `rest`. rest is 0 if lse was stored in a dtype
-/// other than f64, because the stored lse has lost the remainder. rest is also 0 if it would change 2^value by less
-/// than 2⁻¹⁴, or if |lse| ≥ 2⁴⁰, where f64 cannot hold the remainder.
+/// Splits lse · log2(e) into `value`, rounded to T, and the remainder `rest`. rest is 0 in these cases:
+///
+///   - lse was stored in a dtype other than f64, and has thus lost the remainder.
+///   - |rest| < 2⁻¹⁴, which hardly changes 2^value.
+///   - |lse| ≥ 2⁴⁰, where f64 cannot hold the remainder.
 template <typename T>
 inline SplitLse<T> split_lse(double lse, DType stored) {
   constexpr double kLeast = 0x1p-14, kMost = 0x1p40;
@@ -167,13 +168,13 @@ inline SplitLse<T> split_lse(double lse, DType stored) {
   return {value, matters ? static_cast<T>(rest) : T{0}};
 }
 
-/// True if exp2_fast() accepts any x and returns ∞ where 2^x overflows. If false, x must be below 127.5 (f64: 1023.5).
+/// True if exp2_fast() accepts any x and returns ∞ where 2^x overflows. Otherwise x must be below 127.5 (f64: 1023.5).
 template <typename T>
 inline constexpr bool kExp2Saturates = HWY_TARGET == HWY_AVX3 && sizeof(T) == 4;
 
 #if HWY_TARGET == HWY_AVX3
-/// Computes exp2_fast() with fewer instructions. AVX-512 has an instruction that returns the fraction f = x − ⌊x⌋, and
-/// one that multiplies by 2^⌊x⌋.
+/// Computes exp2_fast() with fewer instructions. One AVX-512 instruction returns the fraction f = x − ⌊x⌋, another
+/// multiplies by 2^⌊x⌋.
 HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
   const Tag<float> d;
   // VREDUCEPS returns x − ⌊x⌋, and 0 for ±∞.
@@ -194,8 +195,8 @@ HWY_INLINE hn::Vec<Tag<float>> exp2_scaled(hn::Vec<Tag<float>> x) {
 /// Returns 2^x for x < 127.5 (f64: 1023.5). The relative error is below 2e-7 (f64: 4e-16); for x < −126 the absolute
 /// error is below 2^−126. Returns exactly 0 for x ≤ −127 (f64: −1023) and for −∞, and NaN for NaN.
 ///
-/// Splits x = n + f with |f| ≤ ½ and returns 2^n + 2^n f q(f), where 2^f ≈ 1 + f q(f). First raises smaller x to −127
-/// (f64: −1023). The exponent field of 2^n is then zero, so that the result is exactly 0.
+/// Splits x = n + f with |f| ≤ ½, and returns 2^n + 2^n f q(f), where 2^f ≈ 1 + f q(f). First raises x below −127 (f64:
+/// −1023) to this bound. The exponent field of 2^n is then zero, and the result is exactly 0.
 template <class D>
 HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
 #if HWY_TARGET == HWY_AVX3
@@ -206,8 +207,8 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   constexpr bool kSingle = sizeof(T) == 4;
   constexpr int kMantissaBits = kSingle ? 23 : 52;
   constexpr int kBias = kSingle ? 127 : 1023;
-  // kMagic = 1.5 · 2^kMantissaBits + kBias. The low mantissa bits of x + kMagic are round(x) + kBias, the exponent
-  // field of 2^round(x).
+  // kMagic is 1.5 · 2^kMantissaBits + kBias. The low mantissa bits of x + kMagic are round(x) + kBias, which is the
+  // exponent field of 2^round(x).
   constexpr T kMagic = (kSingle ? T{12582912.0} : T{6755399441055744.0}) + kBias;
   x = at_least(d, static_cast<T>(-kBias), x);
   const auto magic = hn::Set(d, kMagic);
@@ -236,14 +237,15 @@ HWY_INLINE hn::Vec<D> exp2_fast([[maybe_unused]] D d, hn::Vec<D> x) {
   return hn::MulAdd(q, hn::Mul(f, power), power);
 }
 
-/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. With AVX-512, avoids the division of
-/// f32, which occupies the multiplier for as long as eight multiply-adds.
+/// Returns 1 / x for 1 ≤ x ≤ 2 within one unit in the last place, or NaN for NaN. With AVX-512, avoids f32 division,
+/// which occupies the multiplier for as long as eight multiply-adds.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V inverse_of(D d, V x) {
   const V one = hn::Set(d, hn::TFromD<D>{1});
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<D, Tag<float>>) {
-    const V guess = hn::ApproximateReciprocal(x);  // accurate to 14 bits; the Newton step doubles this number
+    // The guess is accurate to 14 bits. The Newton step doubles the number of accurate bits.
+    const V guess = hn::ApproximateReciprocal(x);
     return hn::MulAdd(guess, hn::NegMulAdd(guess, x, one), guess);
   }
 #endif

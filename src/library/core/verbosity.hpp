@@ -6,8 +6,8 @@
 
 namespace headgate {
 
-/// Returns whether each call prints a line to stderr. Reads the environment variable HEADGATE_VERBOSE once per process;
-/// unset, empty and 0 mean no.
+/// Returns whether each call prints a line to stderr. Reads the environment variable HEADGATE_VERBOSE once per process.
+/// If it is unset, empty or 0, returns false.
 inline bool is_verbose() {
   static const bool verbose = [] {
     const char* text = std::getenv("HEADGATE_VERBOSE");

@@ -81,7 +81,7 @@ struct View {
   /// Returns the subarray at index i of the first dimension. Its rank is kRank − 1.
   constexpr View<T, kRank - 1> operator[](std::int64_t i) const requires(kRank > 1) { return sub(i); }
 
-  /// Returns the subarray at the given indices of the first dimensions. It has the remaining dimensions.
+  /// Returns the subarray at the given indices of the first dimensions. The subarray has the remaining dimensions.
   template <typename... Index>
   constexpr View<T, kRank - sizeof...(Index)> sub(Index... index) const {
     constexpr std::size_t kGone = sizeof...(Index);
@@ -138,11 +138,11 @@ struct View {
   }
 };
 
-/// A parameter type for read-only views. T is not deduced from the argument, so that callers may pass a mutable view.
+/// Parameter type for read-only views. T is not deduced from the argument, so that callers may pass a mutable view.
 template <typename T, std::size_t kRank>
 using ConstView = std::type_identity_t<View<const T, kRank>>;
 
-/// Returns the elements of a std::vector as a dense array with the shape `sizes`.
+/// Returns a dense array of shape `sizes` over the elements of a std::vector.
 template <typename T, typename... Sizes>
 View<T, sizeof...(Sizes)> view_of(std::vector<T>& elements, Sizes... sizes) {
   const View<T, sizeof...(Sizes)> view(elements.data(), {static_cast<std::int64_t>(sizes)...});

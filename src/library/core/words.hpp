@@ -7,8 +7,8 @@
 
 #include "library/core/check.hpp"
 
-// Maps enumerators to their names in options, files and messages. These names are called words. Each enum has one table
-// of words.
+// Maps enumerators to their names in options, files and messages. These names are called words. Each enum has a table
+// of its words.
 
 namespace headgate {
 
@@ -18,12 +18,12 @@ struct Word {
   std::string_view word;
 };
 
-/// The table of an enum's words. Specialise it beside the enum, with a constexpr array `kAll`. Each row has an
-/// enumerator `value` and its name `word`. Messages list the words in the order of the rows.
+/// The table of an enum's words. Specialise this struct beside the enum, with a constexpr array `kAll` of rows. A row
+/// has an enumerator `value` and its name `word`. Messages list the words in the order of the rows.
 template <typename Enum>
 struct Words;
 
-/// Returns the word of an enumerator, or "unknown" if it has no row.
+/// Returns the word of an enumerator, or "unknown" if the enumerator has no row.
 template <typename Enum>
 constexpr std::string_view word_of(Enum value) {
   for (const auto& row : Words<Enum>::kAll) {

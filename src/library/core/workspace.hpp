@@ -22,15 +22,16 @@ struct WorkspaceItem {
   std::size_t bytes = 0;
 };
 
-/// A linear allocator of named buffers, aligned to Block::kAlign_bytes. Code that allocates buffers runs twice: first
-/// without memory, to count the bytes; then with memory of that size, to place the buffers. Placed does both.
+/// A linear allocator of named buffers, aligned to Block::kAlign_bytes. Code that allocates buffers runs twice. The
+/// first run has no memory and counts the bytes. The second run places the buffers in memory of that size. Placed does
+/// both.
 class Workspace {
  public:
-  /// Creates a workspace that only counts bytes. The views that it returns have a shape and null data. Unless `items`
-  /// is null, it receives the total size of the buffers of each name.
+  /// Creates a workspace that only counts bytes. It returns views with a shape and null data. Unless `items` is null,
+  /// it receives the total size of the buffers of each name.
   explicit Workspace(std::vector<WorkspaceItem>* items = nullptr) : items_(items) {}
   /// Creates a workspace that places buffers in `memory`, which is aligned to Block::kAlign_bytes. The size of `memory`
-  /// must be what bytes() returns after the same calls on a workspace that counts.
+  /// must be bytes() of a counting workspace after the same calls.
   explicit Workspace(std::byte* memory) : memory_(memory) {}
 
   /// Returns a dense array of uninitialised elements. Throws std::bad_alloc if the number of bytes, of this array or in
@@ -77,7 +78,8 @@ class Workspace {
   std::vector<WorkspaceItem>* items_ = nullptr;
 };
 
-// In the functions below, Buffers is a struct of views. Its constructor Buffers(Workspace&, args…) allocates them.
+// In the functions below, Buffers is a struct of views. The constructor Buffers(Workspace&, args…) allocates the views'
+// memory.
 
 /// Returns the number of bytes that Buffers needs.
 template <class Buffers, typename... Args>
@@ -94,8 +96,8 @@ Buffers place_buffers(std::byte* memory, const Args&... args) {
   return Buffers(place, args...);
 }
 
-/// A struct of buffers, and an object of type `Memory` that holds the memory of the buffers. An Arena provides scratch
-/// memory for one call.
+/// A struct of buffers, together with an object of type `Memory` that holds their memory. The default, an Arena,
+/// provides scratch memory for one call.
 template <class Buffers, class Memory = Arena>
 class Placed {
  public:
