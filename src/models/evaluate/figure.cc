@@ -33,7 +33,7 @@ double FigureRow::at(const Figure& figure) const {
 
 bool is_finite(const FigureRow& row) {
   return std::all_of(row.entries().begin(), row.entries().end(), [](const FigureRow::Entry& entry) {
-    return !entry.value || entry.figure->may_overflow || std::isfinite(*entry.value);
+    return !entry.value || std::isfinite(*entry.value) || (entry.figure->may_overflow && std::isinf(*entry.value));
   });
 }
 

@@ -61,7 +61,7 @@ class FigureRow {
   std::vector<Entry> entries_;
 };
 
-/// Returns whether all values are finite. Accepts null values and any value of figures with Figure::may_overflow.
+/// Returns whether no value is NaN, and only values of figures with Figure::may_overflow are infinite.
 bool is_finite(const FigureRow& row);
 
 }  // namespace headgate::metrics

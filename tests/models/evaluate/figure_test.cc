@@ -45,6 +45,9 @@ TEST(FigureRow, Row_EveryFigureFinite_IsFinite) {
   row.set(kFirst, std::nullopt);
   row.set(kLarge, std::numeric_limits<double>::infinity());
   EXPECT_TRUE(is_finite(row)) << "e^loss may overflow though the loss is finite";
+  row.set(kLarge, std::nan(""));
+  EXPECT_FALSE(is_finite(row)) << "NaN is no overflow";
+  row.set(kLarge, 1.0);
   row.set(kSecond, std::nan(""));
   EXPECT_FALSE(is_finite(row));
   row.set(kSecond, -std::numeric_limits<double>::infinity());
