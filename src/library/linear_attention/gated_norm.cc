@@ -52,7 +52,7 @@ GatedNormProblem check_inputs(Call& call, const GatedNormInputs& in, const Gated
 }
 
 /// Sets B and T to 0 if there are no rows. Limits small work to one thread, because starting more threads would take
-/// longer.
+/// longer than the work.
 void fit_to_work(GatedNormProblem& p) {
   if (p.B == 0 || p.H == 0 || p.T == 0) p.B = p.T = 0;
   const double tensors = 2.0 + (p.gated() ? 1.0 : 0.0) + (p.dy.present() ? 1.0 : 0.0);

@@ -7,14 +7,14 @@
 
 namespace headgate {
 
-/// The checked arguments of a gated norm. The problem is a backward pass if dy is present.
+/// The checked arguments of a gated norm. dy is present in a backward pass only.
 struct GatedNormProblem {
   std::int64_t B = 0, H = 0, T = 0, D = 0;
   DType dtype = DType::none;
   double eps = 0.0;
-  GateFn gate_fn = GateFn::none;  ///< none if the gate is absent
-  ExecutionContext context;       ///< result of resolved(), with one thread if the work is small
-  GatedNormInputs inputs;         ///< the gate is absent if gate_fn is none
+  GateFn gate_fn = GateFn::none;  ///< none if `gate` is absent
+  ExecutionContext context;       ///< result of resolved(), limited to one thread for small work
+  GatedNormInputs inputs;         ///< `gate` is absent if gate_fn is none
   TensorView y;
   ConstTensorView dy;
   GatedNormGradients gradients;

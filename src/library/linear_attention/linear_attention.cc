@@ -14,7 +14,8 @@
 namespace headgate {
 namespace {
 
-/// Returns which kernel computes the call, for its report, if the call permits native16.
+/// Returns the text for the call's report that names the kernel. Returns "" if the call does not permit native16 or
+/// reports are off.
 template <class Problem>
 std::string kernel_text(const Problem& problem) {
   if (!is_verbose() || problem.precision != Precision::native16) return "";

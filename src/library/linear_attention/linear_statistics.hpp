@@ -9,12 +9,12 @@
 
 namespace headgate {
 
-/// Largest number of queries in a tile. All queries of a tile are processed in one walk back over the tokens, which
-/// packs each key once. Packing is then a small part of the work. The weights of a query do not depend on this size.
+/// Largest number of queries in a tile. One walk back over the tokens processes all queries of a tile and packs each
+/// key once. Packing is then a small part of the work. The weights of a query do not depend on this number.
 inline constexpr std::int64_t kTileQueries = 256;
 
-/// A tile: queries first … first + count of sequence n. They are tokens of the sequence in linear_attention_statistics,
-/// and indices of LinearWeightsProblem::chosen in linear_attention_weights.
+/// A tile: queries first … first + count of sequence n. In linear_attention_statistics, a query is a token of the
+/// sequence. In linear_attention_weights, it is an index of LinearWeightsProblem::chosen.
 struct QueryTile {
   std::int64_t n, first, count;
 };
@@ -24,23 +24,23 @@ struct ChosenQuery {
   std::int64_t token, row;
 };
 
-/// The checked arguments of linear_attention_weights.
+/// The checked arguments of linear_attention_weights().
 struct LinearWeightsProblem : LinearProblem {
   LinearAttentionWeights outputs;
   std::vector<ChosenQuery> chosen;  ///< ascending tokens
-  std::vector<QueryTile> tiles;     ///< ranges of `chosen`, each within one sequence
+  std::vector<QueryTile> tiles;     ///< ranges of `chosen`; each lies within one sequence
 };
 
-/// The checked arguments of linear_attention_statistics.
+/// The checked arguments of linear_attention_statistics().
 struct LinearStatisticsProblem : LinearProblem {
   LinearAttentionStatistics outputs;
-  std::vector<QueryTile> tiles;  ///< tiles in the order of sequences and tokens; empty unless walks()
+  std::vector<QueryTile> tiles;  ///< tiles in order of sequences and tokens; empty unless walks()
 
-  /// Returns whether a requested figure depends on every weight of a query.
+  /// Returns whether a requested statistic depends on every weight of a query.
   bool walks() const;
-  /// Returns whether a requested figure comes from a single pass over the tokens of a state.
+  /// Returns whether a requested statistic comes from a single pass over the tokens of a state.
   bool scans() const;
-  /// Returns whether a figure of the final state S_T is requested.
+  /// Returns whether a statistic of the final state S_T is requested.
   bool needs_state() const { return outputs.effective_rank.present() || outputs.state_norm.present(); }
 };
 

@@ -86,8 +86,8 @@ void check_cu_seqlens(Call& call, const LinearAttentionInputs& in, LinearProblem
   p.N = in.cu_seqlens.shape[3] - 1;
 }
 
-/// Checks a state, or the gradient of a state, if it is given. `add` registers the argument as an input or as an output
-/// of the call.
+/// Checks a state, or the gradient of a state, if it is present. `add` registers the argument as an input or as an
+/// output of the call.
 template <class Add>
 void check_state(const Call& call, const Argument& arg, const LinearProblem& p, const Add& add) {
   if (!call.given(arg)) return;

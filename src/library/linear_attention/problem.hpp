@@ -12,27 +12,27 @@ namespace headgate {
 
 class Call;
 
-/// The checked arguments that the forward and the backward pass have in common.
+/// The checked arguments that forward and backward passes have in common.
 struct LinearProblem {
   std::int64_t B = 0, Hq = 0, Hk = 0, Hv = 0, T = 0, D = 0, Dv = 0;
-  std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
+  std::int64_t N = 0;  ///< number of sequences: those of a packed batch (varlen), otherwise B
   double scale = 1.0;
-  bool has_delta = true;                   ///< whether the rule has a delta: u = β (v − e^g Sᵀ k) instead of v
+  bool has_delta = true;  ///< whether the rule has a delta: it writes u = β (v − e^g Sᵀ k) to the state instead of v
   bool normalises = false;                 ///< whether q and k are divided by their L2 norms
-  double eps = 0.0;                        ///< number added to the sums of squares in the L2 norms
+  double eps = 0.0;                        ///< eps in the L2 norms √(Σ x² + eps)
   Precision precision = Precision::exact;  ///< native16 permits products of bf16 numbers
   ExecutionContext context;                ///< resolved()
-  LinearAttentionInputs inputs;            ///< beta has a stride of 0 between heads if they share it
+  LinearAttentionInputs inputs;            ///< beta has stride 0 between heads if all heads share it
 
   /// Returns the number of heads of y.
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
-  /// readers() returns R, the number of output heads that use one state. query_head() returns the query head of output
-  /// head ho, and key_head() the key head of state h.
+  /// readers() returns R, the number of output heads that read one state. query_head() returns the query head of output
+  /// head ho. key_head() returns the key head of state h.
   std::int64_t readers() const { return Ho() / Hv; }
   std::int64_t query_head(std::int64_t ho) const { return ho / (Ho() / Hq); }
   std::int64_t key_head(std::int64_t h) const { return h / (Hv / Hk); }
   /// A group is a set of consecutive states that share no head of q or k with states outside the group. groups()
-  /// returns the number of groups, and group_states() the number of states in each.
+  /// returns the number of groups. group_states() returns the number of states in each group.
   std::int64_t groups() const { return std::gcd(std::gcd(Hq, Hk), Hv); }
   std::int64_t group_states() const { return Hv / groups(); }
 
@@ -41,8 +41,8 @@ struct LinearProblem {
   TokenRange sequence(std::int64_t n) const { return sequence_of_batch(inputs.cu_seqlens, n, T); }
 };
 
-/// The checked arguments of a forward pass. linear_attention_statistics() also runs one, with the final state as its
-/// only output.
+/// The checked arguments of a forward pass. linear_attention_statistics() also runs a forward pass, whose only output
+/// is the final state.
 struct LinearForwardProblem : LinearProblem {
   LinearAttentionOutputs outputs;
 
@@ -58,7 +58,8 @@ struct LinearBackwardProblem : LinearProblem {
   /// The sequences that the kernel computes; all N if empty.
   std::span<const std::int64_t> chosen = {};
 
-  /// Returns the number of sequences that the kernel computes. chosen_sequence() returns the n-th of them.
+  /// chosen_count() returns the number of sequences that the kernel computes. chosen_sequence() returns the n-th of
+  /// them.
   std::int64_t chosen_count() const { return chosen.empty() ? N : static_cast<std::int64_t>(chosen.size()); }
   TokenRange chosen_sequence(std::int64_t n) const {
     return sequence(chosen.empty() ? n : chosen[static_cast<std::size_t>(n)]);
@@ -70,9 +71,9 @@ struct LinearBackwardProblem : LinearProblem {
   }
 };
 
-/// Check the arguments and return them as a problem. Throw Error, with names and values, if arguments are invalid or do
-/// not fit together. Read no tensor data except cu_seqlens and snapshot_lengths. Only check_linear_forward() permits
-/// snapshot_lengths; the other two refuse them.
+/// These functions check the arguments and return them as a problem. They throw Error, with names and values, if
+/// arguments are invalid or do not fit together. They read no tensor data except cu_seqlens and snapshot_lengths. Only
+/// check_linear_forward() permits snapshot_lengths; the others refuse them.
 LinearProblem check_linear_inputs(Call& call, const LinearAttentionInputs& in, const LinearAttentionOptions& options);
 LinearForwardProblem check_linear_forward(const LinearAttentionOutputs& outputs, const LinearAttentionInputs& inputs,
                                           const LinearAttentionOptions& options);

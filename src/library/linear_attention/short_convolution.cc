@@ -11,11 +11,11 @@
 namespace headgate {
 namespace {
 
-/// Argument names in error messages. They tell the old state from the new one, because both are members named `state`.
+/// Argument names in error messages. They distinguish the old and the new state, which are both members named `state`.
 constexpr const char* kOldState = "inputs.state";
 constexpr const char* kNewState = "outputs.state";
 
-/// Checks x and weight, and sets the sizes that they determine.
+/// Checks x and weight. Sets the sizes of the problem that they determine.
 void check_x_and_weight(Call& call, const ShortConvolutionInputs& in, ShortConvolutionProblem& p) {
   const Argument x{"x", in.x};
   const Argument weight{"weight", in.weight};
@@ -36,7 +36,7 @@ void check_x_and_weight(Call& call, const ShortConvolutionInputs& in, ShortConvo
   call.shape(weight, "(1,1,C,K)", {1, 1, p.C, p.K});
 }
 
-/// Checks an optional state (N,1,K−1,C), which holds K−1 rows of x for each sequence. `reads` is true for an input, and
+/// Checks an optional state (N,1,K−1,C), which holds K−1 rows of x for each sequence. `reads` is true for an input and
 /// false for an output.
 void check_state(Call& call, const Argument& state, const ShortConvolutionProblem& p, bool reads) {
   if (!call.given(state)) return;
@@ -73,8 +73,8 @@ ShortConvolutionProblem check_inputs(Call& call, const ShortConvolutionInputs& i
   return p;
 }
 
-/// Sets B, T and N to 0 if there is nothing to write. Limits small work to one thread, because starting more threads
-/// would take longer. `states` is the number of states to write.
+/// Sets B, T and N to 0 if there is nothing to write. `states` is the number of states to write. Limits small work to
+/// one thread, because starting more threads would take longer than the work.
 void fit_to_work(ShortConvolutionProblem& p, std::int64_t states) {
   if (p.C == 0 || p.T == 0) p.B = p.T = 0;
   if (p.C == 0 || (p.T == 0 && states == 0)) p.N = 0;

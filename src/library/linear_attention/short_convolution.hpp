@@ -10,18 +10,18 @@
 
 namespace headgate {
 
-/// A part of a sequence: its tokens begin … end.
+/// A part of a sequence: the tokens begin … end.
 struct ConvolutionRange : TokenRange {
   std::int64_t begin = 0, end = 0;
 };
 
-/// The checked arguments of a short convolution. The problem is a backward pass if `incoming` has dy.
+/// The checked arguments of a short convolution. `incoming` has dy in a backward pass only.
 struct ShortConvolutionProblem {
   std::int64_t B = 0, T = 0, C = 0, K = 0;
-  std::int64_t N = 0;  ///< number of sequences: B, or the sequences of a packed batch (varlen)
+  std::int64_t N = 0;  ///< number of sequences: those of a packed batch (varlen), otherwise B
   DType dtype = DType::none;
   GateFn activation = GateFn::silu;  ///< silu or none
-  ExecutionContext context;          ///< result of resolved(), with one thread if the work is small
+  ExecutionContext context;          ///< result of resolved(), limited to one thread for small work
   ShortConvolutionInputs inputs;
   ShortConvolutionOutputs outputs;
   ShortConvolutionIncoming incoming;
@@ -29,11 +29,11 @@ struct ShortConvolutionProblem {
 
   bool packed() const { return inputs.cu_seqlens.present(); }
   bool silu() const { return activation == GateFn::silu; }
-  /// snapshots() returns M, the number of snapshots of each sequence. states() returns the number of states of each
-  /// sequence that a forward pass writes: its snapshots and the new state.
+  /// snapshots() returns M, the number of snapshots of each sequence. states() returns how many states of each sequence
+  /// a forward pass writes: the snapshots and the new state.
   std::int64_t snapshots() const { return snapshots_of(inputs.snapshot_lengths); }
   std::int64_t states() const { return snapshots() + (outputs.state.present() ? 1 : 0); }
-  /// Returns the number of rows of x in all batches. Row t of batch b has the number b · T + t.
+  /// Returns the number of rows of x in all batches. Row t of batch b is row b · T + t of these.
   std::int64_t rows() const { return B * T; }
 
   /// Returns the range of all tokens of sequence n.
@@ -42,7 +42,7 @@ struct ShortConvolutionProblem {
     return {s, 0, s.T};
   }
 
-  /// Calls visit(range) for each sequence that has tokens in rows begin … end, with the range of these tokens.
+  /// Calls visit(range) for each sequence that has tokens in rows begin … end. `range` holds these tokens.
   template <class Visit>
   void each_range(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t n = sequence_of(begin); begin < end; ++n) {

@@ -8,7 +8,7 @@
 #include "library/call/call.hpp"
 #include "library/linear_attention/token_range.hpp"
 
-// Checks snapshots: states of sequences after chosen tokens.
+// Checks snapshots, which are states of sequences after chosen numbers of tokens.
 
 namespace headgate {
 
@@ -19,7 +19,7 @@ inline void refuse_snapshots(const Call& call, const ConstTensorView& lengths) {
   }
 }
 
-/// Checks that each row of the lengths (1,1,N|1,M) does not decrease and stays within the tokens of its sequences.
+/// Checks the snapshot lengths (1,1,N|1,M): no row decreases, and no entry exceeds the tokens of its sequences.
 template <class Problem>
 void check_snapshot_lengths(const Call& call, const ConstTensorView& lengths, const Problem& p) {
   for (std::int64_t n = 0; n < p.N; ++n) {
@@ -38,7 +38,7 @@ void check_snapshot_lengths(const Call& call, const ConstTensorView& lengths, co
   }
 }
 
-/// Checks the lengths and the output `snapshots`. Fails if only one of them is given. `state` is the shape of the
+/// Checks the lengths and the output `snapshots`. Fails if only one of the two is given. `state` is the shape of the
 /// states of all N sequences. `letters` is the shape of `snapshots` as text for messages. Returns the lengths broadcast
 /// to (1,1,N,M).
 template <class Problem>

@@ -23,10 +23,10 @@ inline TokenRange sequence_of_batch(const ConstTensorView& cu_seqlens, std::int6
   return {.n = n, .b = 0, .t0 = t0, .T = load_index(cu_seqlens, n + 1) - t0};
 }
 
-/// Returns M, the number of snapshots of each sequence; 0 if `lengths`, (1,1,N,M), is absent.
+/// Returns M, the number of snapshots of each sequence. `lengths` has shape (1,1,N,M); if absent, returns 0.
 inline std::int64_t snapshots_of(const ConstTensorView& lengths) { return lengths.present() ? lengths.shape[3] : 0; }
 
-/// Returns the number of tokens of sequence n after which its snapshot m is written.
+/// Returns the number of tokens of sequence n before its snapshot m.
 inline std::int64_t snapshot_length(const ConstTensorView& lengths, std::int64_t n, std::int64_t m) {
   return load_index(narrow(lengths, 2, n, n + 1), m);
 }

@@ -8,13 +8,14 @@
 //   3     forward  S_tᵀ, with columns of k     dq_t = S_t dy_t; first part of dk_t (reading): −e^{g_t} S_{t−1} β_t du_t
 //   4     reverse  dS_tᵀ                       second part of dk_t (adding): dS_t u_t
 //
-// Tasks divide scans 1 and 2 by columns of v, and scans 3 and 4 by columns of k. The gradient dg_t of a decay is the
-// sum of e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t} S_{t−1}. If dg is wanted,
-// scan 1 saves S between chunks. Scans 3 and 4 then visit each chunk together, from the last chunk to the first.
+// Tasks divide the states of scans 1 and 2 by columns of v, and those of scans 3 and 4 by columns of k. The gradient
+// dg_t of a decay is the sum of e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t}
+// S_{t−1}. If dg is wanted, scan 1 saves S between chunks. Scans 3 and 4 then visit each chunk together, from the last
+// chunk to the first.
 //
 // An identity would yield dg_t without the states: dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ (dk_t of reading) − k_t ∘ (dk_t
-// of adding). Its terms cancel, so it is not used: after a strong decay their rounding errors exceed dg_t. Gradients of
-// A_log would multiply these errors by g_t.
+// of adding). It is not used, because its terms cancel. After a strong decay, their rounding errors exceed dg_t. In
+// gradients of A_log, the errors would also be multiplied by g_t.
 
 #include <algorithm>
 #include <cstddef>

@@ -17,7 +17,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Buffers of one unit: the packed inputs, and results that one scan writes and a later scan reads.
-/// A unit is one group of G states of one sequence. Its states use Gq heads of q and Gk heads of k, which no other
+/// A unit is one group of G states of one sequence. The states use Gq heads of q and Gk heads of k, which no other
 /// group uses. R output heads read each state.
 template <typename T>
 struct UnitBuffers {
@@ -42,33 +42,36 @@ struct UnitBuffers {
     states = ws.take<T>("states", decay ? G : 0, chunks, D * Dv);
   }
 
-  View<T, 3> keys;  ///< k of the Gk key heads, (Gk,T,D), divided by the L2 norm of each row if the problem normalises
-  /// q of the Gq query heads times scale, (Gq,T,D), divided by the L2 norm of each row if the problem normalises
+  View<T, 3> keys;  ///< (Gk,T,D): k of the key heads, divided by the rows' L2 norms if the problem normalises
+  /// (Gq,T,D): q of the query heads times scale, divided by the rows' L2 norms if the problem normalises
   View<T, 3> queries;
-  View<T, 2> key_norms;  ///< inverse L2 norm of each k of the Gk key heads, (Gk,T); 1 without normalisation
-  /// inverse L2 norm of each q of the Gq query heads, without scale, (Gq,T); 1 without normalisation
+  View<T, 2> key_norms;  ///< (Gk,T): inverse L2 norm of each row of k; 1 without normalisation
+  /// (Gq,T): inverse L2 norm of each row of q, without scale; 1 without normalisation
   View<T, 2> query_norms;
   View<T, 3> dy;           ///< (G·R,T,Dv)
-  View<T, 3> differences;  ///< v_t − e^{g_t} S_{t−1}ᵀ k_t of each of the G states, (G,T,Dv); v_t without a delta rule
+  View<T, 3> differences;  ///< (G,T,Dv): v_t − e^{g_t} S_{t−1}ᵀ k_t of each state; v_t without a delta rule
   View<T, 3> du;           ///< (G,T,Dv)
-  View<T, 3> updates;      ///< u_t of each of the G states, (G,T,Dv): `differences`, times β_t with a delta rule
-  View<T, 3> dvalues;      ///< β_t du_t of each of the G states, (G,T,Dv); du_t without a delta rule
-  View<T, 3> dq;           ///< gradient of `queries`, (Gq,T,D) for Gq query heads
-  View<T, 3> dk;           ///< gradient of `keys`, (Gk,T,D) for Gk key heads
-  View<T, 3> ddecays;      ///< gradient of each feature's decay in each of the G states, (G,T,D)
-  View<T, 3> states;       ///< the G states at the start of each chunk, (G,chunks,D·Dv), stored as column blocks
+  View<T, 3> updates;      ///< (G,T,Dv): u_t of each state; equal to `differences`, times β_t with a delta rule
+  View<T, 3> dvalues;      ///< (G,T,Dv): β_t du_t of each state; du_t without a delta rule
+  View<T, 3> dq;           ///< (Gq,T,D): gradient of `queries`
+  View<T, 3> dk;           ///< (Gk,T,D): gradient of `keys`
+  View<T, 3> ddecays;      ///< (G,T,D): gradient of each feature's decay in each state
+  View<T, 3> states;       ///< (G,chunks,D·Dv): each state at the start of each chunk, stored as column blocks
 };
 
-/// One group of states of one sequence, with its buffers. Its states have the indices g = 0 … G − 1.
+/// One group of states of one sequence, with the buffers of the group. The states have the indices g = 0 … G − 1.
 template <typename T>
 struct Unit {
   TokenRange s;
   std::int64_t group;
   UnitBuffers<T> buffers;
 
-  /// Return heads for state g of the unit. state() returns its head of v, and key() its head of k. query() returns the
-  /// head of q of the r-th output head that reads the state. These three functions return indices in the caller's
-  /// tensors. own_query() and own_key() return the same heads as indices in the unit's buffers.
+  /// Functions that return the heads of state g of the unit:
+  ///   state()                 head of v
+  ///   key()                   head of k
+  ///   query()                 head of q that belongs to the r-th output head that reads the state
+  ///   own_key(), own_query()  results of key() and query() as indices in the unit's buffers
+  /// The first three return indices in the caller's tensors.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.readers() + r);
@@ -80,8 +83,8 @@ struct Unit {
   std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
 };
 
-/// Returns pointers to the rows that belong to one state's tokens in the unit's buffers, from column `first` on. Scans
-/// ask for rows of each token for each block, so the address of a state's first row is computed once.
+/// Returns pointers to rows of the unit's buffers that belong to one state, from column `first` on. Scans ask for rows
+/// of each token in each block. The address of a state's first row is therefore computed only once.
 template <typename T>
 class TokenRows {
  public:
@@ -100,8 +103,8 @@ class TokenRows {
   const T* key(std::int64_t token, std::int64_t first = 0) const { return keys_ + token * D_ + first; }
   T* dk(std::int64_t token, std::int64_t first) const { return dk_ + token * D_ + first; }
   T* ddecay(std::int64_t token, std::int64_t first) const { return ddecays_ + token * D_ + first; }
-  /// query(), dq() and dy() return the rows of the r-th output head that reads the state. The output heads of a state
-  /// are consecutive.
+  /// query(), dq() and dy() return rows of the r-th output head that reads the state. The output heads of a state are
+  /// consecutive.
   const T* query(std::int64_t r, std::int64_t token, std::int64_t first = 0) const {
     return queries_ + (r * tokens_ + token) * D_ + first;
   }
@@ -113,7 +116,7 @@ class TokenRows {
   }
   T* difference(std::int64_t token, std::int64_t first) const { return differences_ + token * Dv_ + first; }
   T* du(std::int64_t token, std::int64_t first) const { return du_ + token * Dv_ + first; }
-  /// update() returns u, and dvalue() returns β du. They are there if scans 3 and 4 run.
+  /// update() returns u, and dvalue() returns β du. These buffers exist only if scans 3 and 4 run.
   T* update(std::int64_t token, std::int64_t first = 0) const { return updates_ + token * Dv_ + first; }
   T* dvalue(std::int64_t token, std::int64_t first = 0) const { return dvalues_ + token * Dv_ + first; }
 
@@ -124,21 +127,22 @@ class TokenRows {
   T *keys_, *dk_, *queries_, *dq_, *dy_, *differences_, *du_, *updates_, *dvalues_, *ddecays_;
 };
 
-/// Decay factors and dot products of a chunk's tokens. Forward and reverse scans each have their own.
+/// Decay factors and dot products of a chunk's tokens. Forward and reverse scans have separate ones.
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
       : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
-  View<T, 2> dots;  ///< products of each output head and token, (R,kChunk): q · k in scan 2, dy · u in scans 3 and 4
-  /// (2,kChunk) dot products r · w. A pass over two tokens computes Sᵀ r for the second token before the first token
+  /// (R,kChunk): dot products for each output head and token; q · k in scan 2, dy · u in scans 3 and 4
+  View<T, 2> dots;
+  /// (2,kChunk): dot products r · w. A pass over two tokens computes Sᵀ r for the second token before the first token
   /// adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x.
   View<T, 2> overlaps;
 };
 
-/// Scratch of one thread for the four scans (backward_kernel.cc). In scans 3 and 4 the state is transposed: the rows of
-/// the stored state are features of v.
+/// Scratch of one thread for the four scans (backward_kernel.cc). Scans 3 and 4 hold the transposed state, whose rows
+/// are features of v.
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
@@ -159,15 +163,15 @@ struct ScanBuffers {
   }
 
   ChunkNumbers<T> forward, reverse;
-  View<T, 1> state;  ///< a state, as column blocks one after the other
-  /// (copies, elements of a block) copies of a block of Sᵀ: one from the start of a chunk, then one after every two
-  /// tokens, or after every token if several query heads read the state
+  View<T, 1> state;  ///< one state, stored as column blocks
+  /// (copies, elements of a block): copies of a block of Sᵀ, one from the start of the chunk and one after every two
+  /// tokens. If several query heads read the state, there is one after every token.
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).
-  View<T, 2> key_reads;   ///< (kChunk,D) k ∘ F of each token, from DecayFactors::times_before()
-  View<T, 2> key_adds;    ///< (kChunk,D) k / F of each token, from DecayFactors::times_inverse()
-  View<T, 3> query_adds;  ///< (R,kChunk,D) q / F of each output head and token, from DecayFactors::times_inverse()
+  View<T, 2> key_reads;   ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
+  View<T, 2> key_adds;    ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
+  View<T, 3> query_adds;  ///< (R,kChunk,D): q / F of each output head and token, from DecayFactors::times_inverse()
   View<T, 2> values;      ///< (kChunk,Dv) v
   View<T, 1> betas;       ///< (kChunk)
 };
@@ -180,15 +184,15 @@ struct LinearBackwardPlan {
     for (std::int64_t n = 0; n < p.chosen_count(); ++n) tokens = std::max(tokens, p.chosen_sequence(n).T);
     units = p.chosen_count() * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
-    // Uses one thread, plus one per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes
-    // longer than the updates.
+    // Uses one thread, plus one for each kLeastPerThread updates of state elements. For fewer updates, waking a thread
+    // takes longer than the updates.
     constexpr double kLeastPerThread = 1 << 11;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
     units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-    // Aims at two tasks per thread between barriers, because threads then wait half as long as with one task. There is
-    // a barrier after scans 1 and 2, and another after scans 3 and 4 (backward_kernel.cc).
+    // Aims at two tasks per thread between barriers. Threads then wait half as long as with one task. There is a
+    // barrier after scans 1 and 2, and another after scans 3 and 4 (backward_kernel.cc).
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
     value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
     key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
@@ -201,7 +205,7 @@ struct LinearBackwardPlan {
     return {p.chosen_sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
-  /// A piece of a state: its column blocks first … end. One task scans one piece.
+  /// A piece of a state: the column blocks first … end. One task scans one piece.
   struct Piece {
     std::int64_t first, end;
   };

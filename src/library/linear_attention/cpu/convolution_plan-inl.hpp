@@ -20,11 +20,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The dimension of x along which a vector register holds consecutive elements.
+/// Dimension of x along which a vector register holds consecutive elements.
 enum class Along { channels, tokens };
 
-/// Divides a convolution into tasks. Each task computes one block of rows (tokens) and one block of channels. Rows of
-/// all batches are numbered consecutively.
+/// Divides a convolution into tasks. Each task computes a block of rows (tokens) and a block of channels. Rows of all
+/// batches are numbered consecutively.
 struct ConvolutionPlan {
   const ShortConvolutionProblem& p;
   Along along;
@@ -36,8 +36,8 @@ struct ConvolutionPlan {
   std::int64_t channels(std::int64_t block) const { return std::min(channel_block, p.C - first_channel(block)); }
 };
 
-/// Returns the dimension of x with the smaller stride: channels or tokens. Returns channels if sequences are short,
-/// because a vector of tokens must not cross sequences.
+/// Returns the dimension of x with the smaller stride. Returns channels if sequences are short, because a vector of
+/// tokens must not cross sequences.
 template <typename T>
 Along direction_of(const ShortConvolutionProblem& p) {
   const Shape& strides = p.inputs.x.strides;
@@ -45,8 +45,8 @@ Along direction_of(const ShortConvolutionProblem& p) {
   return long_sequences && std::abs(strides[2]) < std::abs(strides[3]) ? Along::tokens : Along::channels;
 }
 
-/// Limits on the number of rows and channels of a task. Tasks have the largest size, or a smaller one if there would
-/// otherwise be too few tasks for all threads.
+/// Limits on the number of rows and channels of a task. Tasks have the largest size unless there would be too few tasks
+/// for all threads.
 struct TaskSizes {
   std::int64_t least_rows, most_rows;
   std::int64_t least_channels, most_channels;
@@ -71,7 +71,7 @@ inline ConvolutionPlan plan_sequences(const ShortConvolutionProblem& p, std::int
   return {p, Along::channels, p.rows(), 1, channels, divide_up(p.C, channels)};
 }
 
-/// Returns the view with its last two dimensions exchanged: (…, tokens, channels) or (…, channels, taps).
+/// Returns the view with the last two dimensions exchanged: (…, tokens, channels) or (…, channels, taps).
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);
@@ -79,7 +79,7 @@ BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   return view;
 }
 
-/// Reads rows of one sequence. Rows before token 0 come from the sequence's state, or are zeros if there is none. Rows
+/// Reads rows of one sequence. Rows before token 0 come from the sequence's state, or are zeros without a state. Rows
 /// after the end of the sequence are zeros.
 class SequenceReader {
  public:
@@ -90,8 +90,8 @@ class SequenceReader {
         state_rows_(state, sequence.n, 0),
         state_columns_(transposed(state), sequence.n, 0) {}
 
-  /// Copies channels first_channel … first_channel + cols of tokens first … first + count to rows of `to`, `stride`
-  /// elements apart. Pads each row with zeros to `padded` columns.
+  /// Copies channels first_channel … first_channel + cols of tokens first … first + count to rows of `to`, which are
+  /// `stride` elements apart. Pads each row with zeros to `padded` columns.
   template <typename T>
   void load_rows(T* to, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t first_channel,
                  std::int64_t cols, std::int64_t padded) const {
@@ -126,9 +126,9 @@ class SequenceReader {
   HeadRows<const void> rows_, columns_, state_rows_, state_columns_;
 };
 
-/// Loads taps and biases of channels first … first + cols into `taps`, (K + 1, width). Row j has tap j of each channel,
-/// and row K the biases. Pads the rows with zeros to `width`, a multiple of kLanes. `buffer` is scratch of width · K
-/// elements.
+/// Loads taps and biases of channels first … first + cols into `taps`, (K + 1, width). Row j holds tap j of each
+/// channel, and row K the biases. Pads the rows with zeros to `width`, a multiple of kLanes. `buffer` is scratch of
+/// width · K elements.
 template <typename T>
 void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::int64_t first, std::int64_t cols,
                T* buffer) {
@@ -155,7 +155,7 @@ void load_taps(const View<T, 2>& taps, const ShortConvolutionProblem& p, std::in
   if (p.inputs.bias.present()) load_row(bias, HeadRows<const void>(p.inputs.bias, 0, 0), 0, first, cols);
 }
 
-/// Loads the K taps of one channel to taps[0 … K), and its bias, or 0, to taps[K].
+/// Loads the K taps of one channel to taps[0 … K). Loads the channel's bias, or 0, to taps[K].
 template <typename T>
 void load_channel_taps(T* taps, const ShortConvolutionProblem& p, std::int64_t channel) {
   load_row(taps, HeadRows<const void>(p.inputs.weight, 0, 0), channel, 0, p.K);

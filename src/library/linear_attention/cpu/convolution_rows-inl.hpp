@@ -19,15 +19,15 @@
 #include "library/core/gate_functions-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
-// Every element of y is computed with the same operations: start with the bias, then add one product per tap j, in
-// ascending order. Results are therefore bitwise identical in any layout, block or call.
+// Every element of y is computed with the same operations in the same order: bias, then plus one product per tap j, in
+// ascending order of j. Results are therefore bitwise identical in any layout, block or call.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of rows (tokens) in a strip. If vectors run along channels, the taps stay in registers for a whole strip.
 /// Strips of 8 rows take 1.2 times as long if rows lie a multiple of 4 KiB apart. All rows then map to one set of the
-/// L1 cache, and a strip of 8 rows reads more rows than a set holds.
+/// L1 cache, and a strip reads more rows than a set holds.
 inline constexpr std::int64_t kStripRows = 4;
 
 /// Operands of the convolution. Each row has n elements; n is a multiple of kLanes. Strides are in elements. Row r of y
@@ -44,8 +44,8 @@ struct ConvolvedRows {
   bool silu;
 };
 
-/// Applies SiLU to kCount vectors in place. Runs after the sums of all these vectors, and before their stores, so that
-/// their dependency chains overlap.
+/// Applies SiLU to kCount vectors in place. Runs after the sums of all these vectors and before their stores. The
+/// dependency chains of the vectors then overlap.
 template <std::int64_t kCount, typename T>
 HWY_INLINE void activate(hn::Vec<Tag<T>> (&x)[kCount]) {
   HWY_UNROLL(8) for (std::int64_t i = 0; i < kCount; ++i) x[i] = Gate<GateFn::silu>::value(Tag<T>(), x[i]);
@@ -73,13 +73,13 @@ HWY_NOINLINE void convolve_rows(const ConvolvedRows<T, Stored>& rows) {
   }
 }
 
-/// Operands of one token, whose K rows of x lie in the state and in x. Each row has n elements; n is a multiple of
-/// kLanes.
+/// Operands of one token. Its K rows of x lie in the old state and in the tensor x. Each row has n elements; n is a
+/// multiple of kLanes.
 template <typename T, typename Stored>
 struct ConvolvedToken {
   const T* taps = nullptr;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride = 0;
-  const Stored* rows[kMaxTaps] = {};    ///< K rows: the old state's, then the token's row of x
+  const Stored* rows[kMaxTaps] = {};    ///< K rows of x: K − 1 rows of the old state, then the token's row
   Stored* new_rows[kMaxTaps - 1] = {};  ///< K − 1 rows of the new state; may alias the old state
   Stored* y = nullptr;
   std::int64_t n = 0;
@@ -87,7 +87,8 @@ struct ConvolvedToken {
 };
 
 /// Computes channels c … c + kVecs · kLanes of one token, and writes these channels of the new state. The new state may
-/// alias the old one: all loads of the old state precede the stores, and row i + 1 is copied before it is overwritten.
+/// alias the old one: all loads from the old state precede the stores, and row i + 1 is copied before it is
+/// overwritten.
 template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
 HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, std::int64_t c) {
   const Tag<T> d;
@@ -111,7 +112,8 @@ HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, s
 template <std::int64_t K, typename T, typename Stored>
 HWY_NOINLINE void convolve_token(const ConvolvedToken<T, Stored>& token) {
   constexpr std::int64_t kVecs = 4;
-  const ConvolvedToken<T, Stored> copy = token;  // stays in registers, because stores to y cannot alias a local copy
+  // A local copy stays in registers, because stores to y cannot alias it.
+  const ConvolvedToken<T, Stored> copy = token;
   std::int64_t c = 0;
   for (; c + kVecs * kLanes<T> <= copy.n; c += kVecs * kLanes<T>) convolve_token_vectors<K, kVecs>(copy, c);
   for (; c < copy.n; c += kLanes<T>) convolve_token_vectors<K, 1>(copy, c);
@@ -152,15 +154,15 @@ template <typename T, typename Stored>
 struct GradientRows {
   const T* taps;  ///< K rows of taps, then one row of biases; taps_stride apart
   std::int64_t taps_stride;
-  T* sums;  ///< K rows of dweight and one row of dbias, sums_stride apart, to which the kernel adds; or null
+  T* sums;  ///< K rows of dweight, then a row of dbias, sums_stride apart; the kernel adds to them. Null if not needed
   std::int64_t sums_stride;
-  T* window;  ///< in: ds of the K − 1 tokens before t; out: ds of the last K − 1 tokens before t + rows
+  T* window;  ///< input: ds of the K − 1 tokens before t; output: ds of the last K − 1 tokens before t + rows
   std::int64_t window_stride;
   const Stored* x;  ///< rows of x from token t − (K − 1) on; not read if sums is null and silu is false
   std::int64_t x_stride;
   const Stored* dy;  ///< rows of dy from token t on
   std::int64_t dy_stride;
-  Stored* dx;  ///< rows of dx from token t − (K − 1) on: dx of token u is a sum over ds of tokens u … u + K − 1
+  Stored* dx;  ///< rows of dx from token t − (K − 1) on; dx of token u sums over ds of tokens u … u + K − 1
   std::int64_t dx_stride;
   std::int64_t rows;
   std::int64_t skipped;  ///< number of rows at the start of dx that are not written
@@ -168,7 +170,7 @@ struct GradientRows {
   bool silu;
 };
 
-/// Computes a strip of the backward pass, one vector of channels at a time. Keeps K rows of x and of ds in registers.
+/// Computes a strip of the backward pass, one vector of channels at a time. Holds K rows of x and of ds in registers.
 /// The forward pass computes y[t] = act(s[t]) with s[t] = bias + Σ_j taps[j] · x[u + j], where u = t − (K − 1) and
 /// j = 0 … K − 1. The backward pass computes, for each token t in order:
 ///   ds[t] = dy[t] · act′(s[t])                the gradient of s[t]
@@ -223,12 +225,12 @@ HWY_NOINLINE void convolve_gradient_rows(const GradientRows<T, Stored>& g) {
   }
 }
 
-/// Operands of the gradients of one channel's taps and bias.
+/// Operands for the gradients of one channel's taps and bias.
 template <typename T>
 struct TapProducts {
-  T* sums;  ///< gradients of the K taps and of the bias, to which the kernel adds
+  T* sums;  ///< gradients of the K taps, then of the bias; the kernel adds to them
   const T* ds;
-  const T* x;  ///< n + K − 1 elements: element t + j belongs to tap j of token t
+  const T* x;  ///< n + K − 1 elements; tap j of token t multiplies x[t + j]
   std::int64_t n;
 };
 
@@ -292,7 +294,7 @@ template <typename T>
 struct TapKernels {
   template <typename Stored>
   using Convolve = void (*)(const ConvolvedRows<T, Stored>&);
-  /// The other storage type that the kernels support: bf16 if T is float, otherwise T itself.
+  /// The second storage type that the kernels support: bf16 if T is float, otherwise T itself.
   using Half = std::conditional_t<std::is_same_v<T, float>, BFloat16, T>;
 
   /// `strip` computes kStripRows rows and `row` computes one row, both with vectors of channels. `tokens` computes one

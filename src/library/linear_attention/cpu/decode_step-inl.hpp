@@ -29,19 +29,19 @@ struct DecodeToken {
   bool has_delta;
 };
 
-/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for some columns of a state with dense rows. F is the decay, and u = v or,
-/// with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). Unlike a scan, does not copy the state into column blocks, because
-/// the copy pays only for many tokens. Reads S_0 in memory order. With the delta rule, reads S_0 twice; the second read
-/// mostly hits the L2 cache.
+/// Computes S = F ∘ S_0 + k uᵀ and y = Sᵀ q for one token, in some columns of a state with dense rows. F is the decay.
+/// u = v or, with the delta rule, u = β (v − (F ∘ S_0)ᵀ k). A scan copies the state into column blocks; DecodeStep does
+/// not, because copying pays off only for many tokens. Reads S_0 in memory order. With the delta rule, reads S_0 twice;
+/// the second read mostly hits the L2 cache.
 template <typename T>
 class DecodeStep {
  public:
   static constexpr std::int64_t kVectors =
-      4;  ///< vectors in a row of a tile; a row of the state, u and y then fit in 16 registers
+      4;  ///< number of vectors in a row of a tile: a row of the state, u and y then fit in 16 registers
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
-  /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer does not depend on the outputs
-  /// or the number of threads, so neither of them changes results.
+  /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer depends neither on the outputs
+  /// nor on the number of threads, so these do not change results.
   static bool takes(std::int64_t cols, const HeadRows<const void>& from) {
     return cols % kLanes<T> == 0 && (!from.present() || is_dense(from));
   }
@@ -51,7 +51,7 @@ class DecodeStep {
     return rows.present() && rows.dtype == dtype_of<T>() && rows.stride == 1;
   }
 
-  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs`, and uses `x` for u.
+  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs`, and uses `x` as scratch for u.
   DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* x)
       : token_(token), columns_(columns), outputs_(outputs), x_(x) {}
 
@@ -75,10 +75,10 @@ class DecodeStep {
   }
 
  private:
-  /// Forms of F ∘ S_0: zeros, S_0 itself, S_0 times one factor, or S_0 with each row times its own factor.
+  /// Form of F ∘ S_0: zeros, S_0 itself, S_0 times one factor, or S_0 with each row times its own factor.
   enum class State { zero, kept, decayed, decayed_by_feature };
 
-  /// Dense rows of a state, `stride` elements apart. `data` is null if the input state is absent, or if the output
+  /// Dense rows of a state, `stride` elements apart. Null `data` means that there is no input state, or that the output
   /// state is not requested.
   template <typename Element>
   struct DenseRows {
@@ -100,7 +100,7 @@ class DecodeStep {
     });
   }
 
-  /// Writes S to `to`, unless it is null, and adds Sᵀ q to the outputs.
+  /// Writes S to `to`, unless `to` is null. Adds Sᵀ q to the outputs.
   template <State kState>
   HWY_NOINLINE void update(const DenseRows<const T>& from, const DenseRows<T>& to, std::int64_t rows) const {
     to.data != nullptr ? update_tiles<kState, true>(from, to, rows) : update_tiles<kState, false>(from, to, rows);
@@ -133,7 +133,7 @@ class DecodeStep {
   }
 
   /// Calls visit(vectors, first column, first row, end row) for all tiles in memory order: all columns of 16 rows, then
-  /// the next 16 rows. A tile has `vectors` vectors of columns, a std::integral_constant.
+  /// of the next 16 rows. `vectors`, a std::integral_constant, is the number of vectors in a row of the tile.
   template <class Visit>
   HWY_INLINE void for_tiles(std::int64_t rows, const Visit& visit) const {
     constexpr std::int64_t kRows = 16;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the recurrence of the forward pass, token by token, with some columns of one state at a time; included once per
+// Runs the recurrence of the forward pass token by token, on some columns of one state at a time. Included once per
 // Highway target.
 #if defined(HEADGATE_LINEAR_FORWARD_SCAN_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_FORWARD_SCAN_INL_
@@ -23,7 +23,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The states of all heads in row n of a tensor.
+/// The states of all heads that row n of a tensor holds.
 template <typename Void>
 struct StatesIn {
   BasicTensorView<Void> tensor;
@@ -34,8 +34,8 @@ using States = StatesIn<void>;
 using ConstStates = StatesIn<const void>;
 
 /// Calls visit(part, before, behind) for each part of sequence n, in order. Snapshots divide the tokens into parts.
-/// `before` holds the states from which a part continues: those that the previous part wrote. `behind` is where the
-/// part writes its last states.
+/// `before` holds the states before the part, which the previous part wrote. visit() writes the states after the part
+/// to `behind`.
 template <class Visit>
 void for_parts(const LinearForwardProblem& p, std::int64_t n, Cancellation& cancellation, const Visit& visit) {
   const TokenRange s = p.sequence(n);
@@ -66,17 +66,18 @@ struct LinearForwardBuffers {
         outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 2> states;   ///< for each head of a task, the column blocks of its state, one after the other
-  View<T, 2> reads;    ///< (kChunk,D) k times DecayFactors::before(); pair_reads() rescales some rows
-  View<T, 2> adds;     ///< (kChunk,D) k divided by the decay factors; empty without decay, where it would equal `reads`
-  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors after any rescaling
-  View<T, 2> values;   ///< (kChunk,Dv)
-  View<T, 1> betas;    ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
+  View<T, 2> states;  ///< for each head of a task, the column blocks of the head's state
+  View<T, 2> reads;   ///< (kChunk,D) k times DecayFactors::before(); pair_reads() rescales some of the rows
+  /// (kChunk,D) k divided by the decay factors; empty without decay, because `reads` then has the same values
+  View<T, 2> adds;
+  View<T, 3> queries;   ///< (R,kChunk,D) scale · q times the decay factors, as they are after any rescaling
+  View<T, 2> values;    ///< (kChunk,Dv)
+  View<T, 1> betas;     ///< (kChunk)
+  View<T, 1> overlaps;  ///< (kChunk) dot products: row of `reads` of a token and row of `adds` of the previous token
   View<T, 3> outputs;   ///< (R,kChunk,Dv)
 };
 
-/// Runs the tasks of one thread.
+/// Computes the forward pass for the tasks of one thread.
 template <typename T>
 class LinearForwardWorker {
  public:
@@ -87,15 +88,15 @@ class LinearForwardWorker {
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p), heads)) {}
 
   /// Computes the column blocks task.first … task.end of the task's states, and the same columns of y, for all tokens
-  /// of the sequence.
+  /// of a sequence.
   void run(const StateTask& task, Cancellation& cancellation) {
     for_parts(p_, task.n, cancellation,
               [&](const TokenRange& s, const ConstStates& before, const States& behind)
                   HWY_ATTR { run_part(task, s, before, behind, cancellation); });
   }
 
-  /// Computes the task's column blocks of y for the tokens of `s`. Starts from the states `before`, and writes the last
-  /// states to `behind`. Computes each chunk of tokens for all heads before the next chunk.
+  /// Computes the task's column blocks for the tokens of `s`, one part of a sequence. Starts from the states `before`,
+  /// and writes the last states to `behind`. Computes a chunk of tokens for all heads before the next chunk.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     if (s.T == 0 && !behind.tensor.present()) return;
@@ -122,13 +123,13 @@ class LinearForwardWorker {
   }
 
  private:
-  /// Calls for_state_blocks() with the blocks of the state of head i of a task.
+  /// Calls for_state_blocks() with the state blocks of the i-th head of a task.
   template <class Visit>
   HWY_INLINE void for_blocks(const StateTask& task, std::int64_t i, const Visit& visit) {
     for_state_blocks(buffers_.states.at(i), D_, p_.Dv, task, visit);
   }
 
-  /// Computes a chunk of tokens for `task`, which has one head. buffers_.states.at(i) holds that head's state.
+  /// Computes a chunk of tokens for `task`, which has one head. buffers_.states.at(i) holds the state of this head.
   void run_chunk(const StateTask& task, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     pack(task, s, chunk);
     for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
@@ -145,7 +146,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// Computes a sequence that consists of a single token, with DecodeStep.
+  /// Computes a part of a sequence with a single token, by DecodeStep.
   void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
             const HeadRows<void>& behind) {
     const DecayFactors<T>& factors = buffers_.factors;
@@ -208,9 +209,9 @@ class LinearForwardWorker {
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
 
-  /// Prepares for scans that take two tokens at a time. Such a scan multiplies the state by the keys of both tokens
-  /// before the first token updates it. Multiplies the second token's key by the factors by which the first token
-  /// rescales the state. Saves the dot product of the keys, with which run_tokens() corrects the second product.
+  /// Prepares a scan that takes two tokens at a time. Such a scan multiplies the state by the keys of both tokens
+  /// before the first token updates the state. Multiplies the second token's key by the factors with which the first
+  /// token rescales the state. Saves the dot product of the keys, with which run_tokens() corrects the second product.
   void pair_reads(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
     const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
@@ -225,7 +226,7 @@ class LinearForwardWorker {
   /// read the state.
   template <std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
-    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, with S before either token updates it
+    BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, computed before either token updates S
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
         returned[n] = read_block(block, buffers_.reads.at(n));
@@ -238,8 +239,8 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Applies tokens n … n + kTokens to one block of the state. In the same pass, multiplies the block by the keys of
-  /// the next two tokens, or as many as remain.
+  /// Applies tokens n … n + kTokens to one block of the state. The same pass multiplies the block by the keys of the
+  /// next two tokens, or of as many as remain.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                         std::int64_t n, BlockRow<T, kVectors>* returned) {
@@ -265,7 +266,7 @@ class LinearForwardWorker {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        // returned[1] was computed before the first token's update of the state. Corrects x for that update.
+        // returned[1] was computed before the first token updated the state. Corrects x for this update.
         if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }

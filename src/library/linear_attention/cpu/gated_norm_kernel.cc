@@ -23,8 +23,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of tokens and heads in a tile. dweight is first summed within each tile, and then over tiles. The last bits
-/// of dweight therefore depend on these sizes.
+/// Number of tokens and of heads in a tile. dweight is first summed within each tile, and then over tiles. The last
+/// bits of dweight therefore depend on these sizes.
 inline constexpr std::int64_t kTileTokens = 32;
 inline constexpr std::int64_t kTileHeads = 32;
 
@@ -33,10 +33,10 @@ struct NormPlan {
   const GatedNormProblem& p;
   std::int64_t token_blocks = divide_up(p.T, kTileTokens);
   std::int64_t head_blocks = divide_up(p.H, kTileHeads);
-  /// Whether the stride of x between heads is smaller than the stride between tokens.
+  /// Whether x has a smaller stride between heads than between tokens.
   bool heads_inside = std::abs(p.inputs.x.strides[1]) < std::abs(p.inputs.x.strides[2]);
-  /// Number of rows in NormBuffers::sums, which holds partial sums of dweight. There is one row per tile. If each head
-  /// has its own weight, there is one row per head and block of kTileTokens tokens.
+  /// Number of rows in NormBuffers::sums, the partial sums of dweight. There is one row per tile. If each head has its
+  /// own weight, there is one row per head and block of kTileTokens tokens.
   std::int64_t sums = !p.gradients.dweight.present() ? 0
                       : p.weight_of_head()           ? p.B * token_blocks * p.H
                                                      : p.B * token_blocks * head_blocks;
@@ -68,7 +68,7 @@ struct NormPlan {
   }
 };
 
-/// Scratch rows of one thread, with D elements each, rounded up to whole vectors.
+/// Scratch rows of one thread. A row has D elements, rounded up to whole vectors.
 template <typename T>
 struct NormScratch {
   NormScratch(Workspace& ws, std::int64_t padded) {
@@ -86,7 +86,7 @@ struct NormBuffers {
     totals = ws.take<double>("sums", plan.p.gradients.dweight.present() ? plan.p.D : 0);
     scratch = ws.take<std::byte>("threads", threads, count_bytes<NormScratch<T>>(padded));
   }
-  View<T, 2> weights;  ///< (H or 1, padded D) weights as T, padded with zeros; all 1 if there are none
+  View<T, 2> weights;  ///< (H or 1, padded D) weights as T, padded with zeros; 1 if there are no weights
   View<T, 2> sums;     ///< (plan.sums, padded D) partial sums of dweight
   View<double, 1> totals;
   View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the NormScratch of each thread
@@ -148,8 +148,8 @@ class NormWorker {
 
   const T* weight_of(std::int64_t h) const { return shared_.weights.at(p_.weight_of_head() ? h : 0); }
 
-  /// Normalises the rows of a tile, four at a time, without copying the rows. The CPU then computes the square root for
-  /// one row's scale while it sums the squares of the next row.
+  /// Normalises the rows of a tile without copying them, four at a time. While the CPU computes the square root for one
+  /// row's scale, it already sums the squares of the next row.
   template <typename Stored>
   void forward_in_place(std::int64_t tile) const {
     constexpr std::int64_t kMost = 4;
@@ -173,7 +173,8 @@ class NormWorker {
     flush();
   }
 
-  /// Loads a row of x into the scratch and returns its scale. The scratch row may be rescaled, see RowScale.
+  /// Loads a row of x into the scratch and returns the row's scale. The scratch row may be multiplied by a power of
+  /// two, see RowScale.
   RowScale<T> load_x(std::int64_t b, std::int64_t h, std::int64_t i) const {
     T* const x = scratch_.x.data;
     load_padded(x, HeadRows<const void>(p_.inputs.x, b, h), i);

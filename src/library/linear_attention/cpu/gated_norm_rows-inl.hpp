@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Stands for an absent gate: the value is always 1, the derivative 0.
+/// Stands for an absent gate: the value is always 1, and the derivative 0.
 struct OpenGate {
   template <class D, class V>
   static HWY_INLINE V value(D d, V /*z*/) {
@@ -71,15 +71,15 @@ HWY_INLINE T sum_of_squares(const Stored* HWY_RESTRICT x, std::int64_t n) {
 
 /// The scale 1/rms of a row.
 /// Usually the scale is `factor`, and `exponent` is 0. If squares of the row would overflow or underflow, scale_row()
-/// multiplies the stored row by 2^exponent. `factor` is then the scale of the stored row, and factor · 2^exponent is
-/// that of the original row.
+/// multiplies the stored row by 2^exponent. The stored row then has the scale `factor`, and the original row has the
+/// scale factor · 2^exponent.
 template <typename T>
 struct RowScale {
   T factor = 0;
   int exponent = 0;
 };
 
-/// Computes the scale of a row of D features from `sum`, the sum of the squared features. Returns false if a square
+/// Computes the scale of a row of D features from `sum`, the sum of their squares. Returns false if a square
 /// overflowed, or if squares lost precision by underflow. The caller must then use scale_row().
 template <typename T>
 HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale) {
@@ -91,7 +91,8 @@ HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale
 }
 
 /// Computes the scale of any row of D features, padded with zeros to n. Multiplies a finite row by a power of two that
-/// keeps its squares in range. Returns factor 0 for a row with an infinity, and for a row of zeros if eps is 0.
+/// keeps the squares in range. Returns factor 0 for a row with an infinity. Returns factor 0 for a row of zeros if eps
+/// is 0.
 template <typename T>
 HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64_t D, double eps) {
   double largest = std::sqrt(eps);
@@ -116,8 +117,8 @@ struct NormRow {
   T factor;
 };
 
-/// Computes kVecs vectors of y, beginning at element i. Computes all gate values first, so that the dependency chains
-/// of several vectors overlap.
+/// Computes kVecs vectors of y, beginning at element i. Computes the gate values of all vectors first, so that their
+/// dependency chains overlap.
 template <std::int64_t kVecs, class Gate, typename T, typename Stored>
 HWY_INLINE void norm_vectors(const NormRow<T, Stored>& row, std::int64_t i) {
   const Tag<T> d;
@@ -147,16 +148,16 @@ HWY_NOINLINE void norm_rows(const NormRow<T, Stored>* rows, std::int64_t count, 
   });
 }
 
-/// Operands and results of one row of the backward pass. Each has n elements; n is a multiple of kLanes.
+/// Operands and results of one row of the backward pass. Each array has n elements; n is a multiple of kLanes.
 template <typename T>
 struct NormGradientRow {
-  T* x;  ///< in: the row, rescaled if scale_row() did so; out: the normalised row x · factor
+  T* x;  ///< input: the row, possibly rescaled by scale_row(); output: the normalised row x · factor
   const T* dy;
   const T* z;  ///< not read if there is no gate
   const T* weight;
   T* dx;
   T* dz;       ///< not written if there is no gate
-  T* dweight;  ///< gradient of the weights, to which the kernel adds
+  T* dweight;  ///< gradient of the weights; the kernel adds to it
 };
 
 /// Computes the gradients of a row of D features, padded with zeros to n.

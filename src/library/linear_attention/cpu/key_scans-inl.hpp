@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans 3 and 4 of the backward pass (see backward_kernel.cc). They keep the transposes of S and dS, (Dv,D), and divide
-// columns of k into blocks. Included once per Highway target.
+// Scans 3 and 4 of the backward pass (see backward_kernel.cc). The scans hold the transposed states Sᵀ and dSᵀ, (Dv,D),
+// in blocks of columns. Columns are features of k. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_KEY_SCANS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_KEY_SCANS_INL_
 #undef HEADGATE_LINEAR_KEY_SCANS_INL_
@@ -19,8 +19,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the decay factors F for the columns of a block that starts at column `first`. `of_step` points to the
-/// factors of one step.
+/// Returns the decay factors F of a step for the columns of a block. `of_step` points to the step's factors, and
+/// `first` is the block's first column.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step, std::int64_t first) {
   if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first);
@@ -40,8 +40,8 @@ class KeyScans {
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all states,
-  /// because states that share a head of q or k add to the same rows of dq or dk.
+  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all these
+  /// states, because states that share a head of q or k add to the same rows of dq or dk.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
@@ -64,8 +64,8 @@ class KeyScans {
     for_state_blocks(b_.state.data, round_up(p_.Dv, kMostVectors), p_.D, piece_, visit);
   }
 
-  /// Sets dq and dk of a chunk's tokens to zero, for all states. The first state's scan does so when it reaches the
-  /// chunk, whose rows it then finds in the cache.
+  /// Sets dq and dk of a chunk's tokens to zero before the first state adds to them. Does nothing for other states.
+  /// Clearing one chunk at a time leaves the rows in the cache for the scan.
   void clear_gradients(const Chunk& chunk) {
     if (g_ > 0) return;
     const StateColumns columns = task_columns<T>(piece_, p_.D);
@@ -103,7 +103,7 @@ class KeyScans {
   }
 
   /// Runs scans 3 and 4 on each chunk, from the last chunk to the first. The gradient of a decay needs the elementwise
-  /// product of the state before a token and this state's gradient. Scan 3 saves the states of the chunk. Scan 4
+  /// product of the state before a token and the gradient of this state. Scan 3 saves the states of the chunk. Scan 4
   /// computes the gradients and multiplies them by the saved states.
   void run_by_chunks() {
     load_states(p_.incoming.dstate);
@@ -122,7 +122,7 @@ class KeyScans {
     }
   }
 
-  /// Loads a block of Sᵀ at the start of chunk c, which scan 1 (value_scans-inl.hpp) saved.
+  /// Loads a block of Sᵀ at the start of chunk c. Scan 1 (value_scans-inl.hpp) saved the state.
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(p_.Dv), block.row(block.rows), T{0});
@@ -152,15 +152,16 @@ class KeyScans {
     }
   }
 
-  /// Returns the vector by which step n multiplies the state before updating it: β du in scan 3, u in scan 4. If n is
-  /// beyond the last step, returns the vector of the last step.
+  /// Returns the vector that step n multiplies by the state before updating the state: β du in scan 3, u in scan 4. If
+  /// n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? rows_->dvalue(token) : rows_->update(token);
   }
 
-  /// Returns k or q of step n divided by the decay factors F. In this form the step adds it to the stored state.
+  /// Returns `row`, which is k or q of step n, divided by the decay factors F. The stored state lacks these factors, so
+  /// this is the row that the step adds to it.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
                                  std::int64_t first) const {
@@ -184,8 +185,8 @@ class KeyScans {
     p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
   }
 
-  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kAdds outer products to dS, the state's
-  /// gradient.
+  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kAdds outer products to dS, the gradient of
+  /// the state.
   template <Copies kCopies, int kAdds, std::int64_t kVectors>
   void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
     scan<Direction::reverse, kCopies>(block, first, chunk,
@@ -194,8 +195,8 @@ class KeyScans {
                                       });
   }
 
-  /// Returns the number of steps that a scan takes one by one before it takes two at a time. A reverse scan of an odd
-  /// number of tokens begins with one, so that its pairs are those of the forward scan.
+  /// Returns the number of steps that a scan takes singly before it takes two at a time. A reverse scan of an odd
+  /// number of tokens begins with a single step. It then pairs the same tokens as the forward scan.
   static std::int64_t single_steps(const Chunk& chunk) {
     return chunk.direction == Direction::reverse ? chunk.count % 2 : 0;
   }
@@ -205,13 +206,14 @@ class KeyScans {
     return n > single_steps(chunk) && (n - single_steps(chunk)) % 2 == 1;
   }
 
-  /// Returns the copy of the block that holds the state before step n of scan 3. Several readers take one step a pass.
+  /// Returns the copy of the block that holds the state before step n of scan 3. There is one copy per pass: a pass
+  /// takes two steps, or one step if several query heads read the state.
   T* state_before(std::int64_t n) const { return b_.block_states.at(readers_ == 1 ? divide_up(n, 2) : n); }
 
   /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
-  /// heads read the state; `count` is this number as an integral_constant. `returned` holds two products of the stored
-  /// state before `step`: one with read_of(step) and one with read_of(step + 1). After the last step, multiplies the
-  /// block by F, unless the states are saved as copies.
+  /// heads read the state; `count` is this number as an integral_constant. `returned` holds the products of the stored
+  /// state before `step` with read_of(step) and with read_of(step + 1). After the last step, multiplies the block by F,
+  /// unless the states are saved as copies.
   template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
@@ -233,8 +235,8 @@ class KeyScans {
 
   /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state S, and then adds
   /// S dy to dq.
-  /// With Copies::written, reads the state before step n from state_before(n), and writes the state after the steps to
-  /// the next copy.
+  /// With Copies::written, reads the state before step n from state_before(n). Writes the state after the steps to the
+  /// next copy.
   template <Copies kCopies, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
@@ -275,8 +277,8 @@ class KeyScans {
     }
   }
 
-  /// Runs kTokens steps of scan 4 on a block of dS, the state's gradient, beginning with step n. Each step adds the
-  /// outer product dy qᵀ to dS and, with a delta rule (kAdds = 2), −β du kᵀ.
+  /// Runs kTokens steps of scan 4 on a block of dS, the gradient of the state, beginning with step n. Each step adds
+  /// the outer product dy qᵀ to dS. With a delta rule (kAdds = 2), the step also adds −β du kᵀ.
   /// With Copies::multiplied, each step also computes the gradient of the decay: it sums the elementwise product of dS
   /// and the state that scan 3 saved.
   template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
@@ -315,8 +317,9 @@ class KeyScans {
     }
   }
 
-  /// Returns the product of the stored state before step n + t with read_of(n + t). `returned` is the product of the
-  /// same vector with the stored state before step n. For t = 1, applies the rescaling and the update of step n to it.
+  /// Returns the product of the stored state before step n + t with the vector read_of(n + t). t is 0 or 1. `returned`
+  /// is the product of the stored state before step n with the same vector. For t = 1, corrects this product for the
+  /// rescaling and the update in step n.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> stored_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                        std::int64_t first) const {
@@ -329,7 +332,7 @@ class KeyScans {
     return returned;
   }
 
-  /// Returns `row` times the decay factors F of step n, as they are before a rescaling in that step.
+  /// Returns `row` times before(n), the decay factors F of step n before any rescaling.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> times_before(const DecayFactors<T>& factors, Row<kVectors> row, std::int64_t n,
                                         std::int64_t first) const {
@@ -353,8 +356,8 @@ class KeyScans {
   }
 
   /// Adds the outer products dy qᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
-  /// block as `rescaling` says. Returns the rescaling that the pass for head 0 must do: none if head 1 exists,
-  /// otherwise `rescaling`.
+  /// block by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
+  /// `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
                                          const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
@@ -370,7 +373,7 @@ class KeyScans {
     return rescaling;
   }
 
-  /// Subtracts `read` from dk with a delta rule, otherwise does nothing. `read` is e^{g_t} S_{t−1} β_t du_t.
+  /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without one, does nothing.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
@@ -380,7 +383,7 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Adds S_t dy to dq. `out` is this product without the decay factors F.
+  /// Adds S_t dy to dq. `out` is the product S_t dy without the decay factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     out.multiply(behind<kVectors>(Direction::forward, n, first));
@@ -390,7 +393,7 @@ class KeyScans {
     sum.store(dq);
   }
 
-  /// Adds dS_t u to dk. `read` is the product of u with dS before this token added its outer products q dyᵀ. The
+  /// Adds dS_t u to dk. `read` is the product of dS and u before this token added the outer products q dyᵀ to dS. The
   /// function therefore adds q (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
@@ -402,8 +405,9 @@ class KeyScans {
     sum.store(dk);
   }
 
-  /// Changes `product`, the sums of S ∘ dS over the features of v, from the state S before `token` to the state after
-  /// it: rescales it if the token rescales S, and adds k ∘ `read`, where `read` is dS u. All are stored values.
+  /// `product` is the sum of S ∘ dS over the features of v, where S is the state before `token`. Returns this sum for
+  /// the state after `token`: rescales `product` if the token rescales S, and adds k ∘ read, where read = dS u. All
+  /// values lack the decay factors F, like the stored state.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
                                       std::int64_t first) const {
@@ -415,7 +419,7 @@ class KeyScans {
   }
 
   /// Writes the gradient of the decay at step n of the reverse scan. `product` is the elementwise product of the stored
-  /// state before the token and its stored gradient, summed over features of v. Multiplies `product` by the decay
+  /// state before the token and its stored gradient, summed over the features of v. Multiplies `product` by the decay
   /// factors F of the state and of the gradient.
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
@@ -425,7 +429,7 @@ class KeyScans {
     product.store(rows_->ddecay(token, first));
   }
 
-  /// Returns the decay factors F after step n has rescaled: 1 if the step rescales, otherwise F at step n.
+  /// Returns the decay factors F after any rescaling in step n: 1 if the step rescales, otherwise before(n).
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;
@@ -439,7 +443,7 @@ class KeyScans {
   std::int64_t D_, Dv_, readers_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
-  std::optional<TokenRows<T>> rows_;  ///< rows of the tokens for the current state, number g_
+  std::optional<TokenRows<T>> rows_;  ///< rows of the tokens of state g_
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
 

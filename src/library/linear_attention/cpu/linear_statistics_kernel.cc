@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes statistics of linear attention: the weights of chosen queries, and figures of all weights and of the states.
+// Computes statistics of linear attention: the weights of chosen queries, and statistics of all weights and of the
+// states.
 
 #include <algorithm>
 #include <cmath>
@@ -25,14 +26,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total: one, plus one per 2^14
-/// multiply-adds, because waking a thread takes as long as 2^14 multiply-adds.
+/// Returns the number of threads for `tasks` tasks with `work` multiply-adds in total: one, plus one for each 2^14
+/// multiply-adds. Waking a thread takes as long as 2^14 multiply-adds.
 inline int useful_threads(const LinearProblem& p, std::int64_t tasks, double work) {
   const auto useful = static_cast<std::int64_t>(std::min(work / (1 << 14), 1e6)) + 1;
   return static_cast<int>(std::clamp<std::int64_t>(std::min(tasks, useful), 1, p.context.threads));
 }
 
-/// Returns the number of multiply-adds that the walks (query_walk-inl.hpp) of all tiles take.
+/// Returns the number of multiply-adds in the walks (query_walk-inl.hpp) of all tiles.
 template <class TokenOf>
 double walked(const LinearProblem& p, const std::vector<QueryTile>& tiles, const TokenOf& last_token) {
   double products = 0.0;
@@ -57,17 +58,17 @@ struct WeightsScratch {
         row(ws.take<T>("row", std::max(kChunk, p.D))) {}
 
   QueryWalkBuffers<T> walk;
-  View<T, 2> weights;  ///< weights of each query at the steps of a chunk, (kChunk, columns): one column per query
+  View<T, 2> weights;  ///< (kChunk, columns): weights at the steps of a chunk; each column belongs to one query
   View<T, 1> row;      ///< scratch for one row of an output
 };
 
-/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. This class is the
-/// Sink of QueryWalk, which computes the weights and passes them to the Sink step by step.
+/// Writes the outputs `weights` and `state_query` for the chosen queries of a tile, on one thread. This class is a Sink
+/// of QueryWalk: QueryWalk computes the weights and passes them to the Sink step by step.
 template <typename T>
 class WeightsWorker {
  public:
-  /// The walk processes one token at a time. If it processed two, the last bits of a query's weights would depend on
-  /// the other queries in the same block.
+  /// False: the walk processes one token at a time. With two, the last bits of a query's weights would depend on the
+  /// other queries in the same block.
   static constexpr bool kPairs = false;
 
   WeightsWorker(const LinearWeightsProblem& p, std::int64_t queries, std::byte* memory)
@@ -168,7 +169,8 @@ void linear_weights_typed(const LinearWeightsProblem& p) {
 
 // --- statistics that depend on all weights ---
 
-/// WalkSum lists the sums that a query accumulates over its weights. TileSum lists the sums over the queries of a tile.
+/// WalkSum lists the sums that each query accumulates over its weights. TileSum lists the sums over the queries of a
+/// tile.
 enum WalkSum : std::int64_t { kAbsolute, kMoment, kFirstToken, kWalkSums };
 enum TileSum : std::int64_t { kTileShare, kTileReach, kTileAbsolute, kTileSums };
 
@@ -183,13 +185,13 @@ struct TileScratch {
 };
 
 /// Computes the statistics ("figures") that depend on every weight of a query, for tiles of queries, on one thread.
-/// QueryWalk computes the weights and passes them to this class, its Sink. Sums within a chunk have type T; sums of
-/// chunks have type double.
+/// This class is a Sink of QueryWalk, which computes the weights. Sums within a chunk have type T. Sums over chunks
+/// have type double.
 template <typename T>
 class TileWorker {
  public:
-  /// The walk may process two tokens at a time where no query starts. All queries of a block start in the same chunk,
-  /// because tiles begin at multiples of kChunk and the width of a block divides kChunk.
+  /// True: the walk may process two tokens at a time where no query starts. All queries of a block start in the same
+  /// chunk, because tiles begin at multiples of kChunk and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 
@@ -241,12 +243,12 @@ class TileWorker {
     const View<double, 2>& sums;
     StateColumns columns;
     Chunk chunk;
-    Row own;  ///< for each column, the token of its query
+    Row own;  ///< for each column, the token of the column's query
     Row absolute = Row::zero(), moment = Row::zero(), last = Row::zero();
   };
 
-  /// Computes one tile of queries for output head `ho`. Writes the sums over these queries, one for each TileSum, to
-  /// `tile_sums`.
+  /// Computes one tile of queries for output head `ho`. Writes a sum over the tile's queries to `tile_sums` for each
+  /// TileSum.
   void run(const QueryTile& tile, std::int64_t ho, double* tile_sums, Cancellation& cancellation) {
     const TokenRange s = p_.sequence(tile.n);
     for (std::int64_t c = 0; c < tile.count; ++c) b_.walk.tokens(c) = tile.first + c;
@@ -291,9 +293,10 @@ struct LinearStatisticsMemory {
         tile_sums(ws.take<double>("tile sums", p.tiles.size(), p.Ho(), std::int64_t{kTileSums})),
         scratch(ws.take<std::byte>("threads", threads, std::max(tile_bytes, state_bytes))) {}
 
-  View<T, 4> states;           ///< (N,Hv,D,Dv) S_T
-  View<double, 3> tile_sums;   ///< (tiles,Ho,kTileSums)
-  View<std::byte, 2> scratch;  ///< (threads, bytes) memory for each thread's TileScratch, later for its StateScratch
+  View<T, 4> states;          ///< (N,Hv,D,Dv) S_T
+  View<double, 3> tile_sums;  ///< (tiles,Ho,kTileSums)
+  /// (threads, bytes) memory for each thread: first its TileScratch, later its StateScratch
+  View<std::byte, 2> scratch;
 };
 
 /// Stores the means over the queries of each sequence. Adds up the sums of the tiles in ascending order.
@@ -339,7 +342,7 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
   run_team(threads, [&](const Team& team) {
     std::byte* const scratch = memory->scratch.at(team.thread());
     TileWorker<T> tile_worker(p, queries, scratch);
-    // Start with the last tiles of the last sequence: late queries have the most tokens to visit and take longest.
+    // Starts with the last tiles of the last sequence. Late queries visit the most tokens and take longest.
     team.in_turn(tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
       const std::int64_t tile = (tiles - 1 - n) / heads, ho = (tiles - 1 - n) % heads;

@@ -6,7 +6,7 @@
 //   1      states, columns of v   S and dS of each chunk, E and dU, and from them dV; forward, then in reverse
 //   2      units, chunks          dQ, dK, dβ and dg, from the results of step 1
 //
-// A unit is one group of states of one sequence. Its states share no head of q or k with states of other groups.
+// A unit is a group of states of one sequence. States of different groups share no head of q or k.
 
 #include <algorithm>
 #include <cstddef>
@@ -32,7 +32,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Results of the scans (step 1) of one unit, which has G states.
+/// Results of step 1, the scans, for one unit with G states. Letters are those of native16_gradients-inl.hpp.
 struct Native16UnitBuffers {
   Native16UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens)
       : differences(ws.take<float>("differences", p.group_states(), tokens, whole_squares(p.Dv))),
@@ -48,8 +48,8 @@ struct Native16UnitBuffers {
 
   View<float, 3> differences;   ///< E, (G,T,Dv)
   View<float, 3> du;            ///< dU, (G,T,Dv)
-  View<BFloat16, 4> states;     ///< S before each chunk, (G,chunks,D,Dv)
-  View<BFloat16, 4> gradients;  ///< dS after each chunk, (G,chunks,D,Dv)
+  View<BFloat16, 4> states;     ///< (G,chunks,D,Dv): S before each chunk
+  View<BFloat16, 4> gradients;  ///< (G,chunks,D,Dv): dS after each chunk
 };
 
 struct Native16BackwardPlan {
@@ -60,14 +60,14 @@ struct Native16BackwardPlan {
   std::size_t unit_bytes = 0, scratch_bytes = 0;
 };
 
-/// Names one group of states of one sequence, with its buffers.
+/// One group of states of one sequence, with the group's buffers.
 struct Native16UnitOfStates {
   TokenRange s;
   std::int64_t group;
   Native16UnitBuffers buffers;
 };
 
-/// Scratch buffers of one thread. Both steps use them.
+/// Scratch buffers of one thread, for both steps. Letters are those of native16_gradients-inl.hpp.
 struct Native16GradientBuffers {
   Native16GradientBuffers(Workspace& ws, const LinearBackwardProblem& p)
       : D(whole_squares(p.D)),
@@ -100,24 +100,27 @@ struct Native16GradientBuffers {
         row(ws.take<float>("operands", std::max(D, cols))),
         gradient_row(ws.take<float>("operands", D)) {}
 
-  std::int64_t D, cols;  ///< D and Dv, padded to whole squares
+  std::int64_t D, cols;  ///< D and Dv, padded to multiples of kSquare
   ChunkKeys keys;
   ChunkRows queries;
-  ChunkRows weights;  ///< weights between tokens, and their transpose
+  ChunkRows weights;  ///< weights between the tokens of a chunk, and their transpose
   ChunkDecays decays;
   DecayTerms terms;
-  View<float, 2> state;                             ///< S or dS (D,cols)
-  View<BFloat16, 2> state_panels, gradient_panels;  ///< right operands: S or dS in step 1, Sᵀ and dSᵀ in step 2
-  View<float, 2> products;                          ///< Q Kᵀ
-  View<float, 2> overlaps;                          ///< dY Uᵀ or W Uᵀ
-  View<float, 2> lower;                             ///< A
-  View<float, 2> values;                            ///< V, U, W or dY
-  View<float, 2> sums;                              ///< results of products of rows and states
-  View<BFloat16, 2> plain_panels, decayed_panels;   ///< rows of `values`, and rows times factors, as right operands
-  View<BFloat16, 2> key_pairs, query_pairs;         ///< K and Q as right operands
-  View<BFloat16, 2> update_panels;                  ///< Uᵀ as right operand
-  View<BFloat16, 2> updates, dvalues, dy;           ///< U, W and dY (kSquare,cols)
-  View<float, 3> dq, dk;             ///< (heads of the unit,kSquare,D) gradients of a chunk's rows of q̂ and k̂
+  View<float, 2> state;  ///< (D,cols): S or dS
+  /// right operands of products: S or dS in step 1, Sᵀ and dSᵀ in step 2
+  View<BFloat16, 2> state_panels, gradient_panels;
+  View<float, 2> products;  ///< Q Kᵀ
+  View<float, 2> overlaps;  ///< the product dY Uᵀ or W Uᵀ
+  View<float, 2> lower;     ///< A
+  View<float, 2> values;    ///< rows of V, U, W or dY
+  View<float, 2> sums;      ///< products of rows and states
+  /// right operands of products: the rows of `values`, and these rows times factors
+  View<BFloat16, 2> plain_panels, decayed_panels;
+  View<BFloat16, 2> key_pairs, query_pairs;  ///< right operands of products: K and Q
+  View<BFloat16, 2> update_panels;           ///< right operand of products: Uᵀ
+  View<BFloat16, 2> updates, dvalues, dy;    ///< (kSquare,cols): rows of U, W and dY
+  /// (heads of the unit,kSquare,D): gradients of the chunk's rows of q and k, after normalisation
+  View<float, 3> dq, dk;
   View<float, 1> betas, factors;     ///< (kSquare)
   View<float, 1> row, gradient_row;  ///< scratch for one row
 };
@@ -132,21 +135,21 @@ Native16BackwardPlan::Native16BackwardPlan(const LinearBackwardProblem& p) {
   units = p.chosen_count() * p.groups();
   chunks = divide_up(longest, kSquare);
   squares = divide_up(p.Dv, kSquare);
-  // Uses one thread, plus one per kLeastPerThread updates of state elements. Waking a thread for fewer updates takes
-  // longer than the updates.
+  // Uses one thread, plus one for each kLeastPerThread updates of state elements. For fewer updates, waking a thread
+  // takes longer than the updates.
   constexpr double kLeastPerThread = 1 << 14;
   const double work = tokens * static_cast<double>(p.Hv * p.D * p.Dv);
   const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
   threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
   units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
-  // Aims at two tasks per thread in step 1, which bounds the time that threads wait for the last task.
+  // Aims at two tasks per thread in step 1. This bounds the time that threads wait for the last task.
   const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
   pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, squares);
   unit_bytes = count_bytes<Native16UnitBuffers>(p, longest);
   scratch_bytes = count_bytes<Native16GradientBuffers>(p);
 }
 
-/// Packs operands of one chunk of one state; the base of both steps.
+/// Packs the operands of one chunk of one state. Base class of both steps.
 template <class Unit>
 class Native16Chunks {
  public:
@@ -160,7 +163,7 @@ class Native16Chunks {
     return {c * kSquare, std::min(kSquare, s.T - c * kSquare), Direction::forward};
   }
 
-  /// Packs keys, decays and β of a chunk of state h, and computes K Kᵀ where the rule has a delta.
+  /// Packs the keys, decays and β of a chunk of state h. If the rule has a delta, also computes K Kᵀ.
   void pack_keys(std::int64_t h, const TokenRange& s, const Chunk& chunk) {
     const ChunkDecays& decays = b_.decays;
     if (decays.present) {
@@ -186,7 +189,7 @@ class Native16Chunks {
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.products, kSquare, b_.queries.rows, b_.keys.transposed(), b_.D);
   }
 
-  /// Sets `weights` to scale · products ∘ F, on and below the diagonal, and to their transpose.
+  /// Sets `weights` to scale · products ∘ F on and below the diagonal, and computes the transpose of `weights`.
   void weigh(const View<float, 2>& products, const Chunk& chunk) {
     const auto scale = static_cast<float>(p_.scale);
     std::fill_n(b_.factors.data, kSquare, scale);
@@ -200,11 +203,11 @@ class Native16Chunks {
 
   const LinearBackwardProblem& p_;
   Native16GradientBuffers b_;
-  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
-  const float* last_ = nullptr;      // F_last of the chunk
+  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration as long as this object exists
+  const float* last_ = nullptr;      // F_last, the last row of F
 };
 
-/// Step 1: scans some columns of v of one state, forward and in reverse.
+/// Step 1: scans a state forward, and its gradient in reverse, for some columns of v.
 template <class Unit>
 class Native16ValueScans : Native16Chunks<Unit> {
   using Base = Native16Chunks<Unit>;
@@ -213,7 +216,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
  public:
   using Base::Base;
 
-  /// Scans some columns of state g of the unit: blocks first … end − 1, of kSquare columns each.
+  /// Scans state g of the unit: the column blocks first … end − 1, of kSquare columns each.
   void run(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t first, std::int64_t end,
            Cancellation& cancellation) {
     h_ = unit.group * p_.group_states() + g;
@@ -236,13 +239,13 @@ class Native16ValueScans : Native16Chunks<Unit> {
     for (std::int64_t x = 0; from.present() && x < p_.D; ++x) load_row(b_.state.at(x), from, x, first_, cols_);
   }
 
-  /// Saves the state rounded to bf16, packs it as right operand, and decays it over the chunk.
+  /// Saves the state, rounded to bf16. Packs it as a right operand, and multiplies it by the decay over the chunk.
   void keep_state(const View<BFloat16, 4>& to, std::int64_t g, std::int64_t c, const Chunk& chunk) const {
     for (std::int64_t x = 0; x < b_.D; ++x) round_row(to.at(g, c, x, first_), b_.state.at(x), padded_);
     pack_state(panels(b_.state_panels), b_.state, b_.decays.prefixes(chunk.count - 1), padded_);
   }
 
-  /// Adds aᵀ b to the state, for operands of kSquare rows.
+  /// Adds aᵀ b to the state. a and b have kSquare rows.
   void add_to_state(const ChunkRows& a, const View<BFloat16, 2>& b) const {
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
@@ -299,7 +302,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens.count; ++n) store_row(dv, b_.sums.at(n), tokens.token(n), first_, cols_);
   }
 
-  /// Adds Pᵀ dY of one output head to `sums`, and scale Qᵀ (f ∘ dY) to the gradient of the state.
+  /// Adds the terms of one output head: Pᵀ dY to `sums`, and scale Qᵀ (f ∘ dY) to the gradient of the state.
   void add_reader(std::int64_t ho, const TokenRange& s, const Chunk& tokens) {
     this->pack_queries(ho, s, tokens);
     this->weigh(b_.products, tokens);
@@ -344,7 +347,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   }
 
  private:
-  /// Packs rows of U or W, rounded to bf16. `rows` holds E or dU. A delta rule multiplies them by β.
+  /// Packs the rows of U or W, rounded to bf16. `rows` holds E or dU, which a delta rule multiplies by β.
   void pack_times_beta(const View<BFloat16, 2>& to, const float* rows) const {
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
       const float by = p_.has_delta ? b_.betas(n) : 1.0F;
@@ -370,7 +373,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     }
   }
 
-  /// Adds the terms of state g to dq, dk and the terms of ddecay.
+  /// Adds the terms of state g to dq and dk, and computes the terms of its ddecay.
   void add_state(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t c, std::int64_t h) {
     const View<BFloat16, 2> S(unit.buffers.states.at(g, c), {b_.D, b_.cols});
     const View<BFloat16, 2> dS(unit.buffers.gradients.at(g, c), {b_.D, b_.cols});
@@ -392,7 +395,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t r = 0; r < p_.readers(); ++r) add_reader(unit, h * p_.readers() + r, dk, states);
   }
 
-  /// Adds the gradients of K S and A.
+  /// Adds the terms of the delta rule to dk and ddecay: the gradients through K S and A.
   void add_delta(const View<float, 2>& dk, const PairPanels& states) {
     const ChunkDecays& decays = b_.decays;
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.dvalues, states, b_.cols);
@@ -406,7 +409,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     std::fill_n(b_.factors.data, kSquare, -1.0F);
     scale_rows_by(b_.lower, b_.factors.data, kSquare, kSquare);
     add_lower_terms(b_.terms.pairs, b_.lower, b_.keys.products, tokens_.count);
-    // Z + Zᵀ: one of the two is zero at each element.
+    // Computes Z + Zᵀ with OR, because one of the two is zero at each element.
     for (std::int64_t i = 0; i < kSquare; ++i) round_row(b_.weights.rows.at(i), b_.lower.at(i), kSquare);
     b_.weights.transpose();
     for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -419,7 +422,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
 
   static __mmask32 below(std::int64_t n) { return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1U; }
 
-  /// Adds the gradients of the rows of y of one output head.
+  /// Adds the terms of one output head to dq, dk and ddecay.
   void add_reader(const Native16UnitOfStates& unit, std::int64_t ho, const View<float, 2>& dk,
                   const PairPanels& states) {
     const ChunkDecays& decays = b_.decays;
@@ -453,7 +456,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens_.count; ++n) store_row(to, sums + n, tokens_.token(n), 0, 1);
   }
 
-  /// Writes the chunk's rows of dq or dk. `gradients` holds the gradients of the normalised rows of q or k.
+  /// Writes the chunk's rows of dq or dk. `gradients` holds the gradients of the rows of q or k after normalisation.
   void write_rows(const TensorView& gradient, const ConstTensorView& input, const View<float, 3>& gradients,
                   const Native16UnitOfStates& unit) const {
     if (!gradient.present()) return;
@@ -471,7 +474,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   Chunk tokens_{0, 0, Direction::forward};
 };
 
-/// Computes the gradients of one batch of units, beginning with unit `first`. All threads of the team must call this
+/// Computes the gradients of a batch of units, beginning with unit `first`. All threads of the team must call this
 /// function.
 template <class Unit>
 void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPlan& plan,
@@ -502,12 +505,12 @@ void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPl
   }
 }
 
-/// Runs the kernel on the chosen sequences of `p`, after the scans have run on the sequences of `others`.
+/// Runs the kernel on the chosen sequences of `p`, after running the scans on the sequences of `others`.
 template <class Unit>
 void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearBackwardProblem& others) {
   const Native16BackwardPlan plan(p);
   const Placed<LinearBackwardMemory<float>> memory(p, plan);
-  if (!others.chosen.empty()) linear_backward_scans(others);  // takes its memory before it writes
+  if (!others.chosen.empty()) linear_backward_scans(others);  // the scans allocate their memory before they write
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {
     for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
@@ -517,8 +520,8 @@ void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearB
   cancellation.throw_if_seen();
 }
 
-/// Returns whether this kernel computes a sequence. It needs at least kLeastNative16Tokens tokens, and decays whose
-/// factors between two tokens of a chunk do not exceed kMostFactor.
+/// Returns whether this kernel computes a sequence. The sequence needs at least kLeastNative16Tokens tokens. The decays
+/// of consecutive tokens in a chunk must not multiply to more than kMostFactor.
 bool takes_sequence(const LinearBackwardProblem& p, const TokenRange& s) {
   if (s.T < kLeastNative16Tokens) return false;
   float logs[kSquare];
@@ -535,7 +538,8 @@ bool takes_sequence(const LinearBackwardProblem& p, const TokenRange& s) {
 
 struct SequenceLists {
   SequenceLists(Workspace& ws, std::int64_t N) : numbers(ws.take<std::int64_t>("sequences", N)) {}
-  View<std::int64_t, 1> numbers;  ///< the sequences that this kernel computes, then those that the scans compute
+  /// numbers of the sequences that this kernel computes, then of those that the scans compute
+  View<std::int64_t, 1> numbers;
 };
 
 void native16_linear_backward_on(const LinearBackwardProblem& p) {

@@ -16,33 +16,40 @@
 #include "library/linear_attention/cpu/scan_operands-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// A chunk has up to kSquare tokens. Its rows of q, k and v are Q, K and V, and S is the state before it. g_i and β_i
-// are the log decay and β of token i. F_ij = exp(g_{j+1} + … + g_i) for j ≤ i, and 0 above the diagonal; F_last is its
-// last row. f_i = exp(g_0 + … + g_i). The operator ∘ multiplies elements, and a vector's elements multiply whole rows.
+// A chunk has up to kSquare tokens. Letters:
+//
+//   Q, K, V   the chunk's rows of q, k and v
+//   S         the state before the chunk
+//   g_i, β_i  log decay and β of token i
+//   f_i       exp(g_0 + … + g_i)
+//   F_ij      exp(g_{j+1} + … + g_i) for j ≤ i, and 0 above the diagonal; F_last is the last row of F
+//
+// The operator ∘ multiplies elements. A vector before ∘ multiplies rows: its element i multiplies row i.
 //
 //   A = strictly lower part of (K Kᵀ) ∘ F
 //   U = β ∘ (V − f ∘ (K S) − A U), by forward substitution from the first row to the last
 //   Y = scale (f ∘ (Q S) + ((Q Kᵀ) ∘ F) U)
 //   S ← f_last S + Kᵀ (F_last ∘ U)
 //
-// Rules without delta have U = V. F comes from sums of decays between two tokens, never from quotients. So a decay of
-// −∞ gives 0, and not ∞ − ∞. Rows of tokens beyond the chunk's last are zeros.
+// Rules without delta have U = V. F is computed from sums of decays between two tokens, never from quotients. A decay
+// of −∞ therefore gives 0, and not NaN from ∞ − ∞. Rows after the last token of the chunk are zeros.
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of elements by which rows of f32 matrices are padded, so that rows map to different cache sets.
+/// Number of elements that pad a row of an f32 matrix, so that rows map to different cache sets.
 inline constexpr std::int64_t kRowPadding = 16;
 
-/// Bound of the sums of decays over any tokens of a chunk. A chunk ends before a token that would exceed it, so that
-/// its factors are at most kMostFactor, as in the scan. One token alone may exceed it.
+/// Bound of the sum of g over consecutive tokens of a chunk. A chunk ends before the token with which a sum would
+/// exceed the bound. The chunk's factors are thus at most kMostFactor, as in the scan. Only a chunk of one token may
+/// exceed the bound.
 inline constexpr float kMostGrowth = 4.1588831F;  // log(64)
 static_assert(kMostFactor == 64.0);
 
-/// Returns how many of the first `count` tokens with decays g form a chunk.
+/// Returns how many of the first `count` tokens, whose decays are g, form a chunk.
 inline std::int64_t tokens_of_chunk(const float* g, std::int64_t count) {
-  float largest = 0.0F;  // of the sums that end at the current token
+  float largest = 0.0F;  // largest sum of g over consecutive tokens that end with token n
   for (std::int64_t n = 0; n < count; ++n) {
     largest = std::max(largest, 0.0F) + g[n];
     if (largest > kMostGrowth) return std::max<std::int64_t>(n, 1);
@@ -50,13 +57,13 @@ inline std::int64_t tokens_of_chunk(const float* g, std::int64_t count) {
   return count;
 }
 
-/// Returns a mask of the first n of 32 elements: its low 16 bits, or its high 16 bits if `high`.
+/// Returns the mask of the first n of 32 elements: the low 16 bits of the mask, or the high 16 bits if `high`.
 HWY_INLINE __mmask16 lanes_below(std::int64_t n, bool high) {
   const std::int64_t count = std::clamp<std::int64_t>(high ? n - kTileCols : n, 0, kTileCols);
   return static_cast<__mmask16>((1U << count) - 1U);
 }
 
-/// The factors f and F of a chunk.
+/// The factors f and F of a chunk (see the top of this file).
 struct ChunkDecays {
   ChunkDecays(Workspace& ws, const LinearProblem& p)
       : present(p.has_decay()),
@@ -64,7 +71,7 @@ struct ChunkDecays {
         prefixes(ws.take<float>("decays", kSquare)),
         between(ws.take<float>("decays", kSquare, kSquare)) {}
 
-  /// Fills in the factors of a problem without decay: 1, and 0 above the diagonal.
+  /// Fills in the factors of a problem without decay: 1, but 0 above the diagonal of F.
   void fill() const {
     std::fill_n(prefixes.data, kSquare, 1.0F);
     for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -72,12 +79,12 @@ struct ChunkDecays {
     }
   }
 
-  /// Computes the factors of `count` tokens from `logs`, beginning at token `first`.
+  /// Computes the factors of `count` tokens from their decays in `logs`, beginning at token `first`.
   void make(std::int64_t first, std::int64_t count) const {
     if (!present) return;
     const Tag<float> d;
     const float* const g = logs.at(first);
-    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();  // sums of decays after token j up to token i
+    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();  // element j: g_{j+1} + … + g_i
     float prefix = 0.0F;
     HWY_ALIGN float sums[kSquare] = {};
     for (std::int64_t i = 0; i < count; ++i) {
@@ -103,8 +110,8 @@ struct ChunkDecays {
   View<float, 2> between;   ///< F
 };
 
-/// Packs the rows of q or k of a chunk as rows of bf16, normalised if the problem normalises. `row` is scratch for one
-/// row. Fills rows of tokens beyond the chunk with zeros.
+/// Packs the chunk's rows of q or k as rows of bf16. Normalises them if the problem normalises. `row` is scratch for
+/// one row. Fills rows after the last token with zeros.
 inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const void>& from, const Chunk& chunk,
                             const LinearProblem& p, const View<float, 1>& row) {
   const std::int64_t padded = to.shape[1];
@@ -115,14 +122,14 @@ inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const vo
   std::fill(to.data + chunk.count * padded, to.data + kSquare * padded, BFloat16{});
 }
 
-/// A matrix of kSquare rows as operand of products: the keys or the queries of a chunk, or weights between its tokens.
+/// A matrix of kSquare rows, stored as operands of products: the keys, the queries or the weights of a chunk.
 struct ChunkRows {
   ChunkRows(Workspace& ws, std::int64_t padded)
       : rows(ws.take<BFloat16>("rows", kSquare, padded)),
         columns(ws.take<BFloat16>("rows", padded, kSquare)),
         panels(ws.take<BFloat16>("rows", kSquare / kTileCols, padded * kTileCols)) {}
 
-  /// Makes `panels` and `columns` from `rows`.
+  /// Computes `panels` and `columns` from `rows`.
   void transpose() const {
     const std::int64_t padded = rows.shape[1];
     for (std::int64_t n = 0; n < kSquare / kTileCols; ++n) {
@@ -130,7 +137,7 @@ struct ChunkRows {
       for (std::int64_t r = 0; r < kTileCols; ++r) each[r] = rows.at(n * kTileCols + r);
       pairs_of_transpose(panels.at(n), each, kTileCols, padded);
     }
-    HWY_ALIGN std::uint16_t order[2][kSquare];  // of the even and of the odd elements of two vectors
+    HWY_ALIGN std::uint16_t order[2][kSquare];  // positions of the even and of the odd elements in a pair of vectors
     for (std::int64_t r = 0; r < kSquare; ++r) {
       order[0][r] = static_cast<std::uint16_t>(2 * r);
       order[1][r] = static_cast<std::uint16_t>(2 * r + 1);
@@ -146,12 +153,12 @@ struct ChunkRows {
 
   PairPanels transposed() const { return {panels.data, panels.shape[1]}; }
 
-  View<BFloat16, 2> rows;     ///< K (kSquare,D), left operand of K Kᵀ and K S
-  View<BFloat16, 2> columns;  ///< Kᵀ (D,kSquare), left operand of the update of S
-  View<BFloat16, 2> panels;   ///< Kᵀ, right operand of K Kᵀ and Q Kᵀ
+  View<BFloat16, 2> rows;     ///< for keys: K (kSquare,D), left operand of K Kᵀ and K S
+  View<BFloat16, 2> columns;  ///< for keys: Kᵀ (D,kSquare), left operand of the update of S
+  View<BFloat16, 2> panels;   ///< for keys: Kᵀ, right operand of K Kᵀ and Q Kᵀ
 };
 
-/// The keys of a chunk as operands of all products.
+/// The keys of a chunk, stored as operands of all products.
 struct ChunkKeys : ChunkRows {
   ChunkKeys(Workspace& ws, std::int64_t padded)
       : ChunkRows(ws, padded), products(ws.take<float>("keys", kSquare, kSquare)) {}
@@ -159,7 +166,7 @@ struct ChunkKeys : ChunkRows {
   View<float, 2> products;  ///< K Kᵀ
 };
 
-/// Computes c = a b, or adds to c, for c (kSquare,n) and a (kSquare,depth).
+/// Computes c = a b or c += a b, for c (kSquare,n) and a (kSquare,depth).
 template <class Unit, SquareWrite kWrite>
 void multiply_rows_by(const View<float, 2>& c, std::int64_t n, const View<BFloat16, 2>& a, const PairPanels& b,
                       std::int64_t depth) {
@@ -167,8 +174,8 @@ void multiply_rows_by(const View<float, 2>& c, std::int64_t n, const View<BFloat
     Unit::template multiply<kWrite>(a.data, a.strides[0], b.from(x / kTileCols, 0), depth, c.at(0, x), c.strides[0]);
 }
 
-/// Loads `count` columns of a chunk's rows, from column `first` on. Fills the rest with zeros: kSquare rows, and
-/// columns up to a multiple of kSquare.
+/// Loads `count` columns of the chunk's rows, from column `first` on. Writes kSquare rows: fills rows after the last
+/// token with zeros, and columns up to a multiple of kSquare.
 inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& rows, const Chunk& chunk,
                         std::int64_t first, std::int64_t count) {
   const std::int64_t padded = whole_squares(count);
@@ -182,8 +189,8 @@ inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& ro
   }
 }
 
-/// Computes (products ∘ between), rounded to bf16, for `count` rows. Other rows are zeros. Elements above the diagonal
-/// are 0 even if the product is NaN.
+/// Computes (products ∘ between), rounded to bf16, for `count` rows. Fills other rows with zeros. Elements above the
+/// diagonal are 0 even if the product is NaN.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 2>& to, const View<float, 2>& products,
                                                            const View<float, 2>& between, std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -195,7 +202,7 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 
   }
 }
 
-/// Computes A, the strictly lower part of products ∘ between, for `count` rows. Other rows are zeros.
+/// Computes A, the strictly lower part of products ∘ between, for `count` rows. Fills other rows with zeros.
 inline void lower_products(const View<float, 2>& to, const View<float, 2>& products, const View<float, 2>& between,
                            std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
@@ -207,9 +214,9 @@ inline void lower_products(const View<float, 2>& to, const View<float, 2>& produ
   }
 }
 
-/// Solves U = β ∘ (V − f ∘ R − A U) for `count` rows, from the first to the last. `values` holds V, and U overwrites
-/// it. `reads` holds R = K S. Writes V − f ∘ R − A U to `differences`, if it is present. Takes four rows and 32 columns
-/// at a time, which keeps the sums in registers.
+/// Solves U = β ∘ (V − f ∘ R − A U) for `count` rows, from the first to the last. `values` holds V and receives U.
+/// `reads` holds R = K S. `lower` holds A. If `differences` is present, writes V − f ∘ R − A U to it. Takes four rows
+/// and 32 columns at a time, so that the sums stay in registers.
 inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& reads,
                                     const View<float, 2>& lower, const float* prefixes, const float* betas,
                                     std::int64_t count, std::int64_t cols, const View<float, 2>& differences = {}) {
@@ -252,7 +259,7 @@ inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<flo
   }
 }
 
-/// Returns the order of elements that turns two rows of 16 elements, one after the other, into pairs.
+/// Returns the permutation that forms pairs from a vector of two rows: element c of the first row, then of the second.
 HWY_INLINE __m512i order_of_pairs() {
   HWY_ALIGN std::uint16_t order[kSquare];
   for (std::int64_t c = 0; c < kTileCols; ++c) {
@@ -262,7 +269,7 @@ HWY_INLINE __m512i order_of_pairs() {
   return _mm512_load_si512(order);
 }
 
-/// Rounds a state (D,cols) to bf16 and packs it as panels of pairs, then multiplies the state by `factor`.
+/// Rounds a state (D,cols) to bf16 and packs it as panels of pairs. Then multiplies the state by `factor`.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, const View<float, 2>& state, float factor,
                                                        std::int64_t cols) {
   const __m512i order = order_of_pairs();
@@ -279,14 +286,14 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, con
   }
 }
 
-/// Rounds rows of U to bf16 and packs them as panels of pairs: as they are in `plain`, and times `factors`, one for
-/// each row, in `decayed`. Rows from `count` on are zeros. Does not write `decayed` if `factors` is null. Returns a
-/// mask: bit n is set if columns 32 n … 32 n + 31 have an element that is not finite after rounding.
+/// Rounds rows of U to bf16 and packs them as panels of pairs. `plain` receives U. `decayed` receives U with each row
+/// times its element of `factors`, unless `factors` is null. Rows from `count` on are zeros. Returns a mask whose bit n
+/// tells that columns 32 n … 32 n + 31 have an element that is not finite after rounding.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,
                                                              const View<float, 2>& updates, const float* factors,
                                                              std::int64_t count, std::int64_t cols) {
   const __m512i order = order_of_pairs();
-  const __m512 most = _mm512_set1_ps(0x1.fep127F);  // the largest bf16
+  const __m512 most = _mm512_set1_ps(0x1.fep127F);  // the largest finite bf16
   unsigned overflowing = 0;
   const auto pairs = [&](__m512 even, __m512 odd)
                          HEADGATE_DOTS_ATTR { return _mm512_permutexvar_epi16(order, halves_of(even, odd)); };
@@ -317,8 +324,8 @@ inline void scale_rows_by(const View<float, 2>& rows, const float* factors, std:
   }
 }
 
-/// Adds weights · updates to `count` rows and the kSquare columns from `first` on. Does not multiply weights above the
-/// diagonal, unlike a product of squares. So an infinity or NaN of a token does not reach earlier tokens.
+/// Adds weights · updates to `count` rows and to the kSquare columns from `first` on. Skips the weights above the
+/// diagonal, unlike a product of squares. An infinity or NaN of a token therefore does not reach earlier tokens.
 inline HWY_NOINLINE void add_lower_product(const View<float, 2>& to, const View<BFloat16, 2>& weights,
                                            const View<float, 2>& updates, std::int64_t count, std::int64_t first) {
   for (std::int64_t i = 0; i < count; ++i) {

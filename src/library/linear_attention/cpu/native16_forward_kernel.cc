@@ -50,24 +50,24 @@ struct Native16LinearBuffers {
             "scan",
             scans ? count_bytes<LinearForwardBuffers<float>>(static_cast<const LinearProblem&>(p), heads) : 0)) {}
 
-  std::int64_t D, cols;  ///< D and Dv, padded to whole squares
+  std::int64_t D, cols;  ///< D and Dv, padded to multiples of kSquare
   ChunkKeys keys;
   ChunkDecays decays;
-  View<float, 3> states;           ///< (heads,D,cols) S of each head of a task; columns of the task come first
-  View<BFloat16, 2> state_panels;  ///< S rounded to bf16, right operand of K S and Q S
+  View<float, 3> states;           ///< (heads,D,cols): S of each head of a task, beginning with the task's columns
+  View<BFloat16, 2> state_panels;  ///< right operand of K S and Q S: S rounded to bf16
   View<BFloat16, 2> queries;       ///< Q (kSquare,D)
   View<float, 2> products;         ///< Q Kᵀ
   View<float, 2> lower;            ///< A
-  View<BFloat16, 2> weights;       ///< (Q Kᵀ) ∘ F
+  View<BFloat16, 2> weights;       ///< the weights (Q Kᵀ) ∘ F
   View<float, 2> updates;          ///< V, then U
-  View<float, 2> outputs;          ///< K S, then rows of y
-  View<BFloat16, 2> update_panels, decayed_panels;  ///< U, and F_last ∘ U, as right operands
-  View<float, 1> betas;                             ///< (kSquare) β of the chunk's tokens, then zeros
+  View<float, 2> outputs;          ///< K S, and later the rows of y
+  View<BFloat16, 2> update_panels, decayed_panels;  ///< right operands of products: U, and F_last ∘ U
+  View<float, 1> betas;                             ///< (kSquare): β of the chunk's tokens, then zeros
   View<float, 1> row;                               ///< scratch for one row of q or k
   View<std::byte, 1> scan;  ///< memory for the scan that computes short parts; empty if no part is short
 };
 
-/// Runs the tasks of one thread. A task counts the columns of its states in blocks of kSquare.
+/// Computes the tasks of one thread. A task's columns are numbered in blocks of kSquare.
 template <class Unit>
 class Native16LinearWorker {
  public:
@@ -76,10 +76,10 @@ class Native16LinearWorker {
     if (!b_.decays.present) b_.decays.fill();
   }
 
-  /// Computes the task's columns of its states, and the same columns of y, for all tokens of the sequence. The scan
-  /// computes parts of few tokens.
+  /// Computes the task's columns of the states, and the same columns of y, for all tokens of the sequence. Uses the
+  /// scan for parts of few tokens.
   void run(const StateTask& task, Cancellation& cancellation) {
-    static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into the same blocks
+    static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into blocks of the same size
     for_parts(p_, task.n, cancellation, [&](const TokenRange& s, const ConstStates& before, const States& behind) {
       if (s.T >= kLeastNative16Tokens) return run_part(task, s, before, behind, cancellation);
       LinearForwardWorker<float>(p_, heads_, b_.scan.data).run_part(task, s, before, behind, cancellation);
@@ -88,7 +88,7 @@ class Native16LinearWorker {
 
  private:
   /// Computes the tokens of `s` from the states `before`, and writes the last states to `behind`. Computes kSquare
-  /// tokens for all heads of the task before the next ones, so that heads share packed keys.
+  /// tokens for all heads of the task before the next kSquare tokens, so that heads share packed keys.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     first_ = task.first * kSquare;
@@ -113,7 +113,8 @@ class Native16LinearWorker {
     for (std::int64_t x = 0; x < p_.D; ++x) store_row(to, b_.states.at(i, x), x, first_, cols_);
   }
 
-  /// Computes tokens t … t + count of state h, whose state is states[i]. Divides them into chunks if decays grow.
+  /// Computes tokens t … t + count of state h, which is states[i]. Divides the tokens into several chunks if decays
+  /// grow.
   void run_tokens(std::int64_t h, std::int64_t i, const TokenRange& s, std::int64_t t, std::int64_t count) {
     const ChunkDecays& decays = b_.decays;
     if (decays.present) {
@@ -128,7 +129,7 @@ class Native16LinearWorker {
     }
   }
 
-  /// Computes a chunk of state h: its rows of y, and the state after it.
+  /// Computes a chunk of state h: its rows of y, and the state after the chunk.
   void run_chunk(std::int64_t h, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     const ChunkDecays& decays = b_.decays;
     const float* const last = decays.between.at(chunk.count - 1);
@@ -155,26 +156,26 @@ class Native16LinearWorker {
     }
   }
 
-  /// Identifies rows of a head that are packed.
+  /// Identifies the rows of a head that a buffer holds in packed form.
   struct Packed {
     std::int64_t head = -1, t0 = 0, count = 0;
     bool operator==(const Packed&) const = default;
   };
 
-  /// Packs the chunk's keys, unless the state before has packed the same ones.
+  /// Packs the chunk's keys, unless they are still packed from the previous state.
   void pack_keys(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_keys_ == wanted) return;
     packed_keys_ = wanted;
-    packed_queries_ = {};  // Q Kᵀ is out of date
+    packed_queries_ = {};  // because Q Kᵀ is out of date
     const ChunkKeys& keys = b_.keys;
     pack_token_rows(keys.rows, token_rows(p_.inputs.k, s, head), chunk, p_, b_.row);
     keys.transpose();
     if (p_.has_delta) multiply_square(keys.rows, keys.products);
   }
 
-  /// Packs the chunk's queries of a head, and multiplies them by the keys, unless that has been done for the state
-  /// before.
+  /// Packs the chunk's queries of a head, and multiplies them by the keys, unless both are still there from the
+  /// previous state.
   void pack_queries(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_queries_ == wanted) return;
@@ -183,7 +184,7 @@ class Native16LinearWorker {
     multiply_square(b_.queries, b_.products);
   }
 
-  /// Computes rows · Kᵀ.
+  /// Computes to = rows · Kᵀ.
   void multiply_square(const View<BFloat16, 2>& rows, const View<float, 2>& to) const {
     multiply_rows_by<Unit, SquareWrite::overwrite>(to, kSquare, rows, b_.keys.transposed(), b_.D);
   }
@@ -193,16 +194,16 @@ class Native16LinearWorker {
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.outputs, padded_, rows, state, b_.D);
   }
 
-  /// Loads the chunk's columns of V and its β. Rows and columns of padding are zeros.
+  /// Loads the chunk's columns of V and its β. Fills padding rows and columns with zeros.
   void load_updates(std::int64_t h, const TokenRange& s, const Chunk& chunk) const {
     load_padded(b_.updates, token_rows(p_.inputs.v, s, h), chunk, first_, cols_);
     std::fill(b_.betas.data + chunk.count, b_.betas.data + kSquare, 0.0F);
     load_betas(b_.betas, p_, s, h, chunk);
   }
 
-  /// Computes and writes the chunk's rows of y of one head. `updates` has U. Where U is not finite, in the squares of
-  /// columns of the mask `overflowing`, multiplies by it without the zeros above the diagonal. Tasks never divide a
-  /// square, so that the bits of y do not depend on the division.
+  /// Computes and writes the chunk's rows of y for one head. `updates` holds U. Bit n of `overflowing` tells that block
+  /// n of kSquare columns of U is not finite. In such blocks, skips the zero weights above the diagonal, because 0 · ∞
+  /// is NaN. Tasks never divide a block of kSquare columns, so y does not depend on the division into tasks.
   void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);
@@ -231,7 +232,8 @@ class Native16LinearWorker {
   const Native16LinearBuffers b_;
   [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
   Packed packed_keys_, packed_queries_;
-  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  // the task's columns of v, and their number with padding
+  // first column of v in the task, number of columns, and this number with padding
+  std::int64_t first_ = 0, cols_ = 0, padded_ = 0;
 };
 
 struct Native16LinearMemory {
@@ -271,7 +273,7 @@ HWY_AFTER_NAMESPACE();
 namespace headgate {
 namespace {
 
-/// The smallest and the largest number of tokens of a part: of a sequence, or between snapshots of one.
+/// The smallest and the largest number of tokens of a part. Snapshots divide a sequence into parts.
 struct PartLengths {
   std::int64_t least, most;
 };

@@ -14,21 +14,27 @@
 #include "library/core/view.hpp"
 #include "library/linear_attention/cpu/native16_chunk-inl.hpp"
 
-// The names are those of native16_chunk-inl.hpp. P = scale (Q Kᵀ) ∘ F are the weights of a chunk. E is V − f ∘ (K S) −
-// A U, so that U = β ∘ E. S is the state before the chunk, and dS the gradient of the state after it.
+// Letters are those of native16_chunk-inl.hpp, and:
 //
-//   dU = Pᵀ dY + F_last ∘ (K dS) − Aᵀ W, W = β ∘ dU, by backward substitution from the last row to the first
+//   P   scale (Q Kᵀ) ∘ F, the weights of a chunk
+//   E   V − f ∘ (K S) − A U, so that U = β ∘ E
+//   S   the state before the chunk
+//   dS  the gradient of the state after the chunk
+//
+// The gradients are:
+//
+//   dU = Pᵀ dY + F_last ∘ (K dS) − Aᵀ W with W = β ∘ dU, by backward substitution from the last row to the first
 //   dS before the chunk = f_last dS + scale Qᵀ (f ∘ dY) − Kᵀ (f ∘ W)
 //   X = scale (dY Uᵀ) ∘ F, with the diagonal;  Z = −(W Uᵀ) ∘ F, below the diagonal
 //   dQ = scale f ∘ (dY Sᵀ) + X K
 //   dK = −f ∘ (W Sᵀ) + F_last ∘ (U dSᵀ) + Xᵀ Q + (Z + Zᵀ) K
 //   dV = W;  dβ = row sums of dU ∘ E
 //
-// Rules without delta have U = E = V, W = dU and neither A, Z nor W Sᵀ. Several query heads that read the state each
-// have their own Q and dY, and their terms are added.
+// Rules without delta have U = E = V and W = dU, and lack the terms with A, Z and W Sᵀ. If several query heads read the
+// state, each has its own Q and dY, and their terms are added.
 //
-// The gradient of the decay of token m sums the terms whose exponents contain it. Each term is a product of S and its
-// gradient, so that no differences of large sums occur:
+// The gradient of the decay of token m is a sum of the terms whose exponents contain this decay. Each term is a product
+// of a value and its gradient, so no differences of large sums occur:
 //
 //   dg_m = f_last ⟨S, dS⟩ + Σ_{i ≥ m} f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i) + Σ_{j < m} F_last,j K_j · (U dSᵀ)_j
 //          + Σ_{j < m ≤ i} (X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij)
@@ -37,7 +43,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Packs the rows of a matrix (n,cols) as the columns of panels of pairs. n and cols are whole squares.
+/// Packs the rows of a matrix (n,cols) as the columns of panels of pairs. n and cols are multiples of kSquare.
 inline void pack_transposed(const PairPanels& to, const View<BFloat16, 2>& rows, std::int64_t n, std::int64_t cols) {
   for (std::int64_t x = 0; x < n; x += kTileCols) {
     const BFloat16* each[kTileCols];
@@ -52,8 +58,8 @@ inline void pack_pairs(const PairPanels& to, const View<BFloat16, 2>& rows, std:
     pairs_of_rows(to.at(0, r), to.panel_stride, rows.at(r), rows.at(r + 1), cols);
 }
 
-/// Solves dU = R − Aᵀ (β ∘ dU) for `count` rows, from the last to the first. `rows` holds R, and dU overwrites it.
-/// Multiplies the rows of `lower`, which holds A, by β. Takes four rows and 32 columns at a time.
+/// Solves dU = R − Aᵀ (β ∘ dU) for `count` rows, from the last to the first. `rows` holds R and receives dU. `lower`
+/// holds A; multiplies its rows by β. Takes four rows and 32 columns at a time.
 inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<float, 2>& lower, const float* betas,
                                          std::int64_t count, std::int64_t cols) {
   constexpr std::int64_t kRows = 4;
@@ -87,7 +93,7 @@ inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<
   }
 }
 
-/// Adds factors[i] · from[i] to row i, for `count` rows.
+/// Adds factors[i] · from[i] to row i of `to`, for `count` rows.
 inline void add_scaled_rows(const View<float, 2>& to, const View<float, 2>& from, const float* factors,
                             std::int64_t count, std::int64_t cols) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -120,7 +126,7 @@ inline float dot_with_halves(const BFloat16* a, const float* b, std::int64_t n) 
   return sum_of_lanes(low, high);
 }
 
-/// Returns the dot product of n pairs of bf16 numbers, summed in f32. n is a multiple of 32.
+/// Returns the dot product of two vectors of n bf16 numbers, summed in f32. n is a multiple of 32.
 inline HWY_NOINLINE float dot_of_halves(const BFloat16* a, const BFloat16* b, std::int64_t n) {
   __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();
   for (std::int64_t x = 0; x < n; x += 32) {
@@ -130,8 +136,8 @@ inline HWY_NOINLINE float dot_of_halves(const BFloat16* a, const BFloat16* b, st
   return sum_of_lanes(low, high);
 }
 
-/// Adds the elementwise product of two f32 matrices (kSquare,kSquare) to `to`, for the columns before the diagonal of
-/// `count` rows.
+/// Adds the elementwise product of two f32 matrices (kSquare,kSquare) to `to`, below the diagonal of the first `count`
+/// rows.
 inline void add_lower_terms(const View<float, 2>& to, const View<float, 2>& a, const View<float, 2>& b,
                             std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
@@ -143,7 +149,7 @@ inline void add_lower_terms(const View<float, 2>& to, const View<float, 2>& a, c
   }
 }
 
-/// Sums the gradients of the decays of one chunk, dg_m above, from their terms.
+/// Holds the terms of dg_m, the gradients of a chunk's decays (see the top of this file), and sums them.
 struct DecayTerms {
   explicit DecayTerms(Workspace& ws)
       : pairs(ws.take<float>("decay terms", kSquare, kSquare)),
@@ -175,7 +181,7 @@ struct DecayTerms {
     _mm512_storeu_ps(sums + kTileCols, high);
   }
 
-  View<float, 2> pairs;   ///< X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij, below the diagonal
+  View<float, 2> pairs;   ///< below the diagonal: X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij
   View<float, 1> reads;   ///< f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i)
   View<float, 1> writes;  ///< F_last,j K_j · (U dSᵀ)_j
   float whole = 0.0F;     ///< f_last ⟨S, dS⟩

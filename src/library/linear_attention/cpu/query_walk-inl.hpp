@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Walks queries back over the tokens to compute their attention weights; included once per Highway target.
+// Computes the attention weights of queries, walking back over the tokens. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_QUERY_WALK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_QUERY_WALK_INL_
 #undef HEADGATE_LINEAR_QUERY_WALK_INL_
@@ -16,17 +16,17 @@
 
 // A walk computes the attention weights of a tile of queries. The vectors r of the queries
 // (linear_attention_statistics.hpp) are the columns of a matrix R (D × queries). A walk visits the tokens from the last
-// to the first. Token j yields the weights a_j = β_j Rᵀ k_j and updates R to e^{g_j} ∘ (R − k_j a_jᵀ), as the reverse
-// scan updates a state's gradient.
+// to the first. Token j yields the weights a_j = β_j Rᵀ k_j and changes R to e^{g_j} ∘ (R − k_j a_jᵀ). The reverse scan
+// updates a state's gradient in the same way.
 //
-// Columns are independent, so a block of columns walks through all tokens while it stays in the L1 cache. Decays are
-// factors F as in scan_operands-inl.hpp. When the walk reaches token t, it sets the columns of the queries at t to
-// scale · q_t. This also discards any NaN or infinity that later tokens have left in these columns.
+// Columns are independent. A block of columns therefore stays in the L1 cache while it walks through a chunk of tokens.
+// Decay factors F are those of scan_operands-inl.hpp. When the walk reaches token t, it sets the columns of the queries
+// at t to scale · q_t. This also discards any NaN or infinity that later tokens have left in these columns.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of a walk. `queries` is the number of queries in the largest tile.
+/// Buffers of a walk. `queries` is the largest number of queries in a tile.
 template <typename T>
 struct QueryWalkBuffers {
   QueryWalkBuffers(Workspace& ws, const LinearProblem& p, std::int64_t queries)
@@ -43,34 +43,34 @@ struct QueryWalkBuffers {
         tokens(ws.take<std::int64_t>("tokens", queries)) {}
 
   DecayFactors<T> factors;
-  std::int64_t padded;  ///< number of columns, rounded up to whole blocks
+  std::int64_t padded;  ///< number of queries, rounded up to whole blocks
   View<T, 1> columns;   ///< the matrix R divided by the decay factors F, stored block by block
   View<T, 2> keys;      ///< (kChunk,D) k
-  View<T, 2> reads;     ///< (kChunk,D) k ∘ F of each token, as in DecayFactors::times_before()
-  /// (kChunk,D) `reads` for walks that process an even step n and step n + 1 together. Such walks compute both products
-  /// with the columns before step n. Row n + 1 therefore includes the factors with which step n rescales.
+  View<T, 2> reads;     ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
+  /// (kChunk,D): `reads` for walks that process an even step n and step n + 1 together. Such walks compute both
+  /// products with R before step n. Row n + 1 therefore includes the factors with which step n rescales.
   View<T, 2> second_reads;
-  View<T, 2> adds;      ///< (kChunk,D) k / F of each token, as in DecayFactors::times_inverse()
+  View<T, 2> adds;      ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
   View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) dot product of a token's row of `reads` and the previous token's row of `adds`
+  View<T, 1> overlaps;  ///< (kChunk): dot products; row of `reads` of a token and row of `adds` of the previous token
   View<T, 1> query;     ///< (D)
-  View<std::int64_t, 1> tokens;  ///< for each column, the token of its query; ascending
+  View<std::int64_t, 1> tokens;  ///< for each column, the token of the column's query; ascending
 };
 
-/// Runs the walks of one thread. Passes the weights of each token and block of columns to a Sink, which has these
+/// Computes the walks of one thread. Passes the weights of each token and block of columns to a Sink, which has these
 /// members:
 ///   kPairs            whether the walk may process two tokens at a time where no query starts. This changes the last
 ///                     bits of results.
 ///   Block<kVectors>   receives the weights of one block and chunk. The walk calls enter(lane) when the query of a
 ///                     column starts, take(weights, step) for each token, and finish() after the last token.
-///   end_chunk(chunk)  called when all blocks have processed the chunk
+///   end_chunk(chunk)  is called when all blocks have processed the chunk.
 template <typename T, class Sink>
 class QueryWalk {
  public:
   QueryWalk(const LinearProblem& p, const QueryWalkBuffers<T>& buffers) : p_(p), D_(padded_dim<T>(p.D)), b_(buffers) {}
 
-  /// Walks from the queries of head `ho` back to the first token of the sequence. The first `count` entries of the
-  /// buffer `tokens` are the tokens of the queries.
+  /// Walks from the queries of head `ho` back to the first token of the sequence. The queries' tokens are the first
+  /// `count` entries of the buffer `tokens`.
   void run(const TokenRange& s, std::int64_t ho, std::int64_t count, Sink& sink, Cancellation& cancellation) {
     h_ = ho / p_.readers();
     keys_ = token_rows(p_.inputs.k, s, p_.key_head(h_));
@@ -87,8 +87,8 @@ class QueryWalk {
     }
   }
 
-  /// Copies column c after the walk. For the query at token t, the column then is r_t; S_0ᵀ r_t is the initial state's
-  /// part of y_t.
+  /// Copies column c of R after the walk. For the query at token t, this column is r_t, and S_0ᵀ r_t is the initial
+  /// state's part of y_t.
   void copy_column(std::int64_t c, std::int64_t count, T* to) const {
     for_blocks(count, [&](auto block, const StateColumns& columns) HWY_ATTR {
       if (c < columns.first || c >= columns.first + columns.count) return;
@@ -101,7 +101,7 @@ class QueryWalk {
     std::int64_t first, end;
   };
 
-  /// Calls visit(block, columns) for each block, where `columns` are the block's columns that hold a query. All blocks
+  /// Calls visit(block, columns) for each block. `columns` are the columns of the block that hold a query. All blocks
   /// have the same width, because the width determines the order of additions.
   template <class Visit>
   HWY_INLINE void for_blocks(std::int64_t count, const Visit& visit) const {
@@ -132,8 +132,8 @@ class QueryWalk {
   template <int kAdds, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
-    // The scan visits chunks from the last to the first. The queries of columns from `entered` on belong to later
-    // chunks, so they have already started.
+    // The walk visits chunks from the last to the first. Columns from `entered` on have already started, because their
+    // queries belong to later chunks.
     std::int64_t entered = columns.first + columns.count;
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
@@ -169,7 +169,7 @@ class QueryWalk {
     }
   }
 
-  /// Starts the query of column `lane` of the block at step n. Sets the column to scale · q, divided by the decay
+  /// Starts the query of column `lane` of the block at step n. Sets the column to scale · q divided by the decay
   /// factors. Sets element `lane` of `read` to the dot product of scale · q and the step's key.
   template <std::int64_t kVectors, class Weights>
   void enter(const StateBlock<T, kVectors>& block, std::int64_t lane, const Chunk& chunk, std::int64_t n,
@@ -185,8 +185,8 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule (kAdds = 1), sets
-  /// the update of token t of `pass`, so that the pass subtracts k_n a_nᵀ from R.
+  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule (kAdds = 1),
+  /// prepares the update of token t of `pass`: the pass then subtracts k_n a_nᵀ from R.
   template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
@@ -213,7 +213,7 @@ class QueryWalk {
                         BlockRow<T, kVectors>* reads, Weights& weights) {
     Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // reads[1] was computed before the first token's update of R. Adds the product of that update and the key.
+      // reads[1] was computed before the first token updated R. Adds the product of this update and the key.
       if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
       take<kAdds>(pass, t, n + t, reads[t], weights);
     }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs the operands of a chunk's tokens for a scan: decay factors, and keys and queries multiplied by these factors;
-// included once per Highway target.
+// Packs the operands of a chunk's tokens for a scan: decay factors, and keys and queries times these factors. Included
+// once per Highway target.
 #if defined(HEADGATE_LINEAR_SCAN_OPERANDS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_SCAN_OPERANDS_INL_
 #undef HEADGATE_LINEAR_SCAN_OPERANDS_INL_
@@ -20,26 +20,26 @@
 #include "library/linear_attention/cpu/state_block-inl.hpp"
 #include "library/linear_attention/problem.hpp"
 
-// Scans avoid multiplying the state S by e^g at each token, which would be one instruction in four. Scans store S̃
-// instead, with S = F ∘ S̃. F is one factor for the whole state, or one per row. The decay of a token changes only F.
-// To compute Sᵀ x, a scan multiplies S̃ᵀ by F ∘ x. To add w xᵀ to S, a scan adds (w / F) xᵀ to S̃.
+// Scans avoid multiplying the state S by e^g at each token, which would be one instruction in four. Instead of S, a
+// scan stores S̃ with S = F ∘ S̃. F is one factor for the whole state, or one per row. The decay of a token changes
+// only F. To compute Sᵀ x, a scan multiplies S̃ᵀ by F ∘ x. To add w xᵀ to S, a scan adds (w / F) xᵀ to S̃.
 //
-// If F would leave [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. A scan
-// also rescales at the end of each chunk.
+// If F leaves [1/kMostFactor, kMostFactor], the scan rescales: it multiplies S̃ by F and resets F to 1. A scan also
+// rescales at the end of each chunk.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Number of tokens in a chunk. Operands are packed chunk by chunk, and the backward pass saves one state per chunk.
-/// The size affects the last bits of results, because F is reset to 1 at each chunk.
+/// The number affects the last bits of results, because F is reset to 1 at the end of each chunk.
 inline constexpr std::int64_t kChunk = 64;
 
-/// Bound of the decay factors F: a scan rescales if F leaves [1/kMostFactor, kMostFactor]. With 64, S̃ overflows only
-/// if S exceeds 1/64 of the largest number.
+/// Bound of the decay factors F: a scan rescales if F leaves [1/kMostFactor, kMostFactor]. With the bound 64, S̃
+/// overflows only if S exceeds 1/64 of the largest number.
 inline constexpr double kMostFactor = 64.0;
 
-/// Returns the padded size of D or Dv in buffers: a multiple of kLanes and of 4. Scalar loops process 4 elements at a
-/// time, and passes process kMostVectors rows of a state at a time.
+/// Returns the size of D or Dv in buffers: padded to a multiple of kLanes and of 4. Scalar loops process 4 elements at
+/// a time, and passes process kMostVectors rows of a state at a time.
 template <typename T>
 constexpr std::int64_t padded_dim(std::int64_t n) {
   return round_up(n, std::max<std::int64_t>(kLanes<T>, 4));
@@ -67,8 +67,8 @@ HWY_INLINE hn::Vec<Tag<T>> exp_of(hn::Vec<Tag<T>> x) {
   return hn::IfThenElse(hn::Ge(power, hn::Set(d, kLargest)), hn::Inf(d), result);
 }
 
-/// Number of steps by which rows are prefetched. It is small because rows of a head often lie a power of two apart:
-/// such rows map to few sets of the L1 cache, which then holds only eight rows.
+/// Number of steps by which rows are prefetched ahead. It is small, because rows of a head often lie a power of two
+/// apart. Such rows map to few sets of the L1 cache, which then holds only eight rows.
 inline constexpr std::int64_t kStepsAhead = 4;
 
 /// Prefetches the row that step n + kStepsAhead visits, if rows are dense.
@@ -90,10 +90,10 @@ HWY_INLINE void prefetch_row(const T* row, std::int64_t n) {
 }
 
 /// Decay factors F at each token of a chunk: one for the whole state, or one per row of the state. F is the product of
-/// the decays e^g since the start of the scan of this chunk, or since the last rescaling.
+/// the decays e^g since the start of the chunk's scan, or since the last rescaling.
 ///
-/// Forward scans: F at token t includes the decay of t, because the scan uses it for e^{g_t} S_{t−1}. Reverse scans: F
-/// at token t includes only the decays of the tokens after t, because the scan uses it for the gradient of S_t. last()
+/// Forward scans: F at token t includes the decay of t, because the scan uses F for e^{g_t} S_{t−1}. Reverse scans: F
+/// at token t includes only the decays of the tokens after t, because the scan uses F for the gradient of S_t. last()
 /// also includes the decay of the chunk's first token t0, and applies to the gradient of S_{t0−1}.
 template <typename T>
 class DecayFactors {
@@ -129,13 +129,15 @@ class DecayFactors {
   const T* before(std::int64_t n) const { return before_.at(n); }
   /// Returns whether step n rescales, that is, multiplies S̃ by before(n) and resets F to 1.
   bool rescales(std::int64_t n) const { return present() && rescales_(n); }
-  /// Returns 1/F at step n after the step has rescaled. This is 1 if the step rescales.
+  /// Returns 1/F at step n after any rescaling in the step: 1 if the step rescales.
   const T* inverse(std::int64_t n) const { return inverse_.at(n); }
   /// Returns F after the last step of the chunk.
   const T* last() const { return running_.data; }
 
-  /// These functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`. The
-  /// factor is before(s) in times_before(), inverse(s) in times_inverse(), and 1 / inverse(s) in times_behind().
+  /// The following functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`:
+  ///   times_before()   factor before(s)
+  ///   times_inverse()  factor inverse(s)
+  ///   times_behind()   factor 1 / inverse(s)
   /// Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
@@ -165,7 +167,7 @@ class DecayFactors {
     const auto least = hn::Set(d, static_cast<T>(1.0 / kMostFactor)), most = hn::Set(d, static_cast<T>(kMostFactor));
     T* running = running_.data;
     std::copy_n(running, cols_, before_.at(n));
-    bool fits = true;  // false also if a factor is NaN
+    bool fits = true;  // also false if a factor is NaN
     for (std::int64_t x = 0; x < running_.shape[0]; x += kLanes<T>) {
       const auto f = hn::LoadU(d, running + x);
       fits = fits && hn::AllTrue(d, hn::And(hn::Ge(f, least), hn::Le(f, most)));
@@ -198,12 +200,12 @@ class DecayFactors {
   std::int64_t cols_;
   View<T, 2> before_, inverse_;  ///< (kChunk, cols)
   View<bool, 1> rescales_;
-  /// logarithms g of one token's decays, and the product F so far; cols elements, rounded up to whole vectors
+  /// logarithms g of one token's decays, and the running product F; cols elements, rounded up to whole vectors
   View<T, 1> exps_, running_;
 };
 
-/// Returns 1/√(Σ x² + eps) over n numbers, or 0 if the square root is 0. Computes in f64: for f32 numbers, neither the
-/// squares nor the result can then overflow.
+/// Returns 1/√(Σ x² + eps) over n numbers. Returns 0 if the square root is 0. Computes in f64: neither the squares of
+/// f32 numbers nor the result can then overflow.
 template <typename T>
 HWY_INLINE double inverse_norm(const T* HWY_RESTRICT x, std::int64_t n, double eps) {
   double sum[4] = {};
@@ -240,9 +242,9 @@ HWY_INLINE T sum_of(const T* x, std::int64_t n) {
   return sum;
 }
 
-/// Loads the row of q or k that step n visits, and pads it with zeros to `padded` columns. If the problem normalises,
-/// divides the row by its L2 norm. Multiplies the row by `factor`. Returns the inverse norm, limited to the largest T,
-/// or 1 without normalisation.
+/// Loads the row of q or k that step n visits, and pads the row with zeros to `padded` columns. If the problem
+/// normalises, divides the row by its L2 norm. Multiplies the row by `factor`. Returns the inverse norm, limited to the
+/// largest T. Returns 1 without normalisation.
 template <typename T>
 T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Chunk& chunk, std::int64_t n,
                   std::int64_t padded, const LinearProblem& p, T factor) {
@@ -251,7 +253,7 @@ T load_normalised(T* HWY_RESTRICT to, const HeadRows<const void>& from, const Ch
   std::fill(to + from.cols, to + padded, T{0});
   const double inverse_f64 = p.normalises ? inverse_norm(to, padded, p.eps) : 1.0;
   constexpr T kLargest = std::numeric_limits<T>::max();
-  if (inverse_f64 > static_cast<double>(kLargest)) {  // a row of subnormal numbers, or of zeros with a tiny eps
+  if (inverse_f64 > static_cast<double>(kLargest)) {  // for a row of subnormal numbers, or of zeros with a tiny eps
     for (std::int64_t x = 0; x < padded; ++x) to[x] = static_cast<T>(static_cast<double>(to[x]) * inverse_f64) * factor;
     return kLargest;
   }
@@ -281,8 +283,8 @@ void load_betas(const View<T, 1>& to, const LinearProblem& p, const TokenRange& 
   for (std::int64_t n = 0; n < chunk.count; ++n) load_row(to.at(n), rows, chunk.token(n), 0, 1);
 }
 
-/// Loads the rows of a chunk's tokens in the order in which a scan visits them. Pads each row with zeros to the number
-/// of columns of `to`.
+/// Loads the rows of a chunk's tokens in the order in which a scan visits them. Pads each row with zeros to the width
+/// of `to`.
 template <typename T>
 void load_rows(const View<T, 2>& to, const HeadRows<const void>& from, const Chunk& chunk) {
   for (std::int64_t n = 0; n < chunk.count; ++n) {

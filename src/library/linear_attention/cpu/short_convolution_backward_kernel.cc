@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the backward pass of the short convolution. Each block recomputes ds = dy · act′(s) of the K − 1 tokens
-// after it, so that blocks are independent. The blocks' partial sums of dweight and dbias are added up in ascending
-// order.
+// Computes the backward pass of the short convolution in blocks of tokens. Each block also computes ds = dy · act′(s)
+// of the K − 1 tokens after the block, so that blocks are independent. The blocks' partial sums of dweight and dbias
+// are added up in ascending order.
 
 #include <algorithm>
 #include <cstddef>
@@ -31,8 +31,8 @@ inline constexpr TaskSizes kTokensTasks{kSumRows, kSumRows, 1, 16};
 /// Number of rows (tokens) in a strip if vectors run along channels.
 inline constexpr std::int64_t kGradientRows = 32;
 
-/// Scratch buffers of one thread. x, ds and out hold several rows of channels, or one row of tokens if vectors run
-/// along tokens.
+/// Scratch buffers of one thread. x, ds and out hold several rows of channels. If vectors run along tokens, each holds
+/// one row of tokens.
 template <typename T>
 struct ConvolutionGradientScratch {
   ConvolutionGradientScratch(Workspace& ws, const ConvolutionPlan& plan) {
@@ -47,7 +47,7 @@ struct ConvolutionGradientScratch {
     weight = ws.take<T>("taps", tokens ? 0 : K * width);
     window = ws.take<T>("window", K - 1, tokens ? 0 : width);
   }
-  /// `ds` first holds dy and then ds. `out` holds s, the sums before the activation, and later dx.
+  /// `ds` first holds dy and later ds. `out` first holds s, the sums before the activation, and later dx.
   View<T, 2> x, ds, out;
   View<T, 2> taps, window;
   View<T, 1> weight, state;
@@ -71,7 +71,7 @@ bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
          (!p.gradients.dx.present() || p.gradients.dx.strides[3] == 1);
 }
 
-/// Computes the gradients of the blocks of rows and channels that one thread takes.
+/// Computes the gradients for the blocks of rows and channels that one thread takes.
 template <typename T>
 class ConvolutionGradientWorker {
  public:
@@ -104,8 +104,7 @@ class ConvolutionGradientWorker {
     });
   }
 
-  /// Writes dstate of a sequence without tokens: a copy of the incoming dstate, or zeros if there is no incoming
-  /// dstate.
+  /// Writes dstate of a sequence without tokens: a copy of the incoming dstate, or zeros without one.
   void pass_state(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     if (sequence.T > 0) return;
@@ -124,10 +123,10 @@ class ConvolutionGradientWorker {
   T* sums(std::int64_t j) const { return shared_.sums.at(row_block_, j, first_); }
 
   /// Returns how many rows before token t get their gradients from the block that begins at t. If t is 0 and dstate is
-  /// requested, these are the K − 1 rows of the old state. Otherwise returns 0.
+  /// requested, these are the K − 1 rows of the old state; otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens t … t + rows. `is_own` is false for tokens after the end of the block. Such tokens belong to
+  /// A strip of tokens t … t + rows. `is_own` is false for tokens after the end of the block. These tokens belong to
   /// another block, but dx of this block's last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
@@ -157,7 +156,7 @@ class ConvolutionGradientWorker {
   }
 
   /// Computes `n` channels of a strip directly in the tensors. The caller ensures that the rows of x and dx lie in the
-  /// tensors, and that no row of dx also belongs to the new state.
+  /// tensors, and that none of these rows of dx also belongs to the new state.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
                       const Strip& strip, std::int64_t n) const {
@@ -173,13 +172,13 @@ class ConvolutionGradientWorker {
       rows.dx = dx.at<Stored>(row - past, first_, n);
       rows.dx_stride = dx.row_stride;
     } else {
-      rows.skipped = strip.rows;  // writes no row: dx is absent, and dstate is only written through buffers
+      rows.skipped = strip.rows;  // writes no row: dx is absent, and only buffered_strip() writes dstate
     }
     rows.n = n;
     convolve(rows);
   }
 
-  /// Computes the channels of a strip from channel `done` on, through buffers.
+  /// Computes the strip's channels from channel `done` on, through buffers.
   void buffered_strip(const ConvolutionRange& range, const Strip& strip, std::int64_t done) const {
     const SequenceReader x(p_.inputs.x, p_.inputs.state, range), dy(p_.incoming.dy, {}, range);
     const std::int64_t stride = scratch_.x.strides[0], past = p_.K - 1;
@@ -215,8 +214,8 @@ class ConvolutionGradientWorker {
     return rows;
   }
 
-  /// Stores the gradient of row u: dx if u ≥ 0, otherwise a row of dstate. If row u also belongs to the new state,
-  /// first adds the incoming dstate of that row.
+  /// Stores the gradient of row u: dx if u ≥ 0, otherwise a row of dstate. If row u is also a row of the new state,
+  /// first adds the incoming dstate of this row.
   void store_gradient(const ConvolutionRange& range, std::int64_t u, T* gradient, std::int64_t first,
                       std::int64_t cols) const {
     const std::int64_t i = u + p_.K - 1 - range.T;  // index of row u in the new state
@@ -273,10 +272,11 @@ class ConvolutionGradientWorker {
   }
 
   /// Stores the gradients of tokens u … u + count of one channel: dx, or dstate for tokens before 0. First adds the
-  /// incoming dstate to the gradients of tokens that belong to the new state.
+  /// incoming dstate to the gradients of tokens that are rows of the new state.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
-    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);  // first token in new state
+    // `into` is the first token whose row is in the new state.
+    const std::int64_t past = p_.K - 1, into = std::max<std::int64_t>(range.T - past, u);
     if (p_.incoming.dstate.present() && into < u + count) {
       T added[kMaxTaps];
       const std::int64_t n = u + count - into;
@@ -298,12 +298,12 @@ class ConvolutionGradientWorker {
   ConvolutionGradientScratch<T> scratch_;
   std::int64_t row_block_ = 0;
   std::int64_t first_ = 0, cols_ = 0, padded_ = 0;  ///< first channel and number of channels of the current block
-  std::int64_t loaded_block_ = -1;                  ///< the channel block whose taps are in the scratch; −1 for none
+  std::int64_t loaded_block_ = -1;                  ///< channel block whose taps the scratch holds; −1 for none
 };
 
 inline constexpr std::int64_t kReducedChannels = 64;
 
-/// Computes dweight and dbias of channels first … first + kReducedChannels: adds up the sums of the row blocks in
+/// Computes dweight and dbias of channels first … first + kReducedChannels. Adds up the sums of the row blocks in
 /// ascending order.
 template <typename T>
 void reduce_sums(const ShortConvolutionProblem& p, const View<T, 3>& sums, std::int64_t first) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the forward pass of the short convolution: reads x once and writes y once, with vectors along channels or
-// tokens.
+// Computes the forward pass of the short convolution. Reads x once and writes y once. Vectors run along channels or
+// along tokens.
 
 #include <algorithm>
 #include <cstddef>
@@ -23,18 +23,18 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Limits of tasks with vectors along channels. kWideTasks applies if the kernels read x and write y in place.
-/// kBufferedTasks applies if the kernels use buffers. The buffers then stay in the L2 cache.
+/// kBufferedTasks applies if the kernels use buffers, which then stay in the L2 cache.
 inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
-/// Number of channels of a task that computes whole sequences. The buffers of a task then stay in the L1 cache.
+/// Number of channels in a task that computes whole sequences. The task's buffers then stay in the L1 cache.
 inline constexpr std::int64_t kSequenceChannels = 256;
-/// Largest average length of the sequences of a call whose tasks compute whole sequences.
+/// Largest average length of a call's sequences for which tasks compute whole sequences.
 inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
-/// Number of tokens that are copied to a buffer at a time. If the kernels work in place, they copy only the first
-/// kHeadTokens tokens of a sequence, because y of the first tokens depends on the state. Otherwise the kernels copy
-/// kBufferedTokens tokens at a time.
+/// Number of tokens that are copied to a buffer at a time: kHeadTokens or kBufferedTokens. Kernels that work in place
+/// copy only the first kHeadTokens tokens of a sequence, because y of the first tokens depends on the state. Other
+/// kernels copy kBufferedTokens tokens at a time.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 
@@ -46,7 +46,7 @@ bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
   return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
 }
 
-/// Returns whether the old and the new state have dense rows of x's dtype, and there are no snapshots.
+/// Returns whether there are no snapshots, and both the old and the new state have dense rows of x's dtype.
 inline bool states_lie_as_x(const ShortConvolutionProblem& p) {
   const auto fits = [&p](const ConstTensorView& state) { return state.dtype == p.dtype && state.strides[3] == 1; };
   return p.snapshots() == 0 && fits(p.inputs.state) && fits(p.outputs.state);
@@ -81,7 +81,7 @@ struct ConvolutionBuffers {
   View<std::byte, 2> scratch;  ///< (threads, bytes) memory for the ConvolutionScratch of each thread
 };
 
-/// Computes the blocks of rows and channels that one thread takes.
+/// Computes y for the blocks of rows and channels that one thread takes.
 template <typename T>
 class ConvolutionWorker {
  public:
@@ -104,8 +104,8 @@ class ConvolutionWorker {
     });
   }
 
-  /// Computes one sequence and block of channels: y, the snapshots and the new state. Reads each row of x and of the
-  /// old state once if the sequence is short.
+  /// Computes y, the snapshots and the new state of one sequence, for one block of channels. If the sequence is short,
+  /// reads each row of x and of the old state only once.
   void run_sequence(std::int64_t n, std::int64_t channel_block) {
     select_channels(channel_block);
     const ConvolutionRange sequence = p_.sequence(n);
@@ -127,8 +127,8 @@ class ConvolutionWorker {
     if (p_.outputs.state.present()) store_state({p_.outputs.state, n, 0}, sequence.T);
   }
 
-  /// Writes the snapshots and then the new state of one sequence and block of channels. The new state may be the old
-  /// one, updated in place: each old row is read before it is overwritten.
+  /// Writes the snapshots and then the new state of one sequence, for one block of channels. The new state may be the
+  /// old one, updated in place: each old row is read before it is overwritten.
   void write_states(std::int64_t n, std::int64_t channel_block) const {
     const ConvolutionRange sequence = p_.sequence(n);
     for (std::int64_t m = 0; m < p_.snapshots(); ++m) {
@@ -203,8 +203,8 @@ class ConvolutionWorker {
               y.at<Stored>(row, first_, n), y.row_stride, n, p_.silu()});
   }
 
-  /// Computes the channels of a strip from channel `done` on. Copies rows of x to scratch memory before, and rows of y
-  /// to the output afterwards.
+  /// Computes the strip's channels from channel `done` on. Copies rows of x to scratch memory before, and rows of y to
+  /// the output afterwards.
   void buffered_strip(const SequenceReader& reader, const ConvolutionRange& range, std::int64_t t, std::int64_t rows,
                       std::int64_t done) const {
     const std::int64_t cols = cols_ - done, padded = round_up(cols, kLanes<T>);
@@ -263,9 +263,9 @@ class ConvolutionWorker {
   const TapKernels<T>& kernels_;
   ConvolutionScratch<T> scratch_;
   bool in_place_;                      ///< whether x and y can be read and written in place
-  bool states_in_place_;               ///< whether the states can be read and written in place too
+  bool states_in_place_;               ///< whether the states can also be read and written in place
   std::int64_t first_ = 0, cols_ = 0;  ///< first channel and number of channels of the current block
-  std::int64_t loaded_block_ = -1;     ///< the channel block whose taps are in the scratch; −1 for none
+  std::int64_t loaded_block_ = -1;     ///< channel block whose taps the scratch holds; −1 for none
 };
 
 /// Computes y in blocks of rows and channels, and then writes the states.
@@ -278,7 +278,7 @@ void convolve_in_blocks(const ConvolutionPlan& plan, Cancellation& cancellation)
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
   run_team(threads, [&](const Team& team) {
     ConvolutionWorker<T> worker(plan, *shared, team.thread());
-    // in_turn() waits for all threads, so the old states have been read before write_states() overwrites them.
+    // in_turn() waits for all threads. The old states have thus been read before write_states() overwrites them.
     team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
     });
@@ -289,7 +289,7 @@ void convolve_in_blocks(const ConvolutionPlan& plan, Cancellation& cancellation)
 }
 
 /// Computes short sequences. A task computes y and the states of one sequence, for one block of channels. A thread
-/// takes the same channels in each call: states that are updated in place then stay in the caches of one core.
+/// takes the same channels in each call. States that are updated in place then stay in the caches of one core.
 template <typename T>
 void convolve_sequences(const ConvolutionPlan& plan, Cancellation& cancellation) {
   const ShortConvolutionProblem& p = plan.p;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements the inner loop of the scans: a block of a state stays in the L1 cache while tokens read and update it;
-// included once per Highway target.
+// Implements the inner loop of the scans. A block of a state stays in the L1 cache while tokens read and update the
+// block. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_STATE_BLOCK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_BLOCK_INL_
 #undef HEADGATE_LINEAR_STATE_BLOCK_INL_
@@ -20,8 +20,8 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Number of vectors in a row of the widest block. A pass visits two tokens and computes four products of the state
 /// with a vector. With rows of 2 vectors, the sums of these products and the added rows fill 16 registers. Enough
-/// multiply-adds are then independent to hide the latency of each. The pass loads and stores each vector of the state
-/// once for 6 multiply-adds, and reaches 0.94 of FMA peak (Zen 3, D = 128).
+/// multiply-adds are then independent to hide their latency. The pass loads and stores each vector of the state once
+/// for 6 multiply-adds, and reaches 0.94 of FMA peak (Zen 3, D = 128).
 /// The alternative is a pass over one token with rows of 4 vectors. It executes as many instructions, but its stores
 /// limit it to 0.64 of FMA peak.
 inline constexpr std::int64_t kMostVectors = 2;
@@ -46,7 +46,8 @@ class ColumnBlocks {
   std::int64_t vectors_;
 };
 
-/// The shape of the factors that multiply a block before a token updates it: none, one per row, or one per column.
+/// The shape of the factors that multiply a block before a token updates the block: none, one per row, or one per
+/// column.
 enum class Rescaling { none, rows, columns };
 
 // Compiler-generated default constructors lack the target's attributes, so they must not construct vectors.
@@ -77,8 +78,8 @@ struct BlockRow {
     for (V& v : row.at) v = hn::Set(Tag<T>(), value);
     return row;
   }
-  /// Prefetches a row that a later step loads or stores. Rows of a block lie far apart in buffers, and each is read
-  /// once: the hardware does not prefetch them.
+  /// Prefetches a row that a later step loads or stores. The hardware does not prefetch such rows, because they lie far
+  /// apart in buffers and each is read once.
   static HWY_INLINE void prefetch(const T* from) {
     constexpr std::int64_t kLine = 64 / sizeof(T);
     for (std::int64_t x = 0; x < kVectors * kLanes<T>; x += kLine) hwy::Prefetch(from + x);
@@ -122,7 +123,7 @@ struct StateBlock {
   static constexpr std::int64_t kWidth = kVectors * kLanes<T>;
 
   T* data;
-  std::int64_t rows;  ///< number of rows, a multiple of kMostVectors
+  std::int64_t rows;  ///< number of rows; a multiple of kMostVectors
 
   T* row(std::int64_t i) const { return data + i * kWidth; }
 };
@@ -138,9 +139,9 @@ struct OuterProduct {
 };
 
 /// Selects what a pass over a block S of a state does with a second block, Pass::copy:
-///   unused      nothing;
-///   written     stores S to it after the last token, and leaves the block S itself unchanged;
-///   multiplied  sums S ∘ copy over the rows after each token. The copy holds a block of another state.
+///   unused      nothing
+///   written     stores S in `copy` after the last token, and leaves the block S itself unchanged
+///   multiplied  sums S ∘ copy over the rows after each token; `copy` is a block of another state
 enum class Copies { unused, written, multiplied };
 
 /// Operands and results of a pass over a block S. For each token in order, the pass computes:
@@ -158,10 +159,10 @@ struct Pass {
 
   OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
   const T* reads[kTokens];      ///< for each token, the vector `read` in out = Sᵀ read
-  const T* next[slots(kNext)];  ///< vectors x for the products Sᵀ x, where S is the state after the last token
-  const T* factors[kTokens];    ///< factors of rows or columns; not read if the pass does not rescale
-  T* copy;                      ///< a buffer of the size of S, as kCopies says
-  Row outs[kTokens];            ///< for each token, the result `out`
+  const T* next[slots(kNext)];  ///< vectors x of the products Sᵀ x with the state S after the last token
+  const T* factors[kTokens];    ///< factors for rows or columns; not read if the pass does not rescale
+  T* copy;                      ///< a block of the size of S; kCopies selects its use
+  Row outs[kTokens];            ///< for each token, the vector `out`
   Row sums[slots(kNext)];
   Row products[kTokens];
 
@@ -228,7 +229,7 @@ HWY_INLINE BlockRow<T, kVectors> read_block(const StateBlock<T, kVectors>& state
   return pass.sums[0];
 }
 
-/// Computes Sᵀ x for two vectors x in one pass, whose multiply-adds hide each other's latency.
+/// Computes Sᵀ x for two vectors x in one pass. Multiply-adds of one product hide the latency of the other.
 template <typename T, std::int64_t kVectors>
 HWY_INLINE void read_block_twice(const StateBlock<T, kVectors>& state, const T* first, const T* second,
                                  BlockRow<T, kVectors>* sums) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes figures of a state from one pass over its tokens, and figures of the final state S_T; included once per
-// Highway target.
+// Computes statistics of a state from one pass over its tokens, and statistics of the final state S_T. Included once
+// per Highway target.
 #if defined(HEADGATE_LINEAR_STATE_FIGURES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_STATE_FIGURES_INL_
 #undef HEADGATE_LINEAR_STATE_FIGURES_INL_
@@ -28,8 +28,8 @@ inline double mean_of(double total, std::int64_t count) {
 /// Returns the number of queries over which means are taken: all queries but the first.
 inline std::int64_t counted_queries(const TokenRange& s) { return std::max<std::int64_t>(s.T - 1, 0); }
 
-/// Compensated sum (Neumaier). Also sums the rounding errors, because the errors of equal addends have the same sign
-/// and accumulate.
+/// Compensated sum (Neumaier). Also sums the rounding errors, because errors of equal addends have the same sign and
+/// accumulate.
 class TokenSum {
  public:
   void add(double term) {
@@ -56,16 +56,16 @@ struct StateScratch {
 
   View<T, 1> key, query;
   View<T, 1> decay;       ///< (D) e^g of the current token
-  View<T, 1> first, all;  ///< the two additional columns of the state that StateFigures describes, (D)
-  /// sums of kQueryFirst and kQueryWeightSum over queries, for each output head of the state, (readers, 2)
+  View<T, 1> first, all;  ///< (D): two additional columns of the state, which StateFigures describes
+  /// (readers, 2): sums of kQueryFirst and kQueryWeightSum over queries, for each output head that reads the state
   View<double, 2> totals;
-  View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows; scaled to largest magnitude 1
+  View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows, scaled to a largest magnitude of 1
 };
 
-/// Computes the statistics ("figures") of some states, on one thread. For this it updates two additional columns of a
-/// state, for two additional features of v.
-/// For column `first`, v is 1 at the first token and 0 at the others. The dot product of a query q with this column is
-/// the weight of the first token. For column `all`, v is 1 at every token. The dot product of q with this column is the
+/// Computes the statistics ("figures") of some states, on one thread. Updates two additional columns of the state,
+/// which belong to two additional features of v.
+/// In column `first`, v is 1 at the first token and 0 at the others. The dot product of a query q with this column is
+/// the weight of the first token. In column `all`, v is 1 at every token. The dot product of q with this column is the
 /// sum of the weights.
 template <typename T>
 class StateFigures {
@@ -81,7 +81,7 @@ class StateFigures {
 
  private:
   struct Gates {
-    TokenSum decays, logarithms, betas;  // sums over tokens; also over features, if each feature has a decay
+    TokenSum decays, logarithms, betas;  // sums over tokens, and over features if each feature has a decay
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {
@@ -108,7 +108,7 @@ class StateFigures {
     return sum;
   }
 
-  /// Loads decay and β of a token and adds both to the sums over tokens.
+  /// Loads decay and β of a token, and adds both to the sums over tokens.
   T load_gates(const TokenRange& s, std::int64_t h, std::int64_t t, Gates& gates) const {
     const Tag<T> d;
     if (p_.has_decay()) {
@@ -130,8 +130,9 @@ class StateFigures {
     return beta;
   }
 
-  /// Updates a column of the state with token t. With the delta rule: column ← e^g column + β k (value − kᵀ e^g
-  /// column). Without: column ← e^g column + k value.
+  /// Updates a column of the state with token t.
+  ///   with the delta rule     column ← e^g column + β k (value − kᵀ e^g column)
+  ///   without the delta rule  column ← e^g column + k value
   void move(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
     const Tag<T> d;
     const T *const key = b_.key.data, *const decay = b_.decay.data;
@@ -145,7 +146,7 @@ class StateFigures {
       hn::StoreU(hn::MulAdd(hn::LoadU(d, key + x), factor, hn::LoadU(d, column + x)), d, column + x);
   }
 
-  /// Computes and stores the statistics of the queries at token t, for all query heads that read the state.
+  /// Computes and stores the statistics of the queries at token t, for all output heads that read the state.
   void read(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       const std::int64_t ho = h * p_.readers() + r;

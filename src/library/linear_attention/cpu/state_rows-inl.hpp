@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// The columns of a tensor that a block or a task covers. If a block is wider, its remaining columns are padding.
+/// The columns of a tensor that a block or a task covers. The remaining columns of a wider block are padding.
 struct StateColumns {
   std::int64_t first, count;
 };
@@ -28,8 +28,8 @@ StateColumns columns_of(std::int64_t first_vector, std::int64_t cols) {
   return {first, std::min(StateBlock<T, kVectors>::kWidth, cols - first)};
 }
 
-/// Loads the block's columns of a state (D,Dv) from a tensor. Fills padding with zeros. Fills the whole block with
-/// zeros if the tensor is absent.
+/// Loads the block's columns of a state (D,Dv) from a tensor. Fills padding with zeros. If the tensor is absent, fills
+/// the whole block with zeros.
 template <typename T, std::int64_t kVectors>
 void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state, const StateColumns& columns) {
   constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
@@ -46,7 +46,7 @@ void load_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>
   std::fill(block.row(rows), block.row(block.rows), T{0});
 }
 
-/// Writes the block's columns to a state in a tensor.
+/// Writes the block's columns to a state (D,Dv) in a tensor.
 template <typename T, std::int64_t kVectors>
 void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& block, const StateColumns& columns) {
   constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
@@ -58,7 +58,7 @@ void store_block(const HeadRows<void>& state, const StateBlock<T, kVectors>& blo
   }
 }
 
-/// Loads a block of the transposed state (Dv,D). The block's columns are rows of the tensor. `row` is scratch for one
+/// Loads a block of the transposed state (Dv,D). Columns of the block are rows of the tensor. `row` is scratch for one
 /// row of the tensor.
 template <typename T, std::int64_t kVectors>
 void load_transposed_block(const StateBlock<T, kVectors>& block, const HeadRows<const void>& state,
@@ -108,15 +108,15 @@ void scale_rows(const StateBlock<T, kVectors>& block, const T* factors) {
   }
 }
 
-/// Supplies the factors with which a scan rescales the blocks of a state (D,Dv). If each feature has its own decay, the
-/// factors multiply rows. If one decay applies to the whole state, the factors multiply all columns.
+/// Supplies the factors with which a scan rescales the blocks of a state (D,Dv). The factors multiply rows if each
+/// feature has its own decay. If one decay applies to the whole state, they multiply all columns.
 template <typename T>
 class BlockFactors {
  public:
   explicit BlockFactors(const DecayFactors<T>& factors) : factors_(factors) { std::fill_n(ones_, kMostCols, T{1}); }
 
-  /// Sets the factors of a pass over `tokens` tokens, the first at step n. Returns whether the factors multiply rows,
-  /// columns or nothing.
+  /// Sets the factors of a pass over `tokens` tokens, which begins with step n. Returns whether the factors multiply
+  /// rows, columns or nothing.
   template <class PassT>
   HWY_INLINE Rescaling set(PassT& pass, std::int64_t n, int tokens) {
     bool any = false;
@@ -128,7 +128,7 @@ class BlockFactors {
     return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
   }
 
-  /// Multiplies the stored state S̃ by F after the last token of a chunk. The block then holds S.
+  /// Multiplies the stored state S̃ by F after the last token of a chunk, so that the block holds S.
   template <std::int64_t kVectors>
   void finish(const StateBlock<T, kVectors>& block) {
     if (!factors_.present()) return;

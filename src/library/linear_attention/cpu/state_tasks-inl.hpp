@@ -24,22 +24,23 @@ struct StateTask {
   std::int64_t heads;
   std::int64_t first, end;
 
-  /// Returns the part of this task that belongs to the head with index i among its heads.
+  /// Returns the part of this task that belongs to its i-th head.
   StateTask head(std::int64_t i) const { return {n, h + i, 1, first, end}; }
 };
 
-/// Divides the states of a problem into tasks. If there are too few states to keep all threads busy, divides the column
-/// blocks of each state among several tasks. Columns of a state are independent, so this does not change results.
+/// Divides the states of a problem into tasks. If there are too few states to keep all threads busy, several tasks
+/// share a state: each takes some of the state's column blocks. Columns of a state are independent, so this does not
+/// change results.
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks)
       : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks), keep_states_(p.B * p.T <= p.N) {
-    // A task packs the tokens of a state, even if it computes only some of the state's columns. Packing is a seventh of
-    // the work of a whole state.
+    // Dividing a state has a cost: each task packs the state's tokens, even if it computes only some of the columns.
+    // Packing is a seventh of the work of a whole state.
     const std::int64_t threads = p.context.threads;
     if (states_ % threads != 0 && states_ < 4 * threads) pieces_ = std::min(threads, blocks);
-    // Uses one thread, plus one per kLeastPerThread updates of state elements. Fewer updates take less time than waking
-    // a thread. One token of four heads with D = Dv = 128 takes 2^16 updates.
+    // Uses one thread, plus one for each kLeastPerThread updates of state elements. Fewer updates take less time than
+    // waking a thread. One token of four heads with D = Dv = 128 takes 2^16 updates.
     constexpr double kLeastPerThread = 1 << 16;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
@@ -52,7 +53,7 @@ class StateTasks {
   std::int64_t together() const { return together_; }
   int threads() const { return threads_; }
   /// Returns whether each thread should take the same states in every call. Returns true for calls that decode, with at
-  /// most one token per sequence on average. A state that is updated in place then stays in the caches of one core.
+  /// most one token per sequence on average. States that are updated in place then stay in the caches of one core.
   bool keep_states() const { return keep_states_; }
   StateTask operator()(std::int64_t task) const {
     const std::int64_t state = task / pieces_ * together_, piece = task % pieces_;
@@ -60,15 +61,15 @@ class StateTasks {
   }
 
  private:
-  /// Returns whether the rows of a token's heads are neighbours in memory, as in (B,T,H,D).
+  /// Returns whether the rows of a token's heads are neighbours in memory, as in the layout (B,T,H,D).
   static bool heads_are_interleaved(const LinearProblem& p) {
     return std::abs(p.inputs.v.strides[1]) < std::abs(p.inputs.v.strides[2]);
   }
 
-  /// Makes tasks of several heads. The rows of these heads for one token share a page. A thread that computes a chunk
-  /// of one head, then the same chunk of the next, finds the page addresses in its TLB. Eight rows of D = 128 fill a
-  /// page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two tasks for each
-  /// thread.
+  /// Makes tasks of several heads. For one token, the rows of these heads share a page. A thread computes a chunk of
+  /// one head and then the same chunk of the next, and finds the page addresses in its TLB. Eight rows of D = 128 fill
+  /// a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two tasks for
+  /// each thread.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;
     for (together_ = kMostTogether; together_ > 1; together_ /= 2) {
@@ -82,15 +83,15 @@ class StateTasks {
   bool keep_states_;
 };
 
-/// Calls visit(count), where `count` is the number of vectors in a block's row as a std::integral_constant.
+/// Calls visit(count), where the std::integral_constant `count` equals `vectors`.
 template <class Visit>
 HWY_INLINE void with_vectors(std::int64_t vectors, const Visit& visit) {
   static_assert(kMostVectors == 2);
   vectors == 1 ? visit(std::integral_constant<std::int64_t, 1>()) : visit(std::integral_constant<std::int64_t, 2>());
 }
 
-/// Calls visit(block, columns, index) for each block from task.first to task.end of a state with `rows` rows and `cols`
-/// columns. `state` holds all blocks of the state, one after the other.
+/// Calls visit(block, columns, index) for each block from task.first to task.end. `state` holds all blocks of a state
+/// with `rows` rows and `cols` columns, one block after the other.
 template <typename T, class Task, class Visit>
 HWY_INLINE void for_state_blocks(T* state, std::int64_t rows, std::int64_t cols, const Task& task, const Visit& visit) {
   const ColumnBlocks<T> blocks(cols);

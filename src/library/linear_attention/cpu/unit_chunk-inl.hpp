@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs the operands of the backward pass's scans, and writes the gradients of q, k, decay and beta from their results;
-// included once per Highway target.
+// Packs the operands for the scans of the backward pass. Writes the gradients of q, k, decay and beta from the results
+// of the scans. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_UNIT_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_UNIT_CHUNK_INL_
 #undef HEADGATE_LINEAR_UNIT_CHUNK_INL_
@@ -19,10 +19,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Writes one row dx of dq or dk, where x is the row of q or k.
-/// If the problem normalises, the scans used `row` = factor · x̂, where x̂ = norm · x and norm = 1/√(Σ x² + eps). Then
-/// dx = factor · norm (gradient − x̂ Σ x̂ ∘ gradient), where `gradient` is the gradient of `row`.
-/// Otherwise row = factor · x, and dx = factor · gradient. `scratch` has D elements.
+/// Writes one row dx of dq or dk. x is the row of q or k, and `gradient` is the gradient of `row`.
+/// If the problem normalises, `row` is factor · x̂ with x̂ = norm · x and norm = 1/√(Σ x² + eps). Then dx = factor ·
+/// norm (gradient − x̂ Σ x̂ ∘ gradient).
+/// Otherwise `row` is factor · x, and dx = factor · gradient. `scratch` has D elements.
 template <typename T>
 void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient, const T* HWY_RESTRICT row, T norm,
                         std::int64_t token, T factor, const LinearProblem& p, T* HWY_RESTRICT scratch) {
@@ -35,7 +35,7 @@ void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient
   store_row(to, scratch, token, 0, p.D);
 }
 
-/// Memory of one call: buffers of the units in a batch, scratch of each thread, and dbeta of each head. A unit is a
+/// Memory of one call: buffers for the units of a batch, scratch of each thread, and dbeta of each head. A unit is a
 /// group of states of one sequence (backward_plan-inl.hpp).
 template <typename T>
 struct LinearBackwardMemory {
@@ -45,12 +45,12 @@ struct LinearBackwardMemory {
         scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
         dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
 
-  View<std::byte, 2> units;    ///< (units in a batch, bytes) memory for the results of each unit
-  View<std::byte, 2> scratch;  ///< (threads, bytes) scratch memory of each thread
-  View<T, 3> dbetas;  ///< (B,Hv,T) dbeta of each head; empty unless all heads share one beta and dbeta is requested
+  View<std::byte, 2> units;    ///< (units in a batch, bytes): memory for the results of each unit
+  View<std::byte, 2> scratch;  ///< (threads, bytes): scratch memory of each thread
+  View<T, 3> dbetas;  ///< (B,Hv,T): dbeta of each head; empty unless all heads share one beta and dbeta is requested
 };
 
-/// Writes dbeta of one token of state h to the gradient's tensor, or to `dbetas` if all heads share beta.
+/// Writes dbeta of one token of state h. Writes to the gradient's tensor, or to `dbetas` if all heads share beta.
 template <typename T>
 void store_dbeta(const LinearBackwardProblem& p, const TokenRange& s, std::int64_t h, std::int64_t t, T dbeta,
                  const View<T, 3>& dbetas) {
@@ -118,7 +118,7 @@ class UnitChunk {
  private:
   Chunk chunk() const { return {t0_, end_ - t0_, Direction::forward}; }
 
-  /// Packs q or k of the unit's heads, and saves the inverse norms of the rows.
+  /// Packs the rows of q or k for the unit's heads, and saves their inverse norms.
   void pack_rows(const View<T, 3>& rows, const View<T, 2>& norms, const ConstTensorView& input, T factor) const {
     const auto& [heads, tokens, padded] = rows.shape;
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -162,8 +162,8 @@ void write_token_gradients(const LinearBackwardProblem& p, const Unit<T>& unit, 
   }
 }
 
-/// Sums dbeta over the heads, in ascending order of heads, for the tokens of the chosen sequences. All threads of the
-/// team must call this function.
+/// Sums dbeta over the heads, in ascending order, for the tokens of the chosen sequences. All threads of the team must
+/// call this function.
 template <typename T>
 void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 3>& dbetas) {
   if (dbetas.shape[0] == 0) return;

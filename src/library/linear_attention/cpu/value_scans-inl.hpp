@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scans 1 and 2 of the backward pass (see backward_kernel.cc). They keep S and dS, (D,Dv), and divide columns of v into
-// blocks. Included once per Highway target.
+// Scans 1 and 2 of the backward pass (see backward_kernel.cc). The scans hold the states S and dS, (D,Dv), in blocks of
+// columns. Columns are features of v. Included once per Highway target.
 #if defined(HEADGATE_LINEAR_VALUE_SCANS_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_LINEAR_VALUE_SCANS_INL_
 #undef HEADGATE_LINEAR_VALUE_SCANS_INL_
@@ -72,7 +72,7 @@ class ValueScans {
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
 
-  /// Fills the columns after Dv with zeros in buffers that later scans read in whole vectors.
+  /// Fills the columns after Dv with zeros in the buffers that later scans read in whole vectors.
   void clear_padding() {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
@@ -84,8 +84,8 @@ class ValueScans {
     }
   }
 
-  /// Copies v to `differences` and `updates`. Problems without a delta rule and without saved states need no scan 1;
-  /// this function replaces it.
+  /// Copies v to `differences` and `updates`. Replaces scan 1, which is not needed without a delta rule and without
+  /// saved states.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
@@ -145,7 +145,7 @@ class ValueScans {
   }
 
   /// Sets the vectors k ∘ F that the pass multiplies by the state for steps n and n + 1. After the end of the chunk,
-  /// sets the chunk's last vector again; results for it are not used.
+  /// sets the chunk's last vector again; the results are then not used.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
@@ -249,8 +249,8 @@ class ValueScans {
   }
 
   /// Adds the outer products q dyᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
-  /// block as `rescaling` says. Returns the rescaling that the pass for head 0 must do: none if head 1 exists,
-  /// otherwise `rescaling`.
+  /// block by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
+  /// `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
                                          const StateColumns& columns, const Chunk& chunk, std::int64_t n,
