@@ -31,8 +31,8 @@
 
 namespace headgate {
 
-/// The gate function g(z): sigmoid σ(z), sigmoid2 2σ(z), ns_sigmoid ½ + ½σ(z), silu zσ(z), softplus log(1 + eᶻ),
-/// identity z, or none for no gate.
+/// The gate function g(z). sigmoid: σ(z). sigmoid2: 2σ(z). ns_sigmoid: ½ + ½σ(z). silu: zσ(z). softplus: log(1 + eᶻ).
+/// identity: z. none: no gate.
 enum class GateFn : std::int32_t {
   none = 0,
   sigmoid = 1,
@@ -60,8 +60,9 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 /// exact multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
 ///
 /// native16 multiplies bf16 numbers and adds in f32, with the instructions that native16_products() in runtime.hpp
-/// names. It needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The backward
-/// pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error bounds.
+/// names. native16 needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The
+/// backward pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error
+/// bounds.
 ///
 /// native16 is a permission: calls use bf16 products only where these are faster. Calls compute like exact on CPUs
 /// without these instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
@@ -77,7 +78,7 @@ struct AttentionOptions {
   /// sees keys at_i − 9 … at_i − 3.
   std::int64_t window_left = -1;
   std::int64_t window_right = -1;
-  GateFn gate_fn = GateFn::sigmoid;  ///< read only when `gate` is present
+  GateFn gate_fn = GateFn::sigmoid;  ///< ignored unless `gate` is present
   GateOp gate_op = GateOp::mul;
   ExecutionContext context{};  ///< threads, target and backend; results do not depend on the number of threads
   /// Threshold τ of the gate, finite and ≥ 0; 0 disables it. A row is one query of one head. A row with |g(z)| ≤ τ in
@@ -111,9 +112,10 @@ struct AttentionInputs {
   ConstTensorView mask{};  ///< (B|1,Hq|1,T|1,S), boolean, true = visible
   /// (1,1,1,B), i32 or i64: number n of keys, 0 ≤ n ≤ S; keys j ≥ n are hidden and not read
   ConstTensorView key_lengths{};
-  ConstTensorView alibi_slopes{};  ///< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
-  /// (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or −∞: logits that enter only the softmax
-  /// denominator
+  /// ALiBi slopes: (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64
+  ConstTensorView alibi_slopes{};
+  /// Sink logits: (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or −∞. They enter only the softmax
+  /// denominator.
   ConstTensorView sinks{};
   /// (1,1,1,B), i32 or i64, within ±kMaxQueryOffset: the key position of each sequence's first query. Example: a cache
   /// has S slots and n keys, and the T queries belong to the last T keys. Set key_lengths to n and query_offsets to n −
@@ -141,11 +143,11 @@ struct AttentionInputs {
   /// A second bias, (B|1,1,1,S), f32, f64, bf16 or f16. It is added to the scores of a key for all heads and queries.
   /// −∞ hides the key. key_bias has no gradient.
   ConstTensorView key_bias{};
-  /// Lists of keys: (B|1,Hkv|1,T,K), i32 or i64. Query i sees key j only if list i has j. With key_block_size, list i
-  /// must have the block of j. The other rules (causality, window, mask, key_lengths) must permit key j too. Entry −1
-  /// is empty. Repeated entries count once. Other entries must be at least 0 and below S / key_block_size, rounded up.
-  /// In a packed batch, keys are numbered within the query's sequence, and S is S_n. The time of both passes and of
-  /// statistics grows with K, not with S.
+  /// Lists of keys: (B|1,Hkv|1,T,K), i32 or i64. Query i sees key j only if list i has j. With key_block_size > 1, list
+  /// i must have the block of key j instead. The other rules (causality, window, mask, key_lengths) must permit key j
+  /// too. Entry −1 is empty. Repeated entries count once. Other entries must be at least 0 and below S /
+  /// key_block_size, rounded up. In a packed batch, keys are numbered within the query's sequence, and S is S_n. The
+  /// time of both passes and of statistics grows with K, not with S.
   ConstTensorView key_indices{};
   /// The first F keys of each sequence, not rounded to int8: (B,Hkv,F,D) or, in a packed batch, (N,Hkv,F,D); f32, f64,
   /// bf16 or f16; forward pass only. Needs k of dtype i8, and v_first. Keys and values j < F are k_first[j] and

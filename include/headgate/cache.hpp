@@ -66,7 +66,7 @@ struct CacheBatch {
   std::vector<std::int64_t> query_offsets;  ///< (B)
   std::int64_t first = 0;                   ///< F: number of rows of a sequence in k_first and v_first
   /// Type of k_first and v_first: whole_dtype, or f64 if some of the sequences lack first tokens that slide() dropped.
-  /// Their k_first and v_first then hold dequantized rows.
+  /// For these sequences, k_first and v_first then hold dequantized rows.
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
@@ -149,7 +149,7 @@ class HEADGATE_API KvCache {
     std::int64_t dropped = 0;      // number of tokens dropped by slide()
     std::int64_t dropped_at = -1;  // number of tokens before the dropped ones; -1 if none were dropped
     std::vector<std::int32_t> pages;
-    std::vector<std::byte> whole;  // k (Hkv,F,D), then v (Hkv,F,Dv), of the first F = whole_first tokens, unrounded
+    std::vector<std::byte> whole;  // unrounded k (Hkv,F,D), then v (Hkv,F,Dv), of the first F = whole_first tokens
   };
 
   const Tokens& tokens(const char* function, std::int64_t sequence) const;

@@ -22,7 +22,7 @@ namespace headgate {
 /// The options of the gated norm.
 struct GatedNormOptions {
   double eps = 1e-6;              ///< ≥ 0, finite
-  GateFn gate_fn = GateFn::silu;  ///< read only when `gate` is present
+  GateFn gate_fn = GateFn::silu;  ///< ignored unless `gate` is present
   ExecutionContext context{};     ///< threads and target; results do not depend on the number of threads
 };
 

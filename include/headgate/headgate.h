@@ -124,13 +124,13 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor gate; /**< z (B,Hq,T,1) headwise or (B,Hq,T,Dv) elementwise; dtype of q, or f32 */
   /** (B|1,Hq|1,T|1,S); dtype of q, or f32; -inf hides the key; a row with +inf or NaN becomes NaN */
   headgate_const_tensor bias;
-  headgate_const_tensor mask;         /**< (B|1,Hq|1,T|1,S), bool, true = visible */
-  headgate_const_tensor key_lengths;  /**< (1,1,1,B), i32 or i64: number n of keys, 0 <= n <= S; keys j >= n are hidden
-                                         and not read. key_lengths do not change at_i */
-  headgate_const_tensor alibi_slopes; /**< (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64,
-                                         finite */
-  headgate_const_tensor sinks; /**< (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or -inf: logits that
-                                  enter only the softmax denominator */
+  headgate_const_tensor mask;        /**< (B|1,Hq|1,T|1,S), bool, true = visible */
+  headgate_const_tensor key_lengths; /**< (1,1,1,B), i32 or i64: number n of keys, 0 <= n <= S; keys j >= n are hidden
+                                        and not read. key_lengths do not change at_i */
+  /** ALiBi slopes: (1,1,1,Hq), (1,1,B,Hq) or, in a packed batch, (1,1,N,Hq); f32 or f64, finite */
+  headgate_const_tensor alibi_slopes;
+  headgate_const_tensor sinks; /**< sink logits: (1,1,1,Hq), or (B|1,Hq,T,1) for each query, f32 or f64, finite or -inf.
+                                  They enter only the softmax denominator */
   /** (1,1,1,B), i32 or i64, within +-2^60: at_0, the key position of each sequence's first query. Example: a cache has
    * S slots and n keys, and the T queries belong to the last T keys. Set key_lengths to n and query_offsets to n - T.
    */
@@ -155,11 +155,11 @@ typedef struct headgate_attention_inputs {
   headgate_const_tensor v_scale;  /**< scales of v, with the shape of k_scale */
   headgate_const_tensor key_bias; /**< a second bias, (B|1,1,1,S), f32, f64, bf16 or f16. It is added to the scores of a
                                      key for all heads and queries. -inf hides the key. key_bias has no gradient */
-  /** Lists of keys: (B|1,Hkv|1,T,K), i32 or i64. Query i sees key j only if list i has j. With key_block_size, list i
-   * must have the block of j. The other rules (causality, window, mask, key_lengths) must permit key j too. Entry -1 is
-   * empty. Repeated entries count once. Other entries must be at least 0 and below S / key_block_size, rounded up. In a
-   * packed batch, keys are numbered within the query's sequence, and S is S_n. The time of both passes and of
-   * statistics grows with K, not with S. */
+  /** Lists of keys: (B|1,Hkv|1,T,K), i32 or i64. Query i sees key j only if list i has j. With key_block_size > 1, list
+   * i must have the block of key j instead. The other rules (causality, window, mask, key_lengths) must permit key j
+   * too. Entry -1 is empty. Repeated entries count once. Other entries must be at least 0 and below S / key_block_size,
+   * rounded up. In a packed batch, keys are numbered within the query's sequence, and S is S_n. The time of both passes
+   * and of statistics grows with K, not with S. */
   headgate_const_tensor key_indices;
   headgate_const_tensor k_first; /**< the first F keys of each sequence, not rounded to int8: (B,Hkv,F,D) or, in a
                                     packed batch, (N,Hkv,F,D); f32, f64, bf16 or f16; forward pass only. Needs k of
@@ -269,9 +269,9 @@ HEADGATE_API headgate_status headgate_attention_backward(const headgate_attentio
  *
  * - headgate_attention_merge_backward computes dattn_i, dlse_i and dgate from dy. Then call headgate_attention_backward
  *   for each range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
- * - Or call headgate_attention_backward for each range with the gate, dy, dlse, and y, attn and lse of the merged
- *   result. The weights exp(s - lse) and delta are then those of all keys. Each of these calls computes the complete
- *   dgate and dsinks: request them in one call only, and pass `sinks` to this call.
+ * - Or call headgate_attention_backward for each range with the gate, with dy and dlse, and with y, attn and lse of the
+ *   merged result. The weights exp(s - lse) and delta are then those of all keys. Each of these calls computes the
+ *   complete dgate and dsinks: request them in one call only, and pass `sinks` to this call.
  *
  * In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
  *
@@ -296,7 +296,7 @@ HEADGATE_API headgate_status headgate_narrow_keys(headgate_attention_inputs* ran
 
 /** The result of attention over one range of keys: `attn` and `lse` of headgate_attention_forward without a gate. */
 typedef struct headgate_merge_part {
-  headgate_const_tensor attn; /**< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts */
+  headgate_const_tensor attn; /**< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same dtype for all parts */
   headgate_const_tensor lse;  /**< (B,Hq,T,1), f32 or f64 */
 } headgate_merge_part;
 
@@ -379,7 +379,7 @@ typedef struct headgate_attention_statistics_outputs {
    * fewer than K keys have a weight above 0, -1 fills the remaining entries. */
   headgate_tensor topk_index;
   headgate_tensor topk_weight; /**< (B,Hq,T,K): weights of the keys in topk_index; 0 where topk_index is -1 */
-  headgate_tensor rows;        /**< (B,Hq,R,S): P_ij of the selection's queries, 0 where hidden */
+  headgate_tensor rows;        /**< (B,Hq,R,S): P_ij of the selection's queries; 0 where the key is hidden */
 } headgate_attention_statistics_outputs;
 
 #define HEADGATE_ATTENTION_STATISTICS_OUTPUTS_INIT HEADGATE_INIT(headgate_attention_statistics_outputs)
@@ -543,13 +543,13 @@ HEADGATE_API headgate_status headgate_active_target(const char** name);
 HEADGATE_API headgate_status headgate_set_target(const char* name);
 
 /** Lists the instruction sets that HEADGATE_PRECISION_NATIVE16 can use on this CPU in this build, best first:
- * "amx_bf16" and "avx512_bf16". They need the vector target "avx3". The arguments are those of
+ * "amx_bf16" and "avx512_bf16". Both need the vector target "avx3". The arguments are those of
  * headgate_compiled_targets. */
 HEADGATE_API headgate_status headgate_supported_native16_products(const char** names, size_t capacity, size_t* count);
 
 /** Sets `*name` to the instruction set that HEADGATE_PRECISION_NATIVE16 uses on the current target: the choice of
  * headgate_set_native16_products. Without a choice, this is amx_bf16 if available, or else avx512_bf16 on AMD CPUs
- * since Zen 4. "" if there is none; native16 then computes like exact. The string lives as long as the library. */
+ * since Zen 4. "" if neither applies; native16 then computes like exact. The string lives as long as the library. */
 HEADGATE_API headgate_status headgate_native16_products(const char** name);
 
 /** Selects the instruction set that HEADGATE_PRECISION_NATIVE16 uses in all later calls of this process; NULL or ""

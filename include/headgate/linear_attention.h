@@ -87,8 +87,8 @@ typedef struct headgate_linear_attention_inputs {
   /** Natural logarithms g of the decay: (B,Hv,T,1), or (B,Hv,T,D) for one decay per feature. dtype of q, or f32.
    * Usually -inf <= g <= 0. Only for the rules gated and gated_delta. Absent means g = 0, no decay. */
   headgate_const_tensor decay;
-  headgate_const_tensor beta;       /**< (B,Hv,T,1), or (B,1,T,1) for all heads; dtype of q, or f32. Only for the rules
-                                       delta and gated_delta; absent means 1 */
+  headgate_const_tensor beta; /**< beta (B,Hv,T,1), or (B,1,T,1) if all heads share it; dtype of q, or f32. Only for the
+                                 rules delta and gated_delta; absent means 1 */
   headgate_const_tensor state;      /**< S_0 (N,Hv,D,Dv), f32 or f64; absent means 0 */
   headgate_const_tensor cu_seqlens; /**< (1,1,1,N+1), i32 or i64: non-decreasing bounds of a packed batch, 0 to T */
   /** Lengths after which to write states to `snapshots`: (1,1,N,M), or (1,1,1,M) for all sequences, i32 or i64. Entry
@@ -274,10 +274,10 @@ typedef struct headgate_short_convolution_outputs {
 /** Computes the convolution and the activation. Sums are f32 or better, and results are rounded to storage once.
  *
  * Results are bitwise identical for any number of threads, and for packed or separate sequences. Several calls may also
- * compute the parts of a sequence, each starting from the state that the call before returned. Results are bitwise
- * identical if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots are bitwise identical to the states
- * between such calls. Outputs must not overlap inputs or each other, except for a state updated in place. `options` may
- * be NULL for the defaults. */
+ * compute the parts of a sequence, each starting from the state that the call before returned. Their results are
+ * bitwise identical to those of one call if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots are
+ * bitwise identical to the states between such calls. Outputs must not overlap inputs or each other, except for a state
+ * updated in place. `options` may be NULL for the defaults. */
 HEADGATE_API headgate_status headgate_short_convolution_forward(const headgate_short_convolution_outputs* outputs,
                                                                 const headgate_short_convolution_inputs* inputs,
                                                                 const headgate_short_convolution_options* options);

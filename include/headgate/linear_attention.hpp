@@ -50,8 +50,8 @@ inline constexpr std::int64_t kMaxStateDim = 256;
 struct LinearAttentionOptions {
   LinearRule rule = LinearRule::gated_delta;
   std::optional<double> scale{};  ///< factor of Sᵀ q, finite; if empty, 1/√D
-  /// If present, each row of q and k is first divided by its L2 norm √(Σ x² + eps), where this option is eps ≥ 0. A row
-  /// of zeros stays zero. With eps 0, gradients of such a row are zero too.
+  /// If present, each row of q and k is first divided by its L2 norm √(Σ x² + eps). The value of the option is eps ≥ 0.
+  /// A row of zeros stays zero. With eps 0, gradients of such a row are zero too.
   std::optional<double> l2_norm{};
   /// Precision of the factors in products. native16 needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
   /// and add in f32, in chunks of 32 tokens, with the instructions that native16_products() names. The pass then rounds
@@ -132,8 +132,8 @@ struct LinearAttentionGradients {
 };
 
 /// Computes the gradients of Σ dy∘y + Σ dstate∘S_T from the inputs alone: the states are recomputed. Sums are f32 or
-/// better. Memory is O(T·D + T/64·D·Dv) for each head that a thread computes at the time. Results are deterministic.
-/// Throws like linear_attention_forward.
+/// better. Memory is O(T·D + T/64·D·Dv) for each head that is being computed. Results are deterministic. Throws like
+/// linear_attention_forward.
 HEADGATE_API void linear_attention_backward(const LinearAttentionGradients& gradients,
                                             const LinearAttentionInputs& inputs,
                                             const LinearAttentionIncoming& incoming,

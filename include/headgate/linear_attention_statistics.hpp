@@ -73,9 +73,9 @@ struct LinearAttentionStatistics {
   // mean_decay and half_life are means over the features too.
   TensorView mean_decay{};  ///< mean of e^g
   TensorView mean_beta{};   ///< mean of β
-  /// Half-life of the state in tokens, ln 2 / −(mean of g). After this time, decay at the mean of g has halved the
-  /// state. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single feature
-  /// never decays.
+  /// Half-life of the state in tokens, ln 2 / −(mean of g). A state that decays by the mean of g at each token halves
+  /// in this time. ∞ if the mean of g is not negative. A mean of half-lives would be less useful: it is ∞ if a single
+  /// feature never decays.
   TensorView half_life{};
   /// Participation ratio of the singular values σ of S = S_T: ‖S‖_F⁴ / ‖SᵀS‖_F² = (Σ σ²)² / Σ σ⁴. The ratio is 1 if S_T
   /// is an outer product, min(D,Dv) if all σ are equal, and 0 if S_T is 0.

@@ -27,9 +27,9 @@
 ///
 /// - attention_merge_backward() computes dattn_i, dlse_i and dgate from dy. Then call attention_backward() for each
 ///   range without a gate, with dattn_i and dlse_i as dy and dlse, and attn_i and lse_i as y and lse.
-/// - Or call attention_backward() for each range with the gate, dy, dlse, and y, attn and lse of the merged result. The
-///   weights exp(s − lse), and Δ of attention_backward(), are then those of all keys. Each of these calls computes the
-///   complete dgate and dsinks: request them in one call only, and pass `sinks` to this call.
+/// - Or call attention_backward() for each range with the gate, with dy and dlse, and with y, attn and lse of the
+///   merged result. The weights exp(s − lse) and Δ in attention_backward() are then those of all keys. Each of these
+///   calls computes the complete dgate and dsinks: request them in one call only, and pass `sinks` to this call.
 ///
 /// In both ways dk, dv and dbias of a range are final; dq is the sum over the ranges.
 ///
@@ -71,7 +71,7 @@ HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int
 
 /// The result of attention over one range of keys: `attn` and `lse` of attention_forward() without a gate.
 struct MergePart {
-  ConstTensorView attn{};  ///< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same for all parts
+  ConstTensorView attn{};  ///< (B,Hq,T,Dv); f32, f64, bf16 or f16, the same dtype for all parts
   ConstTensorView lse{};   ///< (B,Hq,T,1), f32 or f64
 };
 

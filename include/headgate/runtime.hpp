@@ -42,12 +42,12 @@ HEADGATE_API void set_target(const std::string& name);
 HEADGATE_API std::int64_t find_target(const std::string& name);
 
 /// Returns the instruction sets that Precision::native16 can use on this CPU in this build, best first: "amx_bf16" and
-/// "avx512_bf16". They need the vector target "avx3".
+/// "avx512_bf16". Both need the vector target "avx3".
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
 /// Returns the instruction set that Precision::native16 uses on the current target: the choice of
 /// set_native16_products(). Without a choice, returns amx_bf16 if available, or else avx512_bf16 on AMD CPUs since Zen
-/// 4. Returns "" if there is none; native16 then computes like exact. Throws like active_target().
+/// 4. Returns "" if neither applies; native16 then computes like exact. Throws like active_target().
 HEADGATE_API std::string native16_products();
 
 /// Selects the instruction set that Precision::native16 uses in all later calls of this process; "" restores the
@@ -88,8 +88,8 @@ struct ExecutionContext {
   const std::function<bool()>* cancelled = nullptr;
 };
 
-/// Returns the maximum number of threads per call: four for each processor available to the process, at least 16. More
-/// threads would only wait for each other.
+/// Returns the maximum number of threads per call: four for each processor available to the process, and at least 16.
+/// More threads would only wait for each other.
 HEADGATE_API int max_threads();
 
 /// Returns the maximum number of threads of a call with threads = 0: OpenMP's default, at most max_threads().

@@ -66,7 +66,7 @@ struct AttentionStatistics {
   /// If fewer than K keys have a weight above 0, −1 fills the remaining entries.
   TensorView topk_index{};
   TensorView topk_weight{};  ///< (B,Hq,T,K): weights of the keys in topk_index; 0 where topk_index is −1
-  TensorView rows{};         ///< (B,Hq,R,S): P_ij of selection.queries, 0 where hidden
+  TensorView rows{};         ///< (B,Hq,R,S): P_ij of selection.queries; 0 where the key is hidden
 };
 
 /// Computes statistics of the weights P = exp(s − lse) of a forward pass with the same inputs and options.

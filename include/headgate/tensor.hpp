@@ -116,7 +116,7 @@ struct BasicTensorView {
   Shape shape{};
   Shape strides{};
 
-  /// Creates a view that means "absent".
+  /// Creates the view of an absent tensor.
   constexpr BasicTensorView() = default;
   /// Creates a view of `data_in` with the given dtype. make_view() takes the dtype from the pointer type.
   constexpr BasicTensorView(Void* data_in, DType dtype_in, const Shape& shape_in, const Shape& strides_in)
@@ -155,7 +155,7 @@ constexpr ViewOf<T> make_view(T* data, const Shape& shape) {
   return {data, dtype_of<T>(), shape, contiguous_strides(shape)};
 }
 
-/// Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory. This is the layout of q, k, v, gate and y between
+/// Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory. (B,T,H,D) is the layout of q, k, v, gate and y between
 /// projections.
 template <typename Element>
 constexpr ViewOf<Element> make_bthd_view(Element* data, std::int64_t B, std::int64_t T, std::int64_t H,

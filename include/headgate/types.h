@@ -90,7 +90,7 @@ HEADGATE_API headgate_tensor headgate_make_tensor(void* data, headgate_dtype dty
 HEADGATE_API headgate_const_tensor headgate_make_const_tensor(const void* data, headgate_dtype dtype, int64_t dim0,
                                                               int64_t dim1, int64_t dim2, int64_t dim3);
 
-/** Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory, the layout between projections. */
+/** Returns a view (B,H,T,D) of contiguous (B,T,H,D) memory. (B,T,H,D) is the layout between projections. */
 HEADGATE_API headgate_tensor headgate_make_bthd_tensor(void* data, headgate_dtype dtype, int64_t B, int64_t T,
                                                        int64_t H, int64_t D);
 HEADGATE_API headgate_const_tensor headgate_make_const_bthd_tensor(const void* data, headgate_dtype dtype, int64_t B,

@@ -19,7 +19,8 @@ namespace headgate {
 namespace {
 
 #if (HWY_TARGETS & HWY_AVX3) && defined(__linux__)
-/// Asks Linux for permission to use AMX tiles. Linux grants it per process (Documentation/arch/x86/xstate.rst).
+/// Asks Linux for permission to use AMX tiles. Linux grants this permission per process
+/// (Documentation/arch/x86/xstate.rst).
 bool may_use_tiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

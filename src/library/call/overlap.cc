@@ -46,9 +46,9 @@ struct Terms {
 std::int64_t floor_div(std::int64_t a, std::int64_t b) { return a / b - (a % b < 0 ? 1 : 0); }
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return a / b + (a % b > 0 ? 1 : 0); }
 
-/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. Tries each n of a term from
-/// which the terms with smaller steps can still reach this interval. Each try takes 1 from `budget`. Returns false if
-/// the budget becomes negative.
+/// Returns whether terms.term[i] and the terms after it can sum to a value in [low, high]. For each term, tries only
+/// those n from which the terms with smaller steps can still reach the interval. Each try takes 1 from `budget`.
+/// Returns false if the budget becomes negative.
 bool reachable(const Terms& terms, std::size_t i, std::int64_t low, std::int64_t high, int& budget) {
   if (i == terms.count) return low <= 0 && 0 <= high;
   std::int64_t rest_low = 0;

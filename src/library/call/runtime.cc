@@ -31,7 +31,7 @@ std::vector<std::string> names_of(std::int64_t mask) {
 }
 
 /// Targets that every CPU can run, even if Highway's detection does not list them. On x86, the compiler's static target
-/// is not one of them: a build for a newer CPU may run on an older CPU.
+/// is not one of them: a program built for a newer CPU may run on an older CPU.
 #if HWY_ARCH_X86
 constexpr std::int64_t kAlwaysSupported = HWY_EMU128 | HWY_SCALAR;
 #else

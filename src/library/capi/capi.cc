@@ -38,8 +38,9 @@ static_assert(same(HEADGATE_PRECISION_EXACT, Precision::exact) &&
               same(HEADGATE_PRECISION_NATIVE16, Precision::native16));
 static_assert(same(HEADGATE_CAUSALITY_NONE, Causality::none) && same(HEADGATE_CAUSALITY_CAUSAL, Causality::causal));
 
-// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
-// with version 0.2 depend on them. capi_c99_test.c checks options and inputs, which may grow within a minor version.
+// Checks the sizes of structs on systems with 64-bit pointers. The sizes must not change before the next minor version,
+// because programs compiled with version 0.2 depend on them. capi_c99_test.c checks options and inputs, which may grow
+// within a minor version.
 static_assert(sizeof(void*) != 8 || (sizeof(headgate_tensor) == 80 && sizeof(headgate_const_tensor) == 80));
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_outputs) == 8 + 5 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_attention_saved) == 8 + 3 * 80);
@@ -65,8 +66,8 @@ AttentionGradients to_gradients(const headgate_attention_gradients* given) {
   return to_views<kAttentionGradients>(given, "gradients");
 }
 
-/// Copies the first to->struct_size bytes of `from` to `to`. Throws Error, and writes nothing, if a byte of `from`
-/// after these is not zero.
+/// Copies the first to->struct_size bytes of `from` to `to`. If `from` has a nonzero byte after these, throws Error and
+/// writes nothing.
 void hand_out(headgate_attention_inputs* to, const headgate_attention_inputs& from) {
   const std::size_t size = std::min(to->struct_size, sizeof from);
   const auto* bytes = reinterpret_cast<const unsigned char*>(&from);

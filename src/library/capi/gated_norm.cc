@@ -10,8 +10,8 @@
 namespace headgate::capi {
 namespace {
 
-// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
-// with version 0.2 depend on them.
+// Checks the sizes of structs on systems with 64-bit pointers. The sizes must not change before the next minor version,
+// because programs compiled with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_options) == 8 + 8 + 4 * 4 + 2 * 8);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_inputs) == 8 + 3 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_gated_norm_gradients) == 8 + 3 * 80);

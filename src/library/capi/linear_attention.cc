@@ -14,8 +14,8 @@ static_assert(same(HEADGATE_LINEAR_RULE_GATED_DELTA, LinearRule::gated_delta) &&
               same(HEADGATE_LINEAR_RULE_GATED, LinearRule::gated) &&
               same(HEADGATE_LINEAR_RULE_LINEAR, LinearRule::linear));
 
-// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
-// with version 0.2 depend on them.
+// Checks the sizes of structs on systems with 64-bit pointers. The sizes must not change before the next minor version,
+// because programs compiled with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_options) == 8 + 2 * 8 + 4 * 4 + 2 * 8 + 2 * 4);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_inputs) == 8 + 8 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_outputs) == 8 + 3 * 80);

@@ -11,8 +11,8 @@
 namespace headgate::capi {
 namespace {
 
-// Checks sizes of structs with 64-bit pointers. They must not change until the next minor version: programs compiled
-// with version 0.2 depend on them.
+// Checks the sizes of structs on systems with 64-bit pointers. The sizes must not change before the next minor version,
+// because programs compiled with version 0.2 depend on them.
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_weights_outputs) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_statistics_outputs) == 8 + 15 * 80);
 

@@ -13,8 +13,9 @@ namespace {
 constexpr std::size_t kMaxErrorBytes = 1024;
 thread_local char error_text[kMaxErrorBytes] = "";
 
-/// Returns `message` without the function's name that it begins with: the part from the colon after the name. The name
-/// may have spaces in place of underscores. Returns the whole message if it begins differently.
+/// Removes the function's name from the beginning of `message`: returns the part from the colon after the name. In the
+/// message, the name may have spaces in place of underscores. Returns the whole message if it does not begin with the
+/// name and a colon.
 const char* after_function(const char* function, const char* message) {
   const char* at = message;
   for (; *function != '\0'; ++function, ++at) {

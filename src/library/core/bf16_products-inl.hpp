@@ -31,7 +31,7 @@ namespace headgate::HWY_NAMESPACE {
 // row stride. b is stored as "pairs": panels of 16 columns, each (k/2, 16, 2). Element (x,y) of a panel is at
 // [x/2][y][x % 2]. k is zero-padded to a multiple of 32. m and n are multiples of 16.
 
-/// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and elements of k.
+/// Sizes of the product that one AMX instruction computes: rows of c, columns of c, and the depth k.
 inline constexpr std::int64_t kTileRows = 16, kTileCols = 16, kTileDepth = 32;
 /// Number of rows and columns of c that are computed at a time: four AMX tiles of c, from two tiles of a and two of b.
 inline constexpr std::int64_t kSquare = 32;

@@ -103,8 +103,8 @@ struct IsList<std::vector<Element>> : std::true_type {};
 template <typename T>
 inline constexpr bool kIsList = IsList<T>::value;
 
-/// Values for some of a table's fields, for example from a command line. Has a slot for each row. The slot of a list is
-/// a list, which is empty if no value was given. Other slots are of type std::optional.
+/// Values for some of a table's fields, for example from a command line. Has a slot for each row. The slot of a list
+/// field is a list, which is empty if no value was given. Other slots are of type std::optional.
 template <const auto& kRows>
 class Given {
  public:

@@ -85,7 +85,7 @@ struct TensorTraits {
   bool required = false;
   bool in_pages = false;      ///< true if the tensor consists of pages when the call has a block table
   bool forward_only = false;  ///< true if the backward pass refuses the tensor
-  /// Another input that must be present if this tensor is; null if there is none.
+  /// Input that must be present if this tensor is present. Null if there is none.
   ConstTensorView Inputs::*needs = nullptr;
   /// True if an older version of the C struct ended just before this member.
   bool older_c_ends_here = false;

@@ -24,7 +24,7 @@ struct GatedNormProblem {
   bool weight_of_head() const { return inputs.weight.present() && inputs.weight.shape[1] != 1; }
 };
 
-/// Computes the forward or the backward pass. Throws only std::bad_alloc, before any output is written, and Cancelled.
+/// Computes the forward or the backward pass. Throws Cancelled. Throws std::bad_alloc before any output is written.
 void cpu_gated_norm(const GatedNormProblem& problem);
 
 }  // namespace headgate

@@ -14,8 +14,8 @@
 namespace headgate {
 namespace {
 
-/// Returns the text for the call's report that names the kernel. Returns "" if the call does not permit native16 or
-/// reports are off.
+/// Returns text for the call's report that tells which kernel computes the call. Returns "" if the call does not permit
+/// native16 or reports are off.
 template <class Problem>
 std::string kernel_text(const Problem& problem) {
   if (!is_verbose() || problem.precision != Precision::native16) return "";

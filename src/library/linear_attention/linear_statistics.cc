@@ -25,7 +25,7 @@ void check_figures(Call& call, const Rows& rows, const typename Rows::value_type
   }
 }
 
-/// Divides queries first … first + count of sequence n into tiles.
+/// Divides queries [first, first + count) of sequence n into tiles.
 void add_tiles(std::vector<QueryTile>& tiles, std::int64_t n, std::int64_t first, std::int64_t count) {
   for (std::int64_t at = 0; at < count; at += kTileQueries)
     tiles.push_back({n, first + at, std::min(kTileQueries, count - at)});

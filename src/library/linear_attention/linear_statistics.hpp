@@ -13,7 +13,7 @@ namespace headgate {
 /// key once. Packing is then a small part of the work. The weights of a query do not depend on this number.
 inline constexpr std::int64_t kTileQueries = 256;
 
-/// A tile: queries first … first + count of sequence n. In linear_attention_statistics, a query is a token of the
+/// A tile: queries [first, first + count) of sequence n. In linear_attention_statistics, a query is a token of the
 /// sequence. In linear_attention_weights, it is an index of LinearWeightsProblem::chosen.
 struct QueryTile {
   std::int64_t n, first, count;
@@ -44,8 +44,8 @@ struct LinearStatisticsProblem : LinearProblem {
   bool needs_state() const { return outputs.effective_rank.present() || outputs.state_norm.present(); }
 };
 
-/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
-/// Cancelled.
+/// Runs the kernel on the context's vector target. Throws Cancelled. Throws std::bad_alloc before any output is
+/// written.
 void cpu_linear_weights(const LinearWeightsProblem& problem);
 void cpu_linear_statistics(const LinearStatisticsProblem& problem);
 

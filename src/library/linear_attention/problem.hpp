@@ -82,8 +82,8 @@ LinearBackwardProblem check_linear_backward(const LinearAttentionGradients& grad
                                             const LinearAttentionIncoming& incoming,
                                             const LinearAttentionOptions& options);
 
-/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
-/// Cancelled.
+/// Runs the kernel on the context's vector target. Throws Cancelled. Throws std::bad_alloc before any output is
+/// written.
 void cpu_linear_forward(const LinearForwardProblem& problem);
 void cpu_linear_backward(const LinearBackwardProblem& problem);
 

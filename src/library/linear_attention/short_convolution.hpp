@@ -10,7 +10,7 @@
 
 namespace headgate {
 
-/// A part of a sequence: the tokens begin … end.
+/// A part of a sequence: the tokens [begin, end).
 struct ConvolutionRange : TokenRange {
   std::int64_t begin = 0, end = 0;
 };
@@ -42,7 +42,7 @@ struct ShortConvolutionProblem {
     return {s, 0, s.T};
   }
 
-  /// Calls visit(range) for each sequence that has tokens in rows begin … end. `range` holds these tokens.
+  /// Calls visit(range) for each sequence that has tokens in rows [begin, end). `range` holds these tokens.
   template <class Visit>
   void each_range(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     for (std::int64_t n = sequence_of(begin); begin < end; ++n) {
@@ -68,8 +68,8 @@ struct ShortConvolutionProblem {
   }
 };
 
-/// Runs the kernel on the context's vector target. Throws only std::bad_alloc, before any output is written, and
-/// Cancelled.
+/// Runs the kernel on the context's vector target. Throws Cancelled. Throws std::bad_alloc before any output is
+/// written.
 void cpu_short_convolution(const ShortConvolutionProblem& problem);
 void cpu_short_convolution_backward(const ShortConvolutionProblem& problem);
 

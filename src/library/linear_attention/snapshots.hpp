@@ -19,7 +19,8 @@ inline void refuse_snapshots(const Call& call, const ConstTensorView& lengths) {
   }
 }
 
-/// Checks the snapshot lengths (1,1,N|1,M): no row decreases, and no entry exceeds the tokens of its sequences.
+/// Checks the snapshot lengths (1,1,N|1,M). Entries of a row must not decrease, and no entry may exceed the number of
+/// tokens of its sequences.
 template <class Problem>
 void check_snapshot_lengths(const Call& call, const ConstTensorView& lengths, const Problem& p) {
   for (std::int64_t n = 0; n < p.N; ++n) {

@@ -9,7 +9,7 @@
 
 namespace headgate {
 
-/// The tokens of sequence n: rows t0 … t0 + T of batch b.
+/// The tokens of sequence n: rows [t0, t0 + T) of batch b.
 struct TokenRange {
   std::int64_t n = 0, b = 0;
   std::int64_t t0 = 0, T = 0;

@@ -69,7 +69,7 @@ struct Unit {
   /// Functions that return the heads of state g of the unit:
   ///   state()                 head of v
   ///   key()                   head of k
-  ///   query()                 head of q that belongs to the r-th output head that reads the state
+  ///   query()                 head of q for the r-th output head that reads the state
   ///   own_key(), own_query()  results of key() and query() as indices in the unit's buffers
   /// The first three return indices in the caller's tensors.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
@@ -205,7 +205,7 @@ struct LinearBackwardPlan {
     return {p.chosen_sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
   }
 
-  /// A piece of a state: the column blocks first … end. One task scans one piece.
+  /// A piece of a state: the column blocks [first, end). One task scans one piece.
   struct Piece {
     std::int64_t first, end;
   };

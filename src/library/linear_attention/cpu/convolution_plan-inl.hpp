@@ -71,7 +71,7 @@ inline ConvolutionPlan plan_sequences(const ShortConvolutionProblem& p, std::int
   return {p, Along::channels, p.rows(), 1, channels, divide_up(p.C, channels)};
 }
 
-/// Returns the view with the last two dimensions exchanged: (…, tokens, channels) or (…, channels, taps).
+/// Returns the view with its last two dimensions exchanged. For views (…, tokens, channels) and (…, channels, taps).
 template <typename Void>
 BasicTensorView<Void> transposed(BasicTensorView<Void> view) {
   std::swap(view.shape[2], view.shape[3]);
@@ -90,7 +90,7 @@ class SequenceReader {
         state_rows_(state, sequence.n, 0),
         state_columns_(transposed(state), sequence.n, 0) {}
 
-  /// Copies channels first_channel … first_channel + cols of tokens first … first + count to rows of `to`, which are
+  /// Copies channels [first_channel, first_channel + cols) of tokens [first, first + count) to rows of `to`, which are
   /// `stride` elements apart. Pads each row with zeros to `padded` columns.
   template <typename T>
   void load_rows(T* to, std::int64_t stride, std::int64_t first, std::int64_t count, std::int64_t first_channel,
@@ -107,7 +107,7 @@ class SequenceReader {
     }
   }
 
-  /// Copies tokens first … first + count of one channel to to[0 … count).
+  /// Copies tokens [first, first + count) of one channel to to[0 … count).
   template <typename T>
   void load_tokens(T* to, std::int64_t first, std::int64_t count, std::int64_t channel) const {
     const std::int64_t before = std::clamp<std::int64_t>(-first, 0, count);
@@ -126,7 +126,7 @@ class SequenceReader {
   HeadRows<const void> rows_, columns_, state_rows_, state_columns_;
 };
 
-/// Loads taps and biases of channels first … first + cols into `taps`, (K + 1, width). Row j holds tap j of each
+/// Loads taps and biases of channels [first, first + cols) into `taps`, (K + 1, width). Row j holds tap j of each
 /// channel, and row K the biases. Pads the rows with zeros to `width`, a multiple of kLanes. `buffer` is scratch of
 /// width · K elements.
 template <typename T>

@@ -19,8 +19,8 @@
 #include "library/core/gate_functions-inl.hpp"
 #include "library/core/vec-inl.hpp"
 
-// Every element of y is computed with the same operations in the same order: bias, then plus one product per tap j, in
-// ascending order of j. Results are therefore bitwise identical in any layout, block or call.
+// Every element of y is computed with the same operations in the same order: the sum starts with the bias, and adds one
+// product per tap j, in ascending order of j. Results are therefore bitwise identical in any layout, block or call.
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -86,8 +86,8 @@ struct ConvolvedToken {
   bool silu = false;
 };
 
-/// Computes channels c … c + kVecs · kLanes of one token, and writes these channels of the new state. The new state may
-/// alias the old one: all loads from the old state precede the stores, and row i + 1 is copied before it is
+/// Computes channels [c, c + kVecs · kLanes) of one token, and writes these channels of the new state. The new state
+/// may alias the old one: all loads from the old state precede the stores, and row i + 1 is copied before it is
 /// overwritten.
 template <std::int64_t K, std::int64_t kVecs, typename T, typename Stored>
 HWY_INLINE void convolve_token_vectors(const ConvolvedToken<T, Stored>& token, std::int64_t c) {
@@ -148,7 +148,7 @@ HWY_NOINLINE void convolve_tokens(const ConvolvedRows<T, Stored>& row) {
   for (; t < row.n; t += kLanes<T>) convolve_vectors<K, 1, T>(tap, bias, row.x + t, row.y + t, row.silu);
 }
 
-/// Operands of the backward pass for a strip of tokens t … t + rows. K is the number of taps, s the sum before the
+/// Operands of the backward pass for a strip of tokens [t, t + rows). K is the number of taps, s the sum before the
 /// activation, and ds the gradient of s. Each row has n elements; n is a multiple of kLanes.
 template <typename T, typename Stored>
 struct GradientRows {

@@ -73,7 +73,7 @@ struct LinearForwardBuffers {
   View<T, 3> queries;   ///< (R,kChunk,D) scale · q times the decay factors, as they are after any rescaling
   View<T, 2> values;    ///< (kChunk,Dv)
   View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) dot products: row of `reads` of a token and row of `adds` of the previous token
+  View<T, 1> overlaps;  ///< (kChunk) dot product of each token's row of `reads` with the previous token's row of `adds`
   View<T, 3> outputs;   ///< (R,kChunk,Dv)
 };
 
@@ -87,7 +87,7 @@ class LinearForwardWorker {
         readers_(p.readers()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p), heads)) {}
 
-  /// Computes the column blocks task.first … task.end of the task's states, and the same columns of y, for all tokens
+  /// Computes the column blocks [task.first, task.end) of the task's states, and the same columns of y, for all tokens
   /// of a sequence.
   void run(const StateTask& task, Cancellation& cancellation) {
     for_parts(p_, task.n, cancellation,
@@ -239,7 +239,7 @@ class LinearForwardWorker {
     rescaling_.finish(block);
   }
 
-  /// Applies tokens n … n + kTokens to one block of the state. The same pass multiplies the block by the keys of the
+  /// Applies tokens [n, n + kTokens) to one block of the state. The same pass multiplies the block by the keys of the
   /// next two tokens, or of as many as remain.
   template <int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
@@ -256,7 +256,7 @@ class LinearForwardWorker {
     }
   }
 
-  /// Runs the pass for tokens n … n + kTokens: sets its operands, runs it and stores the rows of y.
+  /// Runs the pass for tokens [n, n + kTokens): sets its operands, runs it and stores the rows of y.
   template <int kTokens, class PassT, std::int64_t kVectors>
   HWY_INLINE void run_tokens(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns,
                              std::int64_t n, const BlockRow<T, kVectors>* returned) {

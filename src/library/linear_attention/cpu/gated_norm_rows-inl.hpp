@@ -91,8 +91,7 @@ HWY_INLINE bool find_scale(T sum, std::int64_t D, double eps, RowScale<T>& scale
 }
 
 /// Computes the scale of any row of D features, padded with zeros to n. Multiplies a finite row by a power of two that
-/// keeps the squares in range. Returns factor 0 for a row with an infinity. Returns factor 0 for a row of zeros if eps
-/// is 0.
+/// keeps the squares in range. Returns factor 0 for a row with an infinity, and for a row of zeros with eps 0.
 template <typename T>
 HWY_NOINLINE RowScale<T> scale_row(T* HWY_RESTRICT x, std::int64_t n, std::int64_t D, double eps) {
   double largest = std::sqrt(eps);

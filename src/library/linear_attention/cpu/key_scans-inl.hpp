@@ -152,8 +152,8 @@ class KeyScans {
     }
   }
 
-  /// Returns the vector that step n multiplies by the state before updating the state: β du in scan 3, u in scan 4. If
-  /// n is beyond the last step, returns the vector of the last step.
+  /// Returns the vector by which step n multiplies the state before it updates the state: β du in scan 3, u in scan 4.
+  /// If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
   HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
@@ -195,8 +195,8 @@ class KeyScans {
                                       });
   }
 
-  /// Returns the number of steps that a scan takes singly before it takes two at a time. A reverse scan of an odd
-  /// number of tokens begins with a single step. It then pairs the same tokens as the forward scan.
+  /// Returns the number of steps that a scan takes one at a time before it takes two at a time. A reverse scan of an
+  /// odd number of tokens begins with a single step. It then pairs the same tokens as the forward scan.
   static std::int64_t single_steps(const Chunk& chunk) {
     return chunk.direction == Direction::reverse ? chunk.count % 2 : 0;
   }
@@ -373,7 +373,8 @@ class KeyScans {
     return rescaling;
   }
 
-  /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without one, does nothing.
+  /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without a delta rule, does
+  /// nothing.
   template <std::int64_t kVectors>
   HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;

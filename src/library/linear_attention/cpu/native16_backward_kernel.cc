@@ -239,7 +239,8 @@ class Native16ValueScans : Native16Chunks<Unit> {
     for (std::int64_t x = 0; from.present() && x < p_.D; ++x) load_row(b_.state.at(x), from, x, first_, cols_);
   }
 
-  /// Saves the state, rounded to bf16. Packs it as a right operand, and multiplies it by the decay over the chunk.
+  /// Saves the state rounded to bf16, and packs it as a right operand. Then multiplies the state by the decay over the
+  /// chunk.
   void keep_state(const View<BFloat16, 4>& to, std::int64_t g, std::int64_t c, const Chunk& chunk) const {
     for (std::int64_t x = 0; x < b_.D; ++x) round_row(to.at(g, c, x, first_), b_.state.at(x), padded_);
     pack_state(panels(b_.state_panels), b_.state, b_.decays.prefixes(chunk.count - 1), padded_);
@@ -347,7 +348,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   }
 
  private:
-  /// Packs the rows of U or W, rounded to bf16. `rows` holds E or dU, which a delta rule multiplies by β.
+  /// Packs U = β ∘ E or W = β ∘ dU, rounded to bf16. `rows` holds E or dU. Without a delta rule, U is E and W is dU.
   void pack_times_beta(const View<BFloat16, 2>& to, const float* rows) const {
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
       const float by = p_.has_delta ? b_.betas(n) : 1.0F;

@@ -47,7 +47,7 @@ inline constexpr std::int64_t kRowPadding = 16;
 inline constexpr float kMostGrowth = 4.1588831F;  // log(64)
 static_assert(kMostFactor == 64.0);
 
-/// Returns how many of the first `count` tokens, whose decays are g, form a chunk.
+/// Returns how many of the first `count` tokens form a chunk. g holds the log decays of these tokens.
 inline std::int64_t tokens_of_chunk(const float* g, std::int64_t count) {
   float largest = 0.0F;  // largest sum of g over consecutive tokens that end with token n
   for (std::int64_t n = 0; n < count; ++n) {
@@ -174,8 +174,8 @@ void multiply_rows_by(const View<float, 2>& c, std::int64_t n, const View<BFloat
     Unit::template multiply<kWrite>(a.data, a.strides[0], b.from(x / kTileCols, 0), depth, c.at(0, x), c.strides[0]);
 }
 
-/// Loads `count` columns of the chunk's rows, from column `first` on. Writes kSquare rows: fills rows after the last
-/// token with zeros, and columns up to a multiple of kSquare.
+/// Loads `count` columns of the chunk's rows, from column `first` on. Pads them with zeros to kSquare rows and to a
+/// multiple of kSquare columns.
 inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& rows, const Chunk& chunk,
                         std::int64_t first, std::int64_t count) {
   const std::int64_t padded = whole_squares(count);
@@ -287,8 +287,8 @@ HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, con
 }
 
 /// Rounds rows of U to bf16 and packs them as panels of pairs. `plain` receives U. `decayed` receives U with each row
-/// times its element of `factors`, unless `factors` is null. Rows from `count` on are zeros. Returns a mask whose bit n
-/// tells that columns 32 n … 32 n + 31 have an element that is not finite after rounding.
+/// times its element of `factors`, unless `factors` is null. Rows from `count` on are zeros. Returns a mask: bit n is
+/// set if columns 32 n … 32 n + 31 have an element that is not finite after rounding.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE unsigned pack_updates(const PairPanels& plain, const PairPanels& decayed,
                                                              const View<float, 2>& updates, const float* factors,
                                                              std::int64_t count, std::int64_t cols) {

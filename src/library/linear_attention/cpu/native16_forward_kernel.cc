@@ -53,14 +53,14 @@ struct Native16LinearBuffers {
   std::int64_t D, cols;  ///< D and Dv, padded to multiples of kSquare
   ChunkKeys keys;
   ChunkDecays decays;
-  View<float, 3> states;           ///< (heads,D,cols): S of each head of a task, beginning with the task's columns
-  View<BFloat16, 2> state_panels;  ///< right operand of K S and Q S: S rounded to bf16
-  View<BFloat16, 2> queries;       ///< Q (kSquare,D)
-  View<float, 2> products;         ///< Q Kᵀ
-  View<float, 2> lower;            ///< A
-  View<BFloat16, 2> weights;       ///< the weights (Q Kᵀ) ∘ F
-  View<float, 2> updates;          ///< V, then U
-  View<float, 2> outputs;          ///< K S, and later the rows of y
+  View<float, 3> states;  ///< (heads,D,cols): S of each head of a task; holds the task's columns from column 0 on
+  View<BFloat16, 2> state_panels;                   ///< right operand of K S and Q S: S rounded to bf16
+  View<BFloat16, 2> queries;                        ///< Q (kSquare,D)
+  View<float, 2> products;                          ///< Q Kᵀ
+  View<float, 2> lower;                             ///< A
+  View<BFloat16, 2> weights;                        ///< the weights (Q Kᵀ) ∘ F
+  View<float, 2> updates;                           ///< rows of V, and later of U
+  View<float, 2> outputs;                           ///< K S, and later the rows of y
   View<BFloat16, 2> update_panels, decayed_panels;  ///< right operands of products: U, and F_last ∘ U
   View<float, 1> betas;                             ///< (kSquare): β of the chunk's tokens, then zeros
   View<float, 1> row;                               ///< scratch for one row of q or k
@@ -113,7 +113,7 @@ class Native16LinearWorker {
     for (std::int64_t x = 0; x < p_.D; ++x) store_row(to, b_.states.at(i, x), x, first_, cols_);
   }
 
-  /// Computes tokens t … t + count of state h, which is states[i]. Divides the tokens into several chunks if decays
+  /// Computes tokens [t, t + count) of state h, which is states[i]. Divides the tokens into several chunks if decays
   /// grow.
   void run_tokens(std::int64_t h, std::int64_t i, const TokenRange& s, std::int64_t t, std::int64_t count) {
     const ChunkDecays& decays = b_.decays;
@@ -162,20 +162,20 @@ class Native16LinearWorker {
     bool operator==(const Packed&) const = default;
   };
 
-  /// Packs the chunk's keys, unless they are still packed from the previous state.
+  /// Packs the chunk's keys. Does nothing if they are still packed from the previous state.
   void pack_keys(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_keys_ == wanted) return;
     packed_keys_ = wanted;
-    packed_queries_ = {};  // because Q Kᵀ is out of date
+    packed_queries_ = {};  // discards Q Kᵀ, which is out of date
     const ChunkKeys& keys = b_.keys;
     pack_token_rows(keys.rows, token_rows(p_.inputs.k, s, head), chunk, p_, b_.row);
     keys.transpose();
     if (p_.has_delta) multiply_square(keys.rows, keys.products);
   }
 
-  /// Packs the chunk's queries of a head, and multiplies them by the keys, unless both are still there from the
-  /// previous state.
+  /// Packs the chunk's queries of a head, and multiplies them by the keys. Does nothing if this was already done for
+  /// the previous state.
   void pack_queries(std::int64_t head, const TokenRange& s, const Chunk& chunk) {
     const Packed wanted{head, chunk.t0, chunk.count};
     if (packed_queries_ == wanted) return;
@@ -201,9 +201,10 @@ class Native16LinearWorker {
     load_betas(b_.betas, p_, s, h, chunk);
   }
 
-  /// Computes and writes the chunk's rows of y for one head. `updates` holds U. Bit n of `overflowing` tells that block
-  /// n of kSquare columns of U is not finite. In such blocks, skips the zero weights above the diagonal, because 0 · ∞
-  /// is NaN. Tasks never divide a block of kSquare columns, so y does not depend on the division into tasks.
+  /// Computes and writes the chunk's rows of y for one head. `updates` holds U. Bit n of `overflowing` is set if block
+  /// n of kSquare columns of U has an element that is not finite. In such blocks, skips the zero weights above the
+  /// diagonal, because 0 · ∞ is NaN. Tasks never divide a block of kSquare columns, so y does not depend on the
+  /// division into tasks.
   void write_rows(std::int64_t head, const TokenRange& s, const Chunk& chunk, const PairPanels& state,
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);

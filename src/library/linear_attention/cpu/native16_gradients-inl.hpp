@@ -166,7 +166,7 @@ struct DecayTerms {
   /// Sets the first `count` elements of `sums` to the gradients of the tokens' decays. Writes kSquare elements.
   void sum(float* sums, std::int64_t count) const {
     __m512 low = _mm512_set1_ps(whole), high = low;
-    // Adds a term to the sums of tokens first … end.
+    // Adds a term to the sums of tokens [first, end).
     const auto add = [&](std::int64_t first, std::int64_t end, float term) HWY_ATTR {
       const __m512 x = _mm512_set1_ps(term);
       low = _mm512_mask_add_ps(low, lanes_below(end, false) & ~lanes_below(first, false), low, x);
@@ -182,9 +182,9 @@ struct DecayTerms {
   }
 
   View<float, 2> pairs;   ///< below the diagonal: X_ij (Q Kᵀ)_ij + Z_ij (K Kᵀ)_ij
-  View<float, 1> reads;   ///< f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i)
-  View<float, 1> writes;  ///< F_last,j K_j · (U dSᵀ)_j
-  float whole = 0.0F;     ///< f_last ⟨S, dS⟩
+  View<float, 1> reads;   ///< term i: f_i (scale Q_i · (dY Sᵀ)_i − K_i · (W Sᵀ)_i)
+  View<float, 1> writes;  ///< term j: F_last,j K_j · (U dSᵀ)_j
+  float whole = 0.0F;     ///< the term f_last ⟨S, dS⟩, which is the same for all tokens
 };
 
 }  // namespace headgate::HWY_NAMESPACE

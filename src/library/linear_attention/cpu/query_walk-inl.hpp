@@ -50,10 +50,11 @@ struct QueryWalkBuffers {
   /// (kChunk,D): `reads` for walks that process an even step n and step n + 1 together. Such walks compute both
   /// products with R before step n. Row n + 1 therefore includes the factors with which step n rescales.
   View<T, 2> second_reads;
-  View<T, 2> adds;      ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
-  View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk): dot products; row of `reads` of a token and row of `adds` of the previous token
-  View<T, 1> query;     ///< (D)
+  View<T, 2> adds;   ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
+  View<T, 1> betas;  ///< (kChunk)
+  /// (kChunk): dot product of each token's row of `reads` with the previous token's row of `adds`
+  View<T, 1> overlaps;
+  View<T, 1> query;              ///< (D)
   View<std::int64_t, 1> tokens;  ///< for each column, the token of the column's query; ascending
 };
 
@@ -207,7 +208,7 @@ class QueryWalk {
     if (n < chunk.count) visit<1, kAdds>(block, chunk, n, reads, weights);
   }
 
-  /// Processes the tokens of steps n … n + kTokens. n is even.
+  /// Processes the tokens of steps [n, n + kTokens). n is even.
   template <int kTokens, int kAdds, std::int64_t kVectors, class Weights>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const Chunk& chunk, std::int64_t n,
                         BlockRow<T, kVectors>* reads, Weights& weights) {

@@ -48,7 +48,7 @@ constexpr std::int64_t padded_dim(std::int64_t n) {
 /// Order in which a scan visits the tokens of a sequence.
 enum class Direction { forward, reverse };
 
-/// Tokens t0 … t0 + count of a sequence, in the order in which a scan visits them.
+/// Tokens [t0, t0 + count) of a sequence, in the order in which a scan visits them.
 struct Chunk {
   std::int64_t t0, count;
   Direction direction;
@@ -90,11 +90,12 @@ HWY_INLINE void prefetch_row(const T* row, std::int64_t n) {
 }
 
 /// Decay factors F at each token of a chunk: one for the whole state, or one per row of the state. F is the product of
-/// the decays e^g since the start of the chunk's scan, or since the last rescaling.
+/// the decays e^g since the start of the chunk's scan, or since the last rescaling. The direction of the scan
+/// determines whether F at token t includes the decay of t:
 ///
-/// Forward scans: F at token t includes the decay of t, because the scan uses F for e^{g_t} S_{t−1}. Reverse scans: F
-/// at token t includes only the decays of the tokens after t, because the scan uses F for the gradient of S_t. last()
-/// also includes the decay of the chunk's first token t0, and applies to the gradient of S_{t0−1}.
+///   - Forward: F includes the decay of t, because the scan uses F for e^{g_t} S_{t−1}.
+///   - Reverse: F includes only the decays of the tokens after t, because the scan uses F for the gradient of S_t.
+///     last() also includes the decay of the chunk's first token t0, and applies to the gradient of S_{t0−1}.
 template <typename T>
 class DecayFactors {
  public:

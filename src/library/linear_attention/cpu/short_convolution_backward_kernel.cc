@@ -126,7 +126,7 @@ class ConvolutionGradientWorker {
   /// requested, these are the K − 1 rows of the old state; otherwise there are none.
   std::int64_t lead_of(std::int64_t t) const { return t == 0 && p_.gradients.dstate.present() ? p_.K - 1 : 0; }
 
-  /// A strip of tokens t … t + rows. `is_own` is false for tokens after the end of the block. These tokens belong to
+  /// A strip of tokens [t, t + rows). `is_own` is false for tokens after the end of the block. These tokens belong to
   /// another block, but dx of this block's last tokens depends on them.
   struct Strip {
     std::int64_t t, rows;
@@ -271,7 +271,7 @@ class ConvolutionGradientWorker {
     store_gradients(range, out, t - lead, lead + n, c);
   }
 
-  /// Stores the gradients of tokens u … u + count of one channel: dx, or dstate for tokens before 0. First adds the
+  /// Stores the gradients of tokens [u, u + count) of one channel: dx, or dstate for tokens before 0. First adds the
   /// incoming dstate to the gradients of tokens that are rows of the new state.
   void store_gradients(const ConvolutionRange& range, T* gradient, std::int64_t u, std::int64_t count,
                        std::int64_t c) const {
@@ -303,7 +303,7 @@ class ConvolutionGradientWorker {
 
 inline constexpr std::int64_t kReducedChannels = 64;
 
-/// Computes dweight and dbias of channels first … first + kReducedChannels. Adds up the sums of the row blocks in
+/// Computes dweight and dbias of channels [first, first + kReducedChannels). Adds up the sums of the row blocks in
 /// ascending order.
 template <typename T>
 void reduce_sums(const ShortConvolutionProblem& p, const View<T, 3>& sums, std::int64_t first) {

@@ -28,7 +28,7 @@ inline constexpr TaskSizes kWideTasks{32, 256, 64, 8192};
 inline constexpr TaskSizes kBufferedTasks{32, 256, 64, 1024};
 /// Number of channels in a task that computes whole sequences. The task's buffers then stay in the L1 cache.
 inline constexpr std::int64_t kSequenceChannels = 256;
-/// Largest average length of a call's sequences for which tasks compute whole sequences.
+/// Tasks compute whole sequences if the average length of a call's sequences is at most this number.
 inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};

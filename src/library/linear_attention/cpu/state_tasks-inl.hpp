@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A task of the forward pass: the column blocks first … end of the states of sequence n and heads h … h + heads.
+/// A task of the forward pass: the column blocks [first, end) of the states of sequence n and heads [h, h + heads).
 struct StateTask {
   std::int64_t n, h;
   std::int64_t heads;

@@ -84,8 +84,8 @@ class ValueScans {
     }
   }
 
-  /// Copies v to `differences` and `updates`. Replaces scan 1, which is not needed without a delta rule and without
-  /// saved states.
+  /// Copies v to `differences` and `updates`. Replaces scan 1 in problems without a delta rule and without saved
+  /// states.
   void take_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
