@@ -220,8 +220,7 @@ struct AttentionIncoming {
 ///
 /// With a softcap c, ds' is ds ∘ (1 − tanh²(scale · q kᵀ / c)); otherwise ds' = ds. M is the dropout mask, or 1 without
 /// dropout. Sums are f32 or better. Needs no T×S buffer. Results are deterministic. Throws like attention_forward. Also
-/// throws Error for a gate_threshold above 0 and for a saved lse of +∞, because rows that were not computed have no
-/// gradients.
+/// throws Error for a gate_threshold above 0 and for a saved lse of +∞: rows that were not computed have no gradients.
 HEADGATE_API void attention_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,
                                      const AttentionSaved& saved, const AttentionIncoming& incoming,
                                      const AttentionOptions& options = {});

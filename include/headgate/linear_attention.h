@@ -31,7 +31,7 @@ extern "C" {
  *
  *     y_t = scale . S_t^T q_t
  *
- * The decay g_t is one number for the whole state of a head, or one for each of the state's D rows.
+ * The decay g_t is one number for the whole state of a head, or one number for each row of the state.
  *
  * Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y, Hq heads of q, Hk heads of k, Hv heads of
  * v, Ho = max(Hq, Hv) heads of y. Each head of v has a state. Hv is a multiple of Hk, and state h reads key head h /
@@ -275,9 +275,9 @@ typedef struct headgate_short_convolution_outputs {
  *
  * Results are bitwise identical for any number of threads, and for packed or separate sequences. Several calls may also
  * compute the parts of a sequence, each starting from the state that the call before returned. Their results are
- * bitwise identical to those of one call if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots are
- * bitwise identical to the states between such calls. Outputs must not overlap inputs or each other, except for a state
- * updated in place. `options` may be NULL for the defaults. */
+ * bitwise identical to those of one call if the state loses no precision: it needs the dtype of x, or f32 if x is bf16
+ * or f16. Snapshots are bitwise identical to the states between such calls. Outputs must not overlap inputs or each
+ * other, except for a state updated in place. `options` may be NULL for the defaults. */
 HEADGATE_API headgate_status headgate_short_convolution_forward(const headgate_short_convolution_outputs* outputs,
                                                                 const headgate_short_convolution_inputs* inputs,
                                                                 const headgate_short_convolution_options* options);

@@ -24,7 +24,7 @@
 ///
 ///     y_t = scale · S_tᵀ q_t
 ///
-/// The decay g_t is one number for the whole state of a head, or one for each of the state's D rows (features of k).
+/// The decay g_t is one number for the whole state of a head, or one number for each row of the state (feature of k).
 /// These are the semantics of the operator LinearAttention of ONNX (opset 27).
 ///
 /// Letters: B batch, T tokens, D head dim of q and k, Dv head dim of v and y. q has Hq heads, k has Hk, v has Hv, and y
@@ -54,8 +54,8 @@ struct LinearAttentionOptions {
   /// A row of zeros stays zero. With eps 0, gradients of such a row are zero too.
   std::optional<double> l2_norm{};
   /// Precision of the factors in products. native16 needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
-  /// and add in f32, in chunks of 32 tokens, with the instructions that native16_products() names. The pass then rounds
-  /// these factors and their gradients to bf16 (docs/reference/numerics.md has the error bounds):
+  /// and add in f32, with the instructions that native16_products() names. The pass takes chunks of 32 tokens. It
+  /// rounds these factors and their gradients to bf16 (docs/reference/numerics.md has the error bounds):
   ///
   ///   - q and k, after the norm
   ///   - q·k times the decay between the two tokens

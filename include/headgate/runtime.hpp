@@ -12,8 +12,8 @@
 
 /// @file
 /// Vector targets, backends and threads of calls. The vector targets are "avx3" (AVX-512), "avx2", "sse4", "neon", and
-/// the portable "emu128" and "scalar". The first call selects the best target that the CPU can run, or the target that
-/// the environment variable HEADGATE_ISA names.
+/// the portable "emu128" and "scalar". The first call selects the target that the environment variable HEADGATE_ISA
+/// names. Without HEADGATE_ISA, it selects the best target that the CPU can run.
 
 namespace headgate {
 
@@ -96,7 +96,7 @@ HEADGATE_API int max_threads();
 HEADGATE_API int default_threads();
 
 /// Returns whether the calling thread is the thread that fork() left in a child process. The parent's OpenMP threads do
-/// not exist in the child, and GCC's runtime would wait for them forever in the next parallel region. Functions of this
+/// not exist in the child. GCC's runtime would wait for them forever in the next parallel region. Functions of this
 /// library work in such a thread: they compute on a new thread, or serially, with bitwise identical results. Programs
 /// can ask this function before they start parallel regions of their own.
 HEADGATE_API bool forked_thread();

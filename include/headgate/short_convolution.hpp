@@ -61,8 +61,8 @@ struct ShortConvolutionOutputs {
 ///
 /// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. Several calls
 /// may also compute the parts of a sequence, each starting from the state that the call before returned. Their results
-/// are bitwise identical to those of one call if the state has the dtype of x, or f32 if x is bf16 or f16. Snapshots
-/// are bitwise identical to the states between such calls.
+/// are bitwise identical to those of one call if the state loses no precision: it needs the dtype of x, or f32 if x is
+/// bf16 or f16. Snapshots are bitwise identical to the states between such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if

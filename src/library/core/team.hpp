@@ -11,7 +11,7 @@ namespace headgate {
 /// call the same members of Team in the same order.
 ///
 /// A team of one thread does not use OpenMP, for two reasons. First, every barrier of a parallel region is a system
-/// call, and a few system calls take as long as a small problem. Second, a call on one thread may then run inside any
+/// call. A few system calls take as long as a small problem. Second, a call on one thread may then run inside any
 /// OpenMP loop, or in a callback of another call.
 class Team {
  public:

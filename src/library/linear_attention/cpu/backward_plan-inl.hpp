@@ -136,8 +136,8 @@ struct ChunkNumbers {
   DecayFactors<T> factors;
   /// (R,kChunk): dot products for each output head and token; q · k in scan 2, dy · u in scans 3 and 4
   View<T, 2> dots;
-  /// (2,kChunk): dot products r · w. A pass over two tokens computes Sᵀ r for the second token before the first token
-  /// adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x.
+  /// (2,kChunk): dot products r · w. A pass over two tokens first computes Sᵀ r for the second token. Then the first
+  /// token adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x to Sᵀ r.
   View<T, 2> overlaps;
 };
 

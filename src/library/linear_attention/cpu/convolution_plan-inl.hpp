@@ -52,8 +52,8 @@ struct TaskSizes {
   std::int64_t least_channels, most_channels;
 };
 
-/// Plans the tasks. If there are too few tasks, reduces the rows of a task before its channels, because the channels of
-/// a row are contiguous in memory.
+/// Plans the tasks. If there are too few tasks, reduces the rows of a task before its channels: the channels of a row
+/// are contiguous in memory.
 inline ConvolutionPlan plan_convolution(const ShortConvolutionProblem& p, Along along, const TaskSizes& sizes) {
   const std::int64_t wanted = 4 * std::int64_t{p.context.threads};  // tasks
   const std::int64_t rows = round_up(divide_up(p.rows(), wanted), sizes.least_rows);

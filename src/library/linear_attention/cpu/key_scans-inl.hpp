@@ -40,8 +40,8 @@ class KeyScans {
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all these
-  /// states, because states that share a head of q or k add to the same rows of dq or dk.
+  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all of them,
+  /// because states that share a head of q or k add to the same gradients.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     for (g_ = 0; g_ < p_.group_states(); ++g_) {

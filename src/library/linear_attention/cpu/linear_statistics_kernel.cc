@@ -191,7 +191,7 @@ template <typename T>
 class TileWorker {
  public:
   /// True: the walk may process two tokens at a time where no query starts. All queries of a block start in the same
-  /// chunk, because tiles begin at multiples of kChunk and the width of a block divides kChunk.
+  /// chunk: tiles begin at multiples of kChunk, and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
   static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 

@@ -155,8 +155,8 @@ class ConvolutionGradientWorker {
     if (done < cols_) buffered_strip(range, strip, done);
   }
 
-  /// Computes `n` channels of a strip directly in the tensors. The caller ensures that the rows of x and dx lie in the
-  /// tensors, and that none of these rows of dx also belongs to the new state.
+  /// Computes `n` channels of a strip directly in the tensors. The strip's rows of x and dx must lie in the tensors.
+  /// None of these rows of dx may also belong to the new state.
   template <typename Stored>
   void strip_in_place(void (*convolve)(const GradientRows<T, Stored>&), const ConvolutionRange& range,
                       const Strip& strip, std::int64_t n) const {

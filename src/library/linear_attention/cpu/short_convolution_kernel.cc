@@ -33,8 +33,8 @@ inline constexpr std::int64_t kShortSequence = kStripRows;
 /// Limits of tasks with vectors along tokens.
 inline constexpr TaskSizes kTokensTasks{2048, 2048, 1, 16};
 /// Number of tokens that are copied to a buffer at a time: kHeadTokens or kBufferedTokens. Kernels that work in place
-/// copy only the first kHeadTokens tokens of a sequence, because y of the first tokens depends on the state. Other
-/// kernels copy kBufferedTokens tokens at a time.
+/// copy only the first kHeadTokens tokens of a sequence: y of the first tokens depends on the state. Other kernels copy
+/// kBufferedTokens tokens at a time.
 inline constexpr std::int64_t kHeadTokens = 64;
 inline constexpr std::int64_t kBufferedTokens = 256;
 

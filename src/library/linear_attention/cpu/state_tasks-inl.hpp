@@ -67,9 +67,9 @@ class StateTasks {
   }
 
   /// Makes tasks of several heads. For one token, the rows of these heads share a page. A thread computes a chunk of
-  /// one head and then the same chunk of the next, and finds the page addresses in its TLB. Eight rows of D = 128 fill
-  /// a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two tasks for
-  /// each thread.
+  /// one head and then the same chunk of the next head. It then finds the page addresses in its TLB. Eight rows of D =
+  /// 128 fill a page, and eight states take 512 KiB of the outer caches. With several threads, leaves at least two
+  /// tasks for each thread.
   void take_heads_together(std::int64_t threads) {
     constexpr std::int64_t kMostTogether = 8;
     for (together_ = kMostTogether; together_ > 1; together_ /= 2) {
