@@ -19,8 +19,8 @@ from torch import Tensor
 
 # Arguments that Headgate adds to those of PyTorch in its drop-in replacements for PyTorch functions.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# Arguments of ring_attention. It also takes the options that change one of RING_PARTS, unless only the forward pass
-# supports them.
+# Other arguments of ring_attention. It also accepts the options of the parts in RING_PARTS that the backward pass
+# supports, except key_block_size.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 
@@ -39,7 +39,7 @@ def dictionaries(module):
     attention = types_of(rows, ("q", "k", "v", "gate"))
     of_parts = {
         name for name, _, _, part, forward_only, _ in rows["options"] if part in RING_PARTS and not forward_only
-    } - {"key_block_size"}  # as in ring.py
+    } - {"key_block_size"}  # ring_attention lacks this option
     yield "AttentionArguments", attention
     yield "AddedArguments", {name: attention[name] for name in ADDED}
     yield "FlexArguments", {name: attention[name] for name in ADDED if name != "sinks"}

@@ -3,7 +3,7 @@
 gated linear attention.
 
 The functions take NumPy arrays, PyTorch tensors and other DLPack arrays without copying them. `load`, `explain`, `page`
-and `runs` read the same files as the command line; `headgate.plot` draws the results.
+and `runs` read the same files as the command line. `headgate.plot` draws the results.
 """
 
 import importlib

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command-line program as `python -m headgate`. `xray` also shows models that only transformers loads."""
+"""Runs the command-line program as `python -m headgate`. Its `xray` command also accepts models that only transformers
+loads.
+"""
 
 import argparse
 import json
@@ -13,15 +15,17 @@ from .models import Xray, _xray_of, load
 
 
 class _Parser(argparse.ArgumentParser):
-    """Raises ValueError for invalid arguments. The caller then passes them to the command-line program."""
+    """Reports invalid arguments as a ValueError. argparse would end the process."""
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
 def _given(words: list[str]) -> argparse.Namespace | None:
-    """Parses the words after `xray` if they name one model and one text. Returns None for other words: the command-line
-    program parses or refuses them."""
+    """Parses the words after `xray` if they name one model and one text.
+
+    Returns None for all other words. The command-line program then parses them and reports errors.
+    """
     parser = _Parser(add_help=False, allow_abbrev=False)
     parser.add_argument("model", nargs=1)
     parser.add_argument("--text", action="append", required=True)
@@ -39,7 +43,8 @@ def _given(words: list[str]) -> argparse.Namespace | None:
 
 
 def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
-    """Returns the X-ray of a model that transformers loads, in f32. `refusal` says why the program does not read it."""
+    """Returns the X-ray of a model that transformers loads in f32. `refusal` is the reason why headgate.load() failed.
+    """
     transformers: Any = require("transformers", f"{refusal}: an X-ray of it")
     from .torch import xray
 
@@ -50,13 +55,13 @@ def _by_transformers(given: argparse.Namespace, refusal: str) -> Xray:
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(**where, dtype="float32")
         tokenizer = transformers.AutoTokenizer.from_pretrained(**where)
-    except Exception as error:  # transformers raises exceptions of many types
+    except Exception as error:  # transformers raises many exception types
         raise ValueError(f"{refusal}; transformers: {error}") from None
     return xray(model, tokenizer, Path(given.text), name=given.name or given.model, tokens=given.tokens)
 
 
 def _xray(given: argparse.Namespace) -> None:
-    """Writes and prints the X-ray of one model."""
+    """Computes, saves and prints the X-ray of one model."""
     try:
         model = load(given.model)
     except (ValueError, FileNotFoundError) as error:

@@ -8,11 +8,11 @@
 namespace headgate::python {
 namespace {
 
-/// Declares DLPackExchangeAPI, a table of C functions that export tensors (dlpack.h, DLPack 1.3 and later). Only
-/// dltensor_from_py_object_no_sync, the one function called here, has its real type.
+/// The beginning of DLPackExchangeAPI, a table of C functions that export tensors (dlpack.h, DLPack 1.3 and later).
+/// Only dltensor_from_py_object_no_sync is called, so only this function has its real type.
 struct ExchangeApi {
   std::uint32_t major, minor;
-  ExchangeApi* previous;  ///< table of the previous major version, or null
+  ExchangeApi* previous;  ///< table of the previous major version or null
   void* managed_tensor_allocator;
   void* managed_tensor_from_py_object_no_sync;
   void* managed_tensor_to_py_object_no_sync;
@@ -20,7 +20,7 @@ struct ExchangeApi {
                                          nb::dlpack::dltensor* out);  ///< null if PyTorch does not provide it
 };
 
-/// Returns PyTorch's DLPack exchange API, or null if this version of PyTorch has none.
+/// Returns PyTorch's DLPack exchange API of major version 1. Returns null if PyTorch has none with the function above.
 const ExchangeApi* exchange_api_of(PyTypeObject* tensor_type) {
   constexpr std::uint32_t kMajor = 1;
   const nb::handle type(reinterpret_cast<PyObject*>(tensor_type));
@@ -49,8 +49,8 @@ DType dtype_of_dlpack(const nb::dlpack::dtype& dtype) {
   }
 }
 
-/// Converts a one-letter format of the buffer protocol, such as "f", and the bytes of an item to a dtype. Returns
-/// DType::none for other formats.
+/// Converts a format of the buffer protocol and the item size in bytes to a dtype. Only formats of one letter, such as
+/// "f", are known. Returns DType::none for other formats.
 DType dtype_of_format(const char* format, Py_ssize_t bytes) {
   if (format == nullptr || format[0] == '\0' || format[1] != '\0') return DType::none;
   switch (format[0]) {

@@ -23,13 +23,15 @@ struct ArrayMemory : PlainArray {
 
   bool read_only = false;
   nb::object owner;               ///< the Python array, if read_directly() has read it
-  nb::ndarray<nb::ro> described;  ///< nanobind's handle of the array, if read_directly() has not read it
+  nb::ndarray<nb::ro> described;  ///< nanobind's handle of the array, if the general path has read it
 };
 
-/// Reads a NumPy array by the buffer protocol, or a PyTorch tensor by the C functions of DLPack's exchange API. Either
-/// way takes a tenth of the time of the general path, which calls `__dlpack__`. Returns nothing for subclasses, devices
-/// other than the CPU, unsupported dtypes, more than four dimensions, and tensors with a lazy negation. The caller then
-/// takes the general path, which reads the array or reports why it cannot.
+/// Reads a NumPy array through the buffer protocol, or a PyTorch tensor through DLPack's exchange API. Both take a
+/// tenth of the time of the general path, which calls `__dlpack__`.
+///
+/// Returns nothing for subclasses, devices other than the CPU, unsupported dtypes, more than four dimensions, and
+/// tensors with a lazy negation. The caller then takes the general path, which reads the array or reports why it
+/// cannot.
 std::optional<ArrayMemory> read_directly(nb::handle object);
 
 }  // namespace headgate::python

@@ -35,7 +35,7 @@ Ranks ranks_of(ArrayKind kind) {
   return {4, 4};
 }
 
-/// Returns a 4-D view of `array`, with dimensions of size 1 and stride 0 prepended.
+/// Returns a 4-D view of `array`. Missing leading dimensions get size 1 and stride 0.
 template <typename View>
 View aligned(const PlainArray& array) {
   View view;

@@ -12,7 +12,7 @@
 #include "library/core/tensor_rows.hpp"
 #include "library/core/words.hpp"
 
-// Maps the dimensions of users' arrays to the four dimensions of a view. Knows no Python.
+// Maps the dimensions of users' arrays to the four dimensions of a view. This file does not depend on Python.
 
 namespace headgate::python {
 
@@ -33,15 +33,15 @@ inline constexpr std::array<DTypeName, 8> kDTypeNames{{{DType::f32, "float32"},
                                                        {DType::i64, "int64"},
                                                        {DType::i8, "int8"}}};
 
-/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Below, X is any
-/// number of features, N the number of sequences, M and P any sizes.
+/// Determines the dimensions of a Python array and how they map to the four dimensions of a view. Letters: B batch, N
+/// sequences, H heads, T queries, S keys, X features; M and P are any sizes.
 enum class ArrayKind {
-  heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; without a batch (H,T,X) or (T,H,X)
-  rows,            ///< (B,H,T) in every layout, one number for each row; without a batch (H,T)
-  rows_or_heads,   ///< (B,H,T) in every layout, or (N,H), or without a batch (H); the view is (B,H,T,1) or (N,H,1,1)
-  scores,          ///< (B,H,T,S) in every layout, (H,T,S) or (T,S)
+  heads,           ///< (B,H,T,X) or (B,T,H,X), depending on the layout; (H,T,X) or (T,H,X) without a batch
+  rows,            ///< (B,H,T) in every layout, one number for each row; (H,T) without a batch
+  rows_or_heads,   ///< (B,H,T) or (N,H) in every layout, (H) without a batch; the view is (B,H,T,1) or (N,H,1,1)
+  scores,          ///< (B,H,T,S), (H,T,S) or (T,S) in every layout
   vector,          ///< (N)
-  query_numbers,   ///< (H), or one number for each query (B,H,T) or (H,T); the view is (1,1,1,H) or (B,H,T,1)
+  query_numbers,   ///< one number per head (H) or per query (B,H,T) or (H,T); the view is (1,1,1,H) or (B,H,T,1)
   head_numbers,    ///< (H) or (N,H); the view is (1,1,1,H) or (1,1,N,H)
   table,           ///< (B,M)
   pages,           ///< pages of a paged KV cache: (P,H,page,X) or (P,page,H,X), depending on the layout
@@ -49,16 +49,16 @@ enum class ArrayKind {
   channels,        ///< (B,T,X), or (T,X) without a batch; the view is (B,1,T,X)
   channel_states,  ///< states of a convolution: (N,M,X), even if x has no batch dimension; the view is (N,1,M,X)
   head_features,   ///< (X) or (H,X); the view is (1,1,1,X) or (1,H,1,X)
-  any,             ///< up to four dimensions, unchanged; the view has dimensions of size 1 prepended
+  any,             ///< any shape of up to four dimensions; the view has leading dimensions of size 1
 };
 
-/// Returns the number of dimensions that an array of `kind` has if it has a batch dimension.
+/// Returns the rank of an array of `kind` with a batch dimension.
 std::size_t rank_with_batch(ArrayKind kind);
 
 /// Returns the dimensions of an array as error messages show them, such as "(B,H,T,D) or (H,T,D)".
 const char* letters_of(ArrayKind kind, Layout layout);
 
-/// Returns the kind of the Python array that holds a tensor of `kind`.
+/// Returns the kind of the Python arrays for tensors of `kind`.
 constexpr ArrayKind array_kind(TensorKind kind) {
   switch (kind) {
     case TensorKind::heads: return ArrayKind::heads;
@@ -99,7 +99,7 @@ View view_of_array(const char* function, const char* name, const PlainArray& arr
 /// Returns whether the option `layout` determines the order of the dimensions of arrays of this kind.
 bool has_layout(ArrayKind kind);
 
-/// Returns whether arrays of this kind lack a head dimension. Their views have one of size 1.
+/// Returns whether arrays of this kind have no head dimension. Views of such arrays have a head dimension of size 1.
 bool has_no_heads(ArrayKind kind);
 
 /// Converts the shape of a view to the shape of a Python array of `kind`. Omits the batch dimension unless `has_batch`

@@ -40,20 +40,20 @@ std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::str(ob
 
 std::string class_name_of(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
-/// Returns the dtype's name as the array's own library spells it, or an empty string if the array has no dtype.
+/// Returns the dtype's name as the array's library spells it. Returns an empty string if the array has no dtype.
 std::string own_dtype(nb::handle object) {
   if (!nb::hasattr(object, "dtype")) return {};
   const nb::object dtype = object.attr("dtype");
   return nb::hasattr(dtype, "name") ? text_of(dtype.attr("name")) : text_of(dtype);
 }
 
-/// Returns whether `object` is a NumPy array of ml_dtypes' bfloat16. DLPack cannot export that dtype from NumPy, so the
-/// array is read as uint16.
+/// Returns whether `object` is a NumPy array of ml_dtypes' bfloat16. NumPy cannot export that dtype by DLPack, so such
+/// an array is read as uint16.
 bool is_numpy_bfloat16(nb::handle object) {
   return nb::hasattr(object, "__array_interface__") && own_dtype(object) == "bfloat16";
 }
 
-/// Returns why `object` cannot be read as an array. Includes the error that its `__dlpack__` raises, if any.
+/// Returns the reason why `object` cannot be read as an array. The reason includes the error that `__dlpack__` raised.
 std::string refusal_of(nb::handle object) {
   if (!nb::hasattr(object, "__dlpack__")) {
     return formatted("is a {} but must be an array (NumPy's, PyTorch's or another with DLPack)", class_name_of(object));
@@ -125,14 +125,14 @@ DType dtype_of_word(const char* function, const char* name, const std::string& w
 
 namespace {
 
-/// Throws Error if `object` is a masked array of NumPy, whose mask would be lost silently.
+/// Throws Error if `object` is a masked array of NumPy, since its mask would be ignored silently.
 void refuse_masked(const char* function, const char* name, nb::handle object) {
   require(!is_instance(object, "numpy.ma", "MaskedArray"),
           "{}: {} is a masked array, whose mask is not read: give an array without one, such as {}.filled()", function,
           name, name);
 }
 
-/// Reads an array by nanobind, which uses `__dlpack__` or the buffer protocol.
+/// Reads an array with nanobind, which uses `__dlpack__` or the buffer protocol.
 ArrayMemory read_generally(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
   refuse_masked(function, name, given);
   const nb::object object = resolved(given);
@@ -145,14 +145,14 @@ ArrayMemory read_generally(const char* function, const char* name, nb::handle gi
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Returns the memory of an array that a call is to write. Throws Error if the array is read-only or masked, or has a
+/// Returns the memory of an array that a call will write. Throws Error if the array is read-only or masked, or has a
 /// lazy negation or conjugation.
 ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   require(!is_lazy(object),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
           "{}.resolve_neg()",
           function, name, name);
-  // Arrays of JAX are immutable, although they do not say so by DLPack.
+  // JAX arrays are immutable, but DLPack does not report them as read-only.
   require(!is_instance(object, "jax", "Array"), "{}: {} is an array of JAX, which is read-only: give an array of NumPy",
           function, name);
   refuse_masked(function, name, object);
@@ -170,8 +170,8 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle obj
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Creates arrays with NumPy or PyTorch, in the CPU's memory. Caches the `empty` function and the dtypes of that
-/// library, and never releases them.
+/// Creates arrays in CPU memory with NumPy or PyTorch. Caches the library's `empty` function and dtypes, and never
+/// releases them.
 class Program {
  public:
   explicit Program(const char* name) : name_(name) {}
@@ -189,8 +189,8 @@ class Program {
   }
 
  private:
-  /// Sets the function `empty` and its keyword arguments. Tensors of PyTorch need a device, since set_default_device()
-  /// may have chosen another one for all new tensors.
+  /// Sets the function `empty` and its keyword arguments. PyTorch tensors are given a device, because
+  /// set_default_device() may have changed the default one.
   void load() {
     const nb::module_ module = nb::module_::import_(name_);
     const bool has_devices = nb::hasattr(module, "set_default_device");
@@ -251,8 +251,8 @@ nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const 
 }
 
 nb::object Maker::empty_like(const Input& of) const {
-  // torch.empty_like is faster than torch.empty. It copies the strides of its argument, so only a contiguous one yields
-  // a contiguous output.
+  // torch.empty_like is faster than torch.empty, but copies the strides of its argument. Only a contiguous argument
+  // gives a contiguous output.
   if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {
     static const nb::handle function = nb::object(nb::module_::import_("torch").attr("empty_like")).release();
     const std::array<PyObject*, 1> arguments{of.array.owner.ptr()};

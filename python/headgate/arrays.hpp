@@ -16,40 +16,40 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/tensors.hpp"
 
-// Converts Python arrays to views: NumPy's, PyTorch's, and others that support DLPack or the buffer protocol. Nothing
-// is copied except tensors with a lazy negation or conjugation.
+// Converts Python arrays to views. Accepts NumPy arrays, PyTorch tensors and other arrays that support DLPack or the
+// buffer protocol. Copies nothing except tensors with a lazy negation or conjugation.
 
 namespace headgate::python {
 
 namespace nb = nanobind;
 
-/// An array that a call reads, and the view that kernels get. Keeps the array's memory alive.
+/// An input array of a call and its view for kernels. Keeps the array's memory alive.
 struct Input {
   ArrayMemory array;
   ConstTensorView view;  ///< absent if the argument is None
 };
 
-/// An array that a call writes, and the view that kernels get. Keeps the array's memory alive.
+/// An output array of a call and its view for kernels. Keeps the array's memory alive.
 struct Output {
   nb::object object;
   ArrayMemory array;
   TensorView view;
 };
 
-/// Returns a view of the memory of `object`; the view is absent if `object` is None. Throws Error, "FUNCTION: NAME …",
+/// Returns the input for the array `object`. Its view is absent if `object` is None. Throws Error, "FUNCTION: NAME …",
 /// if `object` is not a CPU array, its dtype is unsupported, or its rank does not match `kind`.
 Input input_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns a view of the array `object`, which the caller passed to receive an output. Throws Error as input_of() does,
-/// and also for read-only arrays and for tensors with a lazy negation or conjugation. Records the array in `keywords`,
-/// which reports the write to autograd after the call.
+/// Returns the output for the array `object` that the caller passed. Throws Error as input_of() does, and also for
+/// read-only arrays and for tensors with a lazy negation or conjugation. Records the array in `keywords`, which reports
+/// the write to autograd after the call.
 Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns a view of the array `object`, which `function` itself created for an output. Throws Error as output_of()
-/// does. Records nothing for autograd.
+/// Returns the output for the array `object` that `function` itself created. Throws Error as output_of() does. Records
+/// nothing for autograd.
 Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns the Output that writes to `array`. If `array` is None, first sets it to the new array that make() returns.
+/// Returns the output for `array`. If `array` is None, first sets `array` to the new array that make() returns.
 template <class Make>
 Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
                     const Make& make) {
@@ -62,13 +62,13 @@ Output place_output(const Keywords& keywords, const char* name, nb::object& arra
 /// …".
 DType dtype_of_word(const char* function, const char* name, const std::string& word);
 
-/// Creates output arrays of the same library as `like`: PyTorch tensors if `like` is one, otherwise NumPy arrays.
+/// Creates output arrays of the library of `like`: PyTorch tensors if `like` is a tensor, otherwise NumPy arrays.
 class Maker {
  public:
   explicit Maker(nb::handle like) : makes_tensors_(is_tensor(like)) {}
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
 
-  /// Creates an uninitialized array with the shape and dtype of `of`.
+  /// Creates an uninitialized array with the shape and dtype of the input `of`.
   nb::object empty_like(const Input& of) const;
 
  private:

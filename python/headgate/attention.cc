@@ -44,7 +44,7 @@ constexpr std::size_t kY = row_number(kAttentionOutputs, &AttentionOutputs::y),
                       kLse = row_number(kAttentionOutputs, &AttentionOutputs::lse),
                       kAttn = row_number(kAttentionOutputs, &AttentionOutputs::attn);
 
-/// Number of inputs that a forward pass requires if it computes no y: q and k, which suffice for lse.
+/// Number of required inputs if a forward pass computes lse but no y: q and k.
 constexpr std::size_t kInputsOfLse = 2;
 
 nb::object attention(const Keywords& keywords) {
@@ -92,8 +92,7 @@ BackwardResults backward(const Keywords& keywords) {
   return results;
 }
 
-/// Returns the signature and help texts of the arguments that attention_backward reads in addition to the inputs and
-/// dy.
+/// Returns the signature and help texts of attention_backward's arguments other than the inputs, dy and the options.
 std::vector<ArgumentText> backward_texts() {
   std::vector<ArgumentText> texts;
   texts.reserve(kSavedTensors.size() + kIncomingTensors.size());

@@ -10,7 +10,7 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/operation_rows.hpp"
 
-// Converts the arguments of attention. Signatures and calls both iterate over the tables in
+// Converts the arguments of attention. Both signatures and calls follow the tables in
 // library/core/attention_tensors.hpp and attention_options.hpp.
 
 namespace headgate::python {
@@ -30,14 +30,14 @@ Inputs take_inputs(const Keywords& keywords, std::size_t required = kRequiredInp
 /// Reads every option from the arguments.
 AttentionOptions take_options(const Keywords& keywords);
 
-/// Signature and help texts of arguments: input_texts() covers the inputs and the layout, layout_text() the layout
-/// alone, option_texts() the options. The first `required` inputs have no default.
+/// Return the signatures and help texts of arguments. input_texts() covers the inputs and the layout, layout_text()
+/// only the layout, and option_texts() the options. The first `required` inputs have no default.
 std::vector<ArgumentText> input_texts(std::size_t required = kRequiredInputs);
 ArgumentText layout_text();
 std::vector<ArgumentText> option_texts();
 
-/// Returns the tables of attention for headgate.torch: the dict of torch_rows(), with one more entry "gate_functions".
-/// This entry is a list of tuples (name, whether the function is 0 at some logit).
+/// Returns the tables of attention for headgate.torch. The dict is that of torch_rows() with one more entry,
+/// "gate_functions". This entry lists tuples: the name of a gate function, and whether the function is 0 at some logit.
 nb::dict rows_for_torch();
 
 }  // namespace headgate::python

@@ -26,8 +26,8 @@
 namespace headgate::python {
 namespace {
 
-/// Allocates memory for a cache and returns a capsule that owns it. Python arrays of the pages reference the capsule,
-/// so they stay valid after the cache has moved to larger memory.
+/// Allocates memory for a cache and returns a capsule that owns it. Python arrays of pages keep a reference to the
+/// capsule. They stay valid after the cache has moved to larger memory.
 nb::capsule take_memory(std::size_t bytes) {
   auto memory = std::make_unique<std::uint64_t[]>((bytes + 7) / 8);
   return {memory.release(), [](void* data) noexcept { delete[] static_cast<std::uint64_t*>(data); }};
@@ -40,7 +40,7 @@ class Cache {
       : memory_(take_memory(cache_bytes(shape))),
         cache_(place_cache(memory_.data(), shape), shape.whole_first, shape.whole_dtype) {}
 
-  /// Returns call(cache). Holds the mutex, but not the interpreter's lock, during the call.
+  /// Returns call(cache). The mutex is held during the call, the interpreter's lock is not.
   template <class Call>
   auto with(const Call& call) const {
     const nb::gil_scoped_release released;
@@ -61,8 +61,8 @@ class Cache {
     });
   }
 
-  /// Returns a batch and the owner of the memory to which its tensors point. Reads both under the mutex, because
-  /// another thread may call grow(), which frees memory without an owner.
+  /// Returns a batch and the owner of the memory that its tensors point to. Reads both under the mutex, because a
+  /// grow() in another thread could free the memory in between.
   std::pair<CacheBatch, nb::capsule> batch(const std::vector<std::int64_t>& sequences, std::int64_t T) const {
     nb::capsule owner;
     CacheBatch batch = with([&](const KvCache& cache) {
@@ -80,7 +80,7 @@ class Cache {
   mutable KvCache cache_;
 };
 
-/// Returns a new array with a copy of `rows` (B,Hkv,F,X), the k_first or v_first of a batch.
+/// Copies `rows` (B,Hkv,F,X), the k_first or v_first of a batch, to a new array.
 nb::object array_of_first_rows(const ConstTensorView& rows, Layout layout) {
   const std::size_t bytes = static_cast<std::size_t>(rows.numel()) * dtype_bytes(rows.dtype);
   const nb::capsule memory = take_memory(bytes);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Imports optional packages, and names the pip extras that install them."""
+"""Imports optional packages. Errors name the pip extra that installs a missing package."""
 
 import importlib
 import re
@@ -28,8 +28,11 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def require(name: str, for_what: str) -> ModuleType:
-    """Imports the module `name`. If its package is missing, raises ModuleNotFoundError with the command that installs
-    it. If the package is older than FLOORS allows, raises ImportError. Errors within the package are raised unchanged.
+    """Imports the module `name`.
+
+    - If its package is missing, raises ModuleNotFoundError with the command that installs the package.
+    - If the package is older than FLOORS allows, raises ImportError.
+    - Errors from within the package are raised unchanged.
     """
     package = name.partition(".")[0]
     try:

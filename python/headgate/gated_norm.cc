@@ -19,8 +19,8 @@ namespace {
 using NormInputs = OperationInputs<kNormInputs>;
 using BackwardResults = ResultsOf<kNormGradients>;
 
-/// All inputs may be given by position. Only the first one, x, is required.
-/// kX is the table row of x. The arrays of y and dy are of the same kind as that of x.
+/// Every input may be a positional argument. Only the first one, x, is required. kX is the table row of x. y and dy
+/// have the array kind of x.
 constexpr std::size_t kPositional = kNormInputs.size(), kRequired = 1;
 constexpr const NormInput& kX = kNormInputs.front();
 
@@ -38,8 +38,8 @@ nb::object gated_norm(const Keywords& keywords) {
   return y;
 }
 
-/// Returns which gradients a call computes by default: those of all present inputs. Omits the gate if gate_fn is none,
-/// which ignores it.
+/// Returns which gradients a call computes by default: those of all inputs that are present. The gate is omitted if
+/// gate_fn is none, because the call then ignores it.
 std::vector<bool> default_gradients(const GatedNormInputs& in, const GatedNormOptions& options) {
   std::vector<bool> defaults;
   for (const NormGradient& row : kNormGradients) {

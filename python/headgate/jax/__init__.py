@@ -7,7 +7,7 @@ docs/reference/jax.md describes all of them.
 
 from ..extras import require
 
-require("jax", "headgate.jax")  # must precede the imports of modules that need jax
+require("jax", "headgate.jax")  # must precede imports of modules that need jax
 
 from .attention import gated_attention
 from .dot_product import dot_product_attention

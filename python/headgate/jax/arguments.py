@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sorts the arguments of a call into arrays and options, and checks them against the tables of the operation."""
+"""Sorts the arguments of a call into arrays and options, and checks both against the operation's tables."""
 
 import inspect
 import operator
@@ -19,15 +19,16 @@ from .call import SEED, Arrays, Call, describe, varying_like
 
 
 class Arguments(NamedTuple):
-    """Arrays and options of a call, by name. The options are those that differ from their defaults."""
+    """Arrays and options of a call by name. `options` contains only values that differ from the defaults."""
 
     arrays: Arrays
     options: dict[str, Any]
 
 
 def take(what: str, operation: Operation, given: dict[str, Any], keywords: dict[str, Any]) -> Arguments:
-    """Sorts the arguments of the function `what` into arrays and options. Raises TypeError for unknown ones, and
-    ValueError for values that no call can have."""
+    """Sorts the arguments of the function `what` into arrays and options. Raises TypeError for unknown arguments, and
+    ValueError for values that are never valid.
+    """
     known = [*operation.tensors, *operation.options]
     for name in keywords:
         if name not in known:
@@ -59,8 +60,11 @@ def _array(what: str, name: str, value: Any) -> Array:
 
 
 def to_jax(what: str, name: str, value: Any) -> Array:
-    """Converts an array to one of JAX. Raises ValueError if an integer does not fit into the dtype that JAX gives it.
-    JAX alone truncates 64-bit integers to 32 bits silently, unless jax_enable_x64 is set."""
+    """Converts an array to a JAX array.
+
+    Raises ValueError if an integer does not fit into the JAX array's dtype. Unless jax_enable_x64 is set, JAX would
+    silently truncate 64-bit integers to 32 bits.
+    """
     if not isinstance(value, jax.Array) and value.dtype.kind in "iu" and value.size > 0:
         kept = np.iinfo(jax.dtypes.canonicalize_dtype(value.dtype))
         for number in (int(value.min()), int(value.max())):
@@ -85,21 +89,21 @@ def _seed(what: str, value: Any) -> Array:
 
 
 def flag(what: str, name: str, value: Any) -> bool:
-    """Returns the value of an argument that is True or False."""
+    """Returns a boolean argument as a bool. Raises ValueError for other values."""
     if not isinstance(value, bool | np.bool_):
         raise ValueError(f"{what}: {name} is {_shown(value)} but must be True or False")
     return bool(value)
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as a message shows it, in one line."""
+    """Formats a value for a message, in one line."""
     if isinstance(value, jax.core.Tracer):
         return "traced"
     return f"an array of {value.dtype}" if _is_array(value) else repr(value)
 
 
 def _option(what: str, name: str, row: Option, value: Any) -> Any:
-    """Converts the value of an option to the type that `row`, its entry in the table, gives."""
+    """Converts an option to the type that `row`, its table entry, gives. Raises ValueError for invalid values."""
     kind = row.type
     if isinstance(value, jax.core.Tracer):
         raise ValueError(
@@ -129,8 +133,11 @@ def _option(what: str, name: str, row: Option, value: Any) -> Any:
 
 
 def checked(call: Call, arrays: Arrays) -> Arrays:
-    """Checks a call as far as shapes, dtypes and options decide. Within shard_map, returns arrays that all vary over
-    the same mesh axes, so that gradients of shared arrays are summed."""
+    """Checks the shapes, dtypes and options of a call. Elements are not checked.
+
+    Within shard_map, returns arrays that all vary over the same mesh axes, so that gradients of shared arrays are
+    summed.
+    """
     describe(call, arrays, check=True)
     return varying_like(arrays, arrays)
 
@@ -139,8 +146,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes(operation: Operation) -> Callable[[Function], Function]:
-    """Returns a decorator for a function whose last parameter is **arguments. help() then shows the operation's
-    remaining arguments by name instead of **arguments."""
+    """Returns a decorator for a function whose last parameter is **arguments. help() then lists the operation's
+    remaining arguments by name.
+    """
 
     def decorate(function: Function) -> Function:
         parameters = list(inspect.signature(function).parameters.values())[:-1]

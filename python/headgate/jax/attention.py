@@ -27,17 +27,16 @@ def gated_attention(
     """Computes y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
 
     The arguments are those of headgate.attention, as arrays of JAX or NumPy. `gate`, (B,H,T,1) or (B,H,T,Dv), holds the
-    raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With return_lse, also returns
-    the log-sum-exp (B,H,T), which is differentiable. With return_max_logit, the last result holds the largest scores.
-    True returns one score per head, (B,H), or (N,H) for a packed batch. "rows" returns one per row, (B,H,T). These
-    scores have no gradient.
+    raw logits of the gate. Returns y (B,H,T,Dv) with q's dtype. With return_lse, also returns the log-sum-exp (B,H,T),
+    which is differentiable. With return_max_logit, the last result holds the largest scores, which have no gradient.
+    True returns one score per head: (B,H), or (N,H) for a packed batch. "rows" returns one score per row, (B,H,T).
 
     q, k, v, gate, bias and sinks have gradients. Calls with block_table, k_scale, v_scale, k_first, v_first or
     gate_threshold cannot be differentiated. dropout needs a dropout_seed, an integer or an array with one integer. All
     other options must be known when JAX traces the call.
 
-    CPUs compute the call by libheadgate, other devices by jax.numpy (docs/reference/jax.md). Raises ValueError with a
-    one-line message if shapes, dtypes or options are invalid. Invalid elements, such as a key length beyond the keys,
+    CPUs compute the call with libheadgate, other devices with jax.numpy (docs/reference/jax.md). Raises ValueError with
+    a one-line message if shapes, dtypes or options are invalid. Invalid elements, such as a key length beyond the keys,
     raise jax.errors.JaxRuntimeError when the call runs.
     """
     if "gate_logits" in arguments:
@@ -53,7 +52,7 @@ def gated_attention(
     call = Call(NAME, tuple(sorted(options.items())), outputs, rows_of_max_logit=of_rows)
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # without a gate function, the logits of the gate are not read
+        arrays.pop("gate", None)  # the call ignores the gate without a gate function
     keeps = keeps_output(*(call.option(name, ATTENTION.options[name].default) for name in ("gate_fn", "gate_op")))
     found = compute(call, arrays, "gate" in arrays and keeps)
     results = [found[name] for name in outputs]

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes all examples of a vmap in one call, the folded call.
 
-Folding merges the examples into another dimension. They become sequences of one batch or, if each example has its own
-weights, more heads or channels. The FFI handler broadcasts a shared input with a batch of 1 by stride 0, so that it is
-not copied. Packed batches, pages and dropout need one call for each example, since their results depend on the whole
-batch of a call. Packed batches of the short convolution are folded nevertheless: their examples become channels.
+Folding merges the examples into another dimension. Usually, the examples become sequences of one batch. Examples with
+separate weights become heads or channels. The FFI handler broadcasts a shared input with a batch of 1 by stride 0,
+without a copy.
+
+Packed batches, pages and dropout need one call for each example, since their results depend on the whole batch of a
+call. Packed batches of the short convolution are an exception: their examples become channels.
 """
 
 from collections.abc import Callable
@@ -18,14 +20,18 @@ from .call import SHARED_BY_STRIDE, Arrays, Call, describe
 
 
 class Folded(NamedTuple):
-    """An array of a folded call. `gradients` splits its gradient into those of the examples, (examples, *shape)."""
+    """Holds an array of a folded call. gradients(x) splits the array's gradient into one per example, (examples,
+    *shape).
+    """
 
     array: Array
     gradients: Callable[[Array], Array]
 
 
 class Example(NamedTuple):
-    """An array within a vmap. If `batched`, its first dimension is that of the examples; otherwise all share it."""
+    """Holds an array within a vmap. If `batched`, the first dimension enumerates the examples. Otherwise all examples
+    share the array.
+    """
 
     array: Array
     batched: bool
@@ -33,17 +39,20 @@ class Example(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the array of one example."""
+        """Shape of one example."""
         return self.array.shape[1:] if self.batched else self.array.shape
 
     def repeated(self) -> Array:
-        """Returns the array with the examples first."""
+        """Returns the array with the examples in the first dimension."""
         return self.array if self.batched else jnp.broadcast_to(self.array, (self.size, *self.array.shape))
 
 
 def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inputs: Arrays) -> Any:
-    """Returns the outputs of `size` examples, with the examples in the first dimension. The second result is a dict of
-    True for each output, which tells custom_vmap that the output is batched. run(call, inputs) is the forward pass."""
+    """Returns the outputs of `size` examples, with the examples in the first dimension.
+
+    run(call, inputs) is the forward pass. The second result maps each output to True, which tells custom_vmap that the
+    output is batched.
+    """
 
     def compute(each: Arrays) -> Arrays:
         return run(call, each)
@@ -64,9 +73,11 @@ def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inp
 def backward(
     run: Callable[..., Arrays], call: Call, size: int, batched: Any, incoming: Arrays, saved: Arrays, inputs: Arrays
 ) -> Any:
-    """Returns the gradients of `size` examples, with the examples in the first dimension. The second result is a dict
-    of True for each gradient, which tells custom_vmap that the gradient is batched. run(call, incoming, saved, inputs)
-    is the backward pass."""
+    """Returns the gradients of `size` examples, with the examples in the first dimension.
+
+    run(call, incoming, saved, inputs) is the backward pass. The second result maps each gradient to True, which tells
+    custom_vmap that the gradient is batched.
+    """
 
     def compute(*each: Arrays) -> Arrays:
         return run(call, *each)
@@ -103,13 +114,13 @@ _FOLDED = {
 
 
 def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
-    """Returns whether each example needs a call of its own."""
+    """Returns whether each example needs a separate call."""
     if call.option("dropout") or not inputs.keys() <= _FOLDED[call.operation]:
         return True
     if call.operation != "short_convolution":
         return False
-    # Examples with separate weights, and those of a packed batch, are folded into channels. All channels share the
-    # sequences, so these cannot differ between examples.
+    # Examples become channels if they have separate weights or are packed batches. All channels share the sequences, so
+    # cu_seqlens and snapshot_lengths must not differ between examples.
     are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
     return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 
@@ -126,8 +137,11 @@ def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
 
 
 class Fold(NamedTuple):
-    """Holds the inputs of a folded call and two functions. fold_rows(name, example) folds an array with rows like those
-    of q or x. unfold(name, array, shape) splits an output into those of the examples, (examples, *shape)."""
+    """Holds the inputs of a folded call and two functions.
+
+    fold_rows(name, example) folds an array whose rows are those of q or x. unfold(name, array, shape) splits an output
+    into one array per example, (examples, *shape).
+    """
 
     inputs: dict[str, Folded]
     fold_rows: Callable[[str, Example], Array]
@@ -135,8 +149,10 @@ class Fold(NamedTuple):
 
 
 def _as_sequences(x: Example, rank: int, batch: int) -> Array:
-    """Returns the array with the sequences of all examples in its first dimension: `batch` sequences per example. An
-    example with fewer than `rank` dimensions has no batch dimension and is one sequence."""
+    """Returns the array with the sequences of all examples in its first dimension: `batch` sequences per example.
+
+    If an example has fewer than `rank` dimensions, it is one sequence without a batch dimension.
+    """
     rows = x.repeated()
     if len(x.shape) < rank:
         return rows
@@ -146,7 +162,7 @@ def _as_sequences(x: Example, rank: int, batch: int) -> Array:
 
 
 def _sequences(x: Example, rank: int, batch: int, may_share: bool) -> Folded:
-    """Folds an array with a batch. Leaves a batch of 1 that all examples share, if `may_share` is true."""
+    """Folds an array with a batch. If `may_share` is true, keeps a batch of 1 that all examples share."""
     has_batch = len(x.shape) == rank
     shares = may_share and not x.batched and (not has_batch or x.shape[0] == 1)
     array = x.array.reshape((1, *x.shape[-(rank - 1) :])) if shares else _as_sequences(x, rank, batch)
@@ -155,7 +171,7 @@ def _sequences(x: Example, rank: int, batch: int, may_share: bool) -> Folded:
 
 
 def _in_batch(size: int, rank: int, batch: int, inputs: dict[str, Folded]) -> Fold:
-    """Describes a fold whose examples are sequences. `rank` is the rank of q or x with a batch."""
+    """Returns a fold that turns examples into sequences. `rank` is the rank of a q or x with a batch dimension."""
     ranks = {"dlse": rank - 1, "dstate": rank if rank == 4 else 3}
     return Fold(
         inputs,
@@ -169,7 +185,8 @@ def _shared(x: Example) -> Folded:
 
 
 def _scores(x: Example, batch: int, wanted: bool) -> Folded:
-    """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). Leading dimensions may be missing."""
+    """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). The array may lack leading dimensions.
+    """
     shape = (*(1,) * (4 - len(x.shape)), *x.shape)
     if not (x.batched or wanted) and shape[0] == 1:
         return _shared(x)
@@ -186,7 +203,7 @@ def _scores(x: Example, batch: int, wanted: bool) -> Folded:
 
 
 def _heads(x: Example, batch: int) -> Folded:
-    """Folds the slopes of heads, (H) or (B,H)."""
+    """Folds ALiBi slopes, (H) or (B,H)."""
     if not x.batched and len(x.shape) == 1:
         return _shared(x)
     heads = x.shape[-1]
@@ -196,8 +213,9 @@ def _heads(x: Example, batch: int) -> Folded:
 
 
 def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
-    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). If the examples have separate sinks or need their
-    gradients, expands them to one sink per query."""
+    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). Expands separate or differentiated sinks to one sink per
+    query.
+    """
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):
         return _shared(x) if len(x.shape) != 2 else Folded(x.array[None], lambda gradient: gradient)
@@ -209,7 +227,7 @@ def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Fo
         each = gradient.reshape((x.size, batch, heads, queries))
         if not by_query:
             each = each.sum((1, 3))
-        elif leading == 1:  # the sequences of an example share its sinks
+        elif leading == 1:  # an example's sequences share its sinks
             each = each.sum(1)
         return each.reshape((x.size, *x.shape))
 

@@ -35,9 +35,13 @@ SHARED_BY_STRIDE = {
 
 
 class Call(NamedTuple):
-    """Describes a call except for its arrays. `options` are those that differ from their defaults. `outputs` are names
-    of a table of outputs, or SAVED_LSE; `gradients` are names of inputs. `folded` marks a call that computes all
-    examples of a vmap: inputs with a batch of 1 are then shared by all sequences."""
+    """Describes a call except for its arrays.
+
+    - options: those that differ from their defaults
+    - outputs: names from the table of outputs, or SAVED_LSE
+    - gradients: names of inputs
+    - folded: whether the call computes all examples of a vmap. All sequences then share the inputs with a batch of 1.
+    """
 
     operation: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -50,7 +54,7 @@ class Call(NamedTuple):
         return dict(self.options).get(name, default)
 
     def table(self, name: str) -> list[str]:
-        """Returns the names of a table of the operation: "inputs", "outputs", …"""
+        """Returns the names in the operation's table `name`, such as "inputs" or "outputs"."""
         return _jax.tables[self.operation][name]
 
 
@@ -88,21 +92,24 @@ def set_of(names: Any, table: list[str]) -> int:
 
 
 def varying_axes(arrays: Any) -> frozenset[str]:
-    """Returns the mesh axes of shard_map over which at least one of the arrays varies."""
+    """Returns the mesh axes of shard_map over which any of the arrays varies."""
     types = (x if isinstance(x, jax.core.ShapedArray) else jax.typeof(x) for x in arrays)
     return frozenset().union(*(own.manual_axis_type.varying for own in types))
 
 
 def varying_like(arrays: Arrays, inputs: Arrays) -> Arrays:
-    """Marks the arrays as varying over every shard_map mesh axis over which an input varies, and returns them."""
+    """Marks each array as varying over all shard_map mesh axes over which any input varies. Returns the marked arrays.
+    """
     axes = varying_axes(inputs.values())
     missing = {name: tuple(axes - varying_axes([x])) for name, x in arrays.items()}
     return {name: lax.pcast(x, missing[name], to="varying") if missing[name] else x for name, x in arrays.items()}
 
 
 def forward_results(call: Call, inputs: Arrays) -> Results:
-    """Returns the shapes and dtypes of the outputs of a call, in the order of the handler's results. This is the order
-    of the table. SAVED_LSE takes the place of lse. If the call also returns lse itself, it comes last."""
+    """Returns the shapes and dtypes of a call's outputs, in the order of the handler's results.
+
+    The order is that of the table, with SAVED_LSE in the place of lse. If a call returns both, lse comes last.
+    """
     shapes = describe(call, inputs)
     names = [SAVED_LSE if name == "lse" and SAVED_LSE in shapes else name for name in call.table("outputs")]
     names = [name for name in names if name in shapes]
@@ -112,15 +119,17 @@ def forward_results(call: Call, inputs: Arrays) -> Results:
 
 
 def backward_results(call: Call, inputs: Arrays) -> Results:
-    """Returns the shapes and dtypes of the gradients of a call, by the names of their inputs and in the order of the
-    handler's results."""
+    """Returns the shapes and dtypes of a call's gradients by input name, in the order of the handler's results."""
     names = [name[1:] for name in call.table("gradients") if name[1:] in call.gradients]
     return {name: _gradient_of(call, inputs, name) for name in names}
 
 
 def _gradient_of(call: Call, inputs: Arrays, name: str) -> tuple[tuple[int, ...], Any]:
-    """Returns the shape and dtype of the gradient of an input. A folded call returns one gradient per sequence, also
-    for an input that the sequences share. The gradient's first dimension is then the number of sequences."""
+    """Returns the shape and dtype of the gradient of an input.
+
+    A folded call returns one gradient per sequence even if the sequences share the input. The first dimension of the
+    gradient is then the number of sequences.
+    """
     x = inputs[name]
     if call.folded and name in SHARED_BY_STRIDE[call.operation]:
         return (inputs[call.table("inputs")[0]].shape[0], *x.shape[1:]), x.dtype

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the operations their gradients, by jax.custom_vjp and the backward calls of libheadgate."""
+"""Gives the operations their gradients with jax.custom_vjp and the backward calls of libheadgate."""
 
 import functools
 from typing import Any
@@ -23,7 +23,7 @@ WITHOUT_GRADIENT = ("max_logit", "snapshots")
 
 
 def _refuse_gradients(call: Call, perturbed: set[str], inputs: Arrays) -> None:
-    """Raises ValueError if JAX needs a gradient that the operation does not compute."""
+    """Raises ValueError if JAX asks for a gradient that the operation does not compute."""
     what, operation = call.operation, OPERATIONS[call.operation]
     for name in operation.tensors:
         if name in inputs and name in operation.forward_only:
@@ -35,14 +35,15 @@ def _refuse_gradients(call: Call, perturbed: set[str], inputs: Arrays) -> None:
 
 
 def _saved_outputs(call: Call, keeps_output: bool) -> tuple[str, ...]:
-    """Returns the outputs of the forward pass that the backward pass reads."""
+    """Returns the names of the forward outputs that the backward pass reads."""
     if call.operation != "gated_attention":
         return ()
     return ("y", SAVED_LSE, "attn") if keeps_output else ("y", SAVED_LSE)
 
 
 def _sharded_like(x: jax.Array, gradient: jax.Array) -> jax.Array:
-    """Reshards the gradient of x to the sharding of x. On meshes with explicit axes, sharding is part of the type."""
+    """Reshards a gradient to the sharding of x. On meshes with explicit axes, the sharding is part of an array's type.
+    """
     own = jax.typeof(x).sharding
     return gradient if jax.typeof(gradient).sharding == own else jax.sharding.reshard(gradient, own)
 
@@ -59,7 +60,7 @@ def _function(call: Call, keeps_output: bool) -> Any:
         _refuse_gradients(call, perturbed, inputs)
         saved = _saved_outputs(call, keeps_output)
         outputs = forward(call._replace(outputs=tuple(dict.fromkeys((*call.outputs, *saved)))), inputs)
-        # The names of the wanted gradients are keys of a dict, since residuals must be arrays.
+        # Residuals must be arrays. The names of the wanted gradients are therefore the keys of a dict without values.
         kept = {"inputs": inputs, "saved": {name: outputs[name] for name in saved}, "wanted": dict.fromkeys(perturbed)}
         return {name: outputs[name] for name in call.outputs}, kept
 
@@ -80,12 +81,13 @@ def _function(call: Call, keeps_output: bool) -> Any:
         return ({name: _sharded_like(x, given[name]) if name in given else None for name, x in inputs.items()},)
 
     compute.defvjp(compute_and_save, gradients, symbolic_zeros=True)
-    return jax.jit(compute)  # outside of jit, shard_map refuses symbolic_zeros
+    return jax.jit(compute)  # shard_map refuses symbolic_zeros outside of jit
 
 
 def compute(call: Call, inputs: Arrays, keeps_output: bool = False) -> Arrays:
-    """Computes the outputs of a call, by name, with gradients. `keeps_output` says that the backward pass of attention
-    needs the output before the gate."""
+    """Computes the outputs of a call by name, with gradients. `keeps_output` also saves the attention output before the
+    gate, for the backward pass.
+    """
     try:
         found = _function(call, keeps_output)(inputs)
     except TypeError as error:

@@ -30,17 +30,17 @@ def dot_product_attention(
     implementation: None = None,
     return_residual: bool = False,
 ) -> Array | tuple[Array, Array]:
-    """Computes jax.nn.dot_product_attention by libheadgate, times a sigmoid of `gate`.
+    """Computes jax.nn.dot_product_attention with Headgate and multiplies the result by the sigmoid of `gate`.
 
-    `query` is (B,T,Hq,D), `key` and `value` are (B,S,Hkv,D), and `gate` holds raw logits (B,T,Hq,1) or (B,T,Hq,D); all
-    of them may lack B. bias and the boolean mask broadcast to (B,Hq,T,S). With is_causal, query i sees key j if j <= i,
-    for any T and S. With local_window_size (left,right), it sees keys i - left to i + right; one integer sets both.
-    Rows from query_seq_lengths[b] on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which has no
-    gradient.
+    `query` is (B,T,Hq,D), `key` and `value` are (B,S,Hkv,D). `gate` holds raw logits, (B,T,Hq,1) or (B,T,Hq,D). All of
+    them may lack B. bias and the boolean mask broadcast to (B,Hq,T,S). With is_causal, query i sees key j if j <= i,
+    for any T and S. With local_window_size (left,right), query i sees keys i - left to i + right. One integer sets both
+    sizes. Rows from query_seq_lengths[b] on are 0. With return_residual, also returns the log-sum-exp (B,T,Hq), which
+    has no gradient.
 
-    A row that sees no key is 0, and its log-sum-exp is -inf; jax.nn returns the mean of all values for such a row.
-    Raises ValueError with a one-line message if an argument is invalid. `implementation`, which selects a backend in
-    jax.nn, must be None.
+    A row that sees no key is 0, and its log-sum-exp is -inf. jax.nn instead returns the mean of all values for such a
+    row. Raises ValueError with a one-line message if an argument is invalid. `implementation`, which selects a backend
+    in jax.nn, must be None.
     """
     if implementation is not None:
         raise ValueError(f"{NAME}: implementation is {implementation!r} but must be None: Headgate computes the call")
@@ -51,7 +51,7 @@ def dot_product_attention(
     query_lengths = _lengths("query_seq_lengths", query_seq_lengths, B)
     options = {"causality": "causal" if flag(NAME, "is_causal", is_causal) else "none", **_window(local_window_size)}
     if len(options) > 1 or is_causal:
-        options["query_offsets"] = jnp.zeros(B, jnp.int32)  # query i stands at key i, also where T and S differ
+        options["query_offsets"] = jnp.zeros(B, jnp.int32)  # position of query i is i, even if T and S differ
     results = gated_attention(
         query,
         key,
@@ -79,7 +79,7 @@ _HEADS = ("query", "key", "value", "gate")
 
 
 def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
-    """Returns the array as (B,T,H,D). If the call has no batch, adds one of size 1."""
+    """Returns the array as (B,T,H,D), with B = 1 if the call has no batch."""
     if x is None:
         return None
     x = jnp.asarray(x)
@@ -90,7 +90,7 @@ def _of_batch(name: str, x: Any, has_batch: bool) -> Any:
 
 
 def _scores(x: Any, keys: int) -> Any:
-    """Adds the leading dimensions that an array lacks to broadcast to (B,Hq,T,S), and broadcasts its last dimension."""
+    """Reshapes an array that broadcasts to (B,Hq,T,S) to four dimensions, the last of which has `keys` elements."""
     if x is None:
         return None
     x = jnp.asarray(x)
@@ -99,7 +99,8 @@ def _scores(x: Any, keys: int) -> Any:
 
 
 def _window(size: Any) -> dict[str, Any]:
-    """Converts local_window_size to options of gated_attention. Refuses negative sizes, since -1 would be no limit."""
+    """Converts local_window_size to options of gated_attention. Refuses negative sizes, since -1 would mean no limit.
+    """
     if size is None:
         return {}
     try:

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the operations on platforms other than CPUs, by jax.numpy. A call with an argument that this code does not
-support is refused when JAX compiles the call for such a platform."""
+"""Computes the operations with jax.numpy on platforms other than CPUs.
+
+JAX refuses calls with unsupported arguments when it compiles them for such a platform.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +37,9 @@ change the results: `dropout_seed` has an effect only with dropout, which is ref
 
 
 def _refusal(call: Call, inputs: Arrays) -> str | None:
-    """Returns the name of an argument of the call that forward() and backward() do not support, or None."""
+    """Returns the name of an argument that forward() and backward() do not support. Returns None if they support all
+    arguments of the call.
+    """
     options = dict(call.options)
     for name in (*inputs, *options):
         if name not in COMPUTED[call.operation] | WITHOUT_EFFECT:
@@ -53,8 +57,9 @@ def _require_computable(call: Call, inputs: Arrays) -> None:
 
 
 def forward(call: Call, inputs: Arrays) -> Arrays:
-    """Computes the outputs of a call, by name. The saved log-sum-exp holds zeros, which backward() does not
-    read: it computes the attention weights again."""
+    """Computes the outputs of a call by name. The saved log-sum-exp holds only zeros: backward() does not read it, but
+    computes the attention weights again.
+    """
     _require_computable(call, inputs)
     results = forward_results(call, inputs)
     found = _COMPUTE[call.operation](call, inputs)
@@ -63,11 +68,11 @@ def forward(call: Call, inputs: Arrays) -> Arrays:
 
 
 def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-    """Computes gradients, by the names of their inputs."""
+    """Computes gradients by input name."""
     _require_computable(call, inputs)
     results = backward_results(call, inputs)
     wanted = {name: inputs[name] for name in results}
-    if call.folded:  # returns one gradient per sequence, also of inputs that sequences share
+    if call.folded:  # returns one gradient per sequence even if sequences share the input
         sequences = inputs[call.table("inputs")[0]].shape[0]
         for name in wanted.keys() & set(SHARED_BY_STRIDE[call.operation]):
             wanted[name] = jnp.broadcast_to(wanted[name], (sequences, *wanted[name].shape[1:]))

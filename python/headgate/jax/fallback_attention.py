@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated attention by jax.numpy, in blocks of queries: memory is O(T) as in libheadgate."""
+"""Gated attention with jax.numpy, computed in blocks of queries. Memory is O(T), as in libheadgate."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,9 @@ GATES = {
 
 
 def refusal(inputs: Arrays) -> str | None:
-    """Returns the names of inputs whose combination this module does not support, or None."""
+    """Returns a text that names inputs whose combination is unsupported. Returns None if this module supports all
+    inputs together.
+    """
     for name in ("block_table", "k_first"):
         if name in inputs and "cu_seqlens_q" in inputs:
             return f"{name} with cu_seqlens_q"
@@ -31,8 +33,9 @@ def refusal(inputs: Arrays) -> str | None:
 
 
 class Sequences(NamedTuple):
-    """Positions of queries and keys within their sequences, which decide what each query may see. Arrays that describe
-    queries are (T,B), those that describe keys (S,B)."""
+    """Positions of queries and keys within their sequences, which decide what each query may see. Arrays of queries are
+    (T,B), arrays of keys (S,B).
+    """
 
     position: Array  # position of each query among the keys of its sequence
     key: Array  # index of each key in its sequence
@@ -84,8 +87,12 @@ def compute(call: Call, inputs: Arrays) -> Arrays:
 
 
 def _keys(inputs: Arrays, heads: Any, batch: int) -> tuple[Array, Array]:
-    """Returns keys and values (B,Hkv,S,D). Gathers them from pages, multiplies them by k_scale and v_scale, and
-    replaces their first rows by k_first and v_first, where the call has these inputs."""
+    """Returns keys and values (B,Hkv,S,D). Inputs that the call lacks are skipped:
+
+    - Gathers the keys and values from the pages of block_table.
+    - Multiplies them by k_scale and v_scale.
+    - Replaces the first rows by k_first and v_first.
+    """
     found = []
     for name in ("k", "v"):
         x = heads(inputs[name])
@@ -122,12 +129,12 @@ def _places(call: Call, inputs: Arrays, q: tuple[int, ...], keys: int) -> Sequen
 
 
 def _full(x: Array) -> Array:
-    """Expands an array that broadcasts against scores to four dimensions, and moves the queries first: (T,B,H,S)."""
+    """Expands an array that broadcasts to the scores to four dimensions, and moves the queries first: (T,B,H,S)."""
     return jnp.moveaxis(x.reshape((*(1,) * (4 - x.ndim), *x.shape)), 2, 0)
 
 
 def _attend(call: Call, inputs: Arrays, places: Sequences, q: Array, k: Array, v: Array) -> tuple[Array, Array, Array]:
-    """Returns o (B,H,T,Dv), its log-sum-exp and the largest scores (B,H,T)."""
+    """Returns the output before the gate (B,H,T,Dv), its log-sum-exp (B,H,T) and the largest scores (B,H,T)."""
     batch, heads, queries, dim = q.shape
     groups = k.shape[1]
     size = min(BLOCK, max(queries, 1))
@@ -165,7 +172,7 @@ def _attend(call: Call, inputs: Arrays, places: Sequences, q: Array, k: Array, v
 
 
 def _sinks_by_row(inputs: Arrays, q: Array) -> Array:
-    """Returns the sinks of each query, (T,B,H)."""
+    """Returns one sink per query and head, (T,B,H)."""
     batch, heads, queries, _ = q.shape
     sinks = inputs["sinks"].astype(q.dtype)
     if sinks.ndim == 1:
@@ -177,7 +184,7 @@ def _sinks_by_row(inputs: Arrays, q: Array) -> Array:
 def _attend_rows(
     call: Call, slopes: Array | None, places: Sequences, rows: Arrays, k: Array, v: Array
 ) -> tuple[Array, Array, Array]:
-    """Attends from the queries (T,B,Hkv,G,D) of a block. Results are (T,B,Hkv,G,…)."""
+    """Computes attention for a block of queries, (T,B,Hkv,G,D). Results are (T,B,Hkv,G,…)."""
     q = rows["q"]
     groups, of_group = q.shape[2:4]
 
@@ -210,7 +217,7 @@ def _attend_rows(
 
 
 def _seen(call: Call, rows: Arrays, places: Sequences, at: Array, key: Array) -> Array:
-    """Returns (T,B,S): the keys that each query sees by its sequence and its position."""
+    """Splits the head dimension: (T,B,H|1,S) to (T,B,Hkv|1,G|1,S)."""
     seen = (rows["of_query"][:, :, None] == places.of_key.T[None]) & places.is_read.T[None]
     left, right = call.option("window_left", -1), call.option("window_right", -1)
     if call.option("causality", "none") == "causal":
@@ -223,8 +230,11 @@ def _seen(call: Call, rows: Arrays, places: Sequences, at: Array, key: Array) ->
 
 
 def _listed(call: Call, lists: Array, places: Sequences) -> Array:
-    """Returns (T,B,H,S): true for keys in the blocks that the lists (T,B|1,H|1,K) name. A list holds the indices of
-    blocks of key_block_size keys, counted within the query's sequence. Negative entries are ignored."""
+    """Returns (T,B,H,S): true for keys in the blocks that the lists (T,B|1,H|1,K) name.
+
+    Each entry of a list is the index of a block of key_block_size keys, counted within the query's sequence. Negative
+    entries are ignored.
+    """
     size = call.option("key_block_size", 1)
     blocks = -(-places.key.shape[0] // size)
     at = jnp.where(lists < 0, blocks, lists)
@@ -237,8 +247,9 @@ def _listed(call: Call, lists: Array, places: Sequences) -> Array:
 
 
 def _softmax(scores: Array, largest: Array, sinks: Array | None, v: Array) -> tuple[Array, Array]:
-    """Returns o and the log-sum-exp. In rows that see no key, o is 0 and the log-sum-exp is the row's sink, or -inf if
-    there are no sinks."""
+    """Returns the attention output and the log-sum-exp. In a row that sees no key, the output is 0. Its log-sum-exp is
+    the row's sink, or -inf without sinks.
+    """
     sink = None if sinks is None else sinks.reshape(largest.shape)
     top = largest if sink is None else jnp.maximum(largest, sink)
     top = lax.stop_gradient(jnp.where(jnp.isneginf(top), 0, top))
@@ -253,7 +264,7 @@ def _softmax(scores: Array, largest: Array, sinks: Array | None, v: Array) -> tu
 
 
 def _largest_of_heads(inputs: Arrays, places: Sequences, largest: Array) -> Array:
-    """Returns the largest score of each head in each sequence, (N,H)."""
+    """Returns the largest score of each sequence and head, (N,H)."""
     if "cu_seqlens_q" not in inputs:
         return largest.max(-1, initial=-jnp.inf)
     sequences = inputs["cu_seqlens_q"].shape[0] - 1
