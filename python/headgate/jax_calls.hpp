@@ -24,18 +24,18 @@
 #include "library/core/tensor_rows.hpp"
 #include "python/headgate/array_views.hpp"
 
-// Converts the operands and attributes of XLA's FFI calls to calls of libheadgate, and runs them. Handlers and checks
-// iterate over the operations' tables. A struct describes an operation, as in jax_operations.hpp.
+// Converts XLA's FFI calls to calls of libheadgate, and runs these. The code iterates over the tables of an operation.
+// A struct in jax_operations.hpp holds the operation's tables.
 
 namespace headgate::python::jax {
 
 namespace ffi = xla::ffi;
 
-/// The struct of tensor views that the table kRows describes, such as AttentionInputs.
+/// The struct of tensor views whose members the table kRows describes, such as AttentionInputs.
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
-/// Maps an element type of XLA to Headgate's.
+/// Maps an XLA element type to a dtype.
 struct ElementType {
   ffi::DataType xla;
   DType dtype;
@@ -49,7 +49,7 @@ inline constexpr std::array<ElementType, 8> kElementTypes{{{ffi::F32, DType::f32
                                                            {ffi::S64, DType::i64},
                                                            {ffi::S8, DType::i8}}};
 
-/// Describes a buffer of XLA, which is contiguous. A buffer of u32 holds f64 numbers as pairs in its last dimension,
+/// Describes a contiguous buffer of XLA. A u32 buffer stores each f64 number as two integers in its last dimension,
 /// since JAX has no f64 by default.
 inline PlainArray array_of(const char* function, const char* name, const ffi::AnyBuffer& buffer, ArrayKind kind,
                            Layout layout) {
@@ -75,8 +75,8 @@ inline PlainArray array_of(const char* function, const char* name, const ffi::An
   return array;
 }
 
-/// Returns the kind of an input's array. If the call has a block table, the kind of k, v and other inputs that can be
-/// stored in pages is `pages`.
+/// Returns the kind of an input's array. If the call has a block table, this is `pages` for inputs that can be stored
+/// in pages, such as k and v.
 template <class Inputs, class Row>
 ArrayKind kind_of(const Row& row, bool has_pages) {
   if constexpr (requires { &Inputs::block_table; }) {
@@ -85,10 +85,10 @@ ArrayKind kind_of(const Row& row, bool has_pages) {
   return array_kind(row.kind);
 }
 
-/// Returns whether bit `i` of a set of rows is set.
+/// Returns whether the bit mask `rows` contains row `i`.
 inline bool is_in(std::int64_t rows, std::size_t i) { return ((rows >> i) & 1) != 0; }
 
-/// Returns whether a set of inputs contains the block table.
+/// Returns whether the inputs in the bit mask `given` include the block table.
 template <const auto& kInputs>
 bool has_block_table(std::int64_t given) {
   using Inputs = ViewsOf<kInputs>;
@@ -119,7 +119,7 @@ class Attributes {
   const ffi::Dictionary& attributes_;
 };
 
-/// Sets an option from the attribute with its name. Leaves the option unchanged if there is no such attribute.
+/// Sets an option from the attribute of the same name. Leaves the option unchanged if the attribute is missing.
 template <class Row, class Options, class Source>
 void read_option(const char* function, const Row& row, const Source& source, Options& options) {
   using Value = typename Row::Value;
@@ -170,14 +170,14 @@ Layout read_layout(const Source& source) {
 
 // --- operands -------------------------------------------------------------------------------------------------------
 
-/// Reads the operands and writes the results of one call, in the order of the tables.
+/// Reads the operands of a call and finds the memory of its results, both in the order of the tables.
 template <class Operation>
 class Buffers {
  public:
   Buffers(const ffi::RemainingArgs& operands, const ffi::RemainingRets& results, Layout layout)
       : operands_(operands), results_(results), layout_(layout) {}
 
-  /// Reads the tensors of those rows of the table kRows that are in the set `given`.
+  /// Reads the tensors of the table kRows whose bits are set in `given`.
   template <const auto& kRows, class KindOf>
   ViewsOf<kRows> read(std::int64_t given, const KindOf& kind) {
     ViewsOf<kRows> views;
@@ -192,7 +192,7 @@ class Buffers {
     return read<kRows>(given, [](const auto& row) { return array_kind(row.kind); });
   }
 
-  /// Returns the memory of the results of the rows in the set `wanted`.
+  /// Returns views of the results of the table kRows whose bits are set in `wanted`.
   template <const auto& kRows, class KindOf>
   ViewsOf<kRows> write(std::int64_t wanted, const KindOf& kind) {
     ViewsOf<kRows> views;
@@ -235,8 +235,8 @@ class Buffers {
   std::size_t operand_ = 0, result_ = 0;
 };
 
-/// Reads the inputs of a call. A folded call computes all examples of a vmap. In such a call, inputs with a batch of 1
-/// are broadcast by stride 0 to the largest batch of the inputs.
+/// Reads the inputs of a call. In a folded call, which computes all examples of a vmap, an input with a batch of 1 is
+/// broadcast by stride 0 to the largest batch of the inputs.
 template <class Operation>
 ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attributes& attributes) {
   using Inputs = ViewsOf<Operation::kInputs>;
@@ -261,8 +261,8 @@ ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attri
   return inputs;
 }
 
-/// Returns `message` with the operation's name in place of the function's name before the first colon, such as
-/// "attention_forward: …". If the message begins with no such name, prepends the operation's name.
+/// Puts the operation's name before the first colon of `message`. It replaces a function's name, such as
+/// "attention_forward: …", or is prepended if the message has none.
 template <class Operation>
 std::string renamed(std::string_view message) {
   const std::size_t colon = message.find(": ");
@@ -270,8 +270,8 @@ std::string renamed(std::string_view message) {
   return formatted("{}: {}", Operation::kName, has_name ? message.substr(colon + 2) : message);
 }
 
-/// Gives the calling thread the default floating-point environment during its lifetime. XLA's threads flush subnormal
-/// numbers to zero. Without this class, results would depend on which thread computes them.
+/// Gives the calling thread the default floating-point environment until destruction. XLA's threads flush subnormal
+/// numbers to zero. Without this class, results would depend on the thread that computes them.
 class DefaultEnvironment {
  public:
   DefaultEnvironment() {
@@ -286,7 +286,7 @@ class DefaultEnvironment {
   std::fenv_t before_{};
 };
 
-/// Runs call() and converts what it throws to an error of XLA.
+/// Runs call() and converts its exceptions to XLA errors.
 template <class Operation, class Call>
 ffi::Error guarded(const Call& call) {
   const DefaultEnvironment environment;
@@ -302,7 +302,7 @@ ffi::Error guarded(const Call& call) {
   }
 }
 
-/// Returns the value of an operand that is one integer: the seed of dropout.
+/// Returns the integer in an operand, the seed of dropout.
 inline std::int64_t read_integer(const char* function, const ffi::AnyBuffer& buffer) {
   if (buffer.element_type() == ffi::S64) return *buffer.typed_data<std::int64_t>();
   if (buffer.element_type() == ffi::S32) return *buffer.typed_data<std::int32_t>();
@@ -310,7 +310,7 @@ inline std::int64_t read_integer(const char* function, const ffi::AnyBuffer& buf
   throw Error(formatted("{}: dropout_seed must be of int32, int64 or uint32", function));
 }
 
-/// Sets options that are operands: dropout_seed, if the attribute `traced_seed` is true.
+/// Reads the options that are stored in operands. The only one is dropout_seed, if the attribute `traced_seed` is true.
 template <class Operation>
 void read_traced_options(Buffers<Operation>& buffers, const Attributes& attributes,
                          typename Operation::Options& options) {
@@ -323,7 +323,7 @@ void read_traced_options(Buffers<Operation>& buffers, const Attributes& attribut
 
 // --- passes ---------------------------------------------------------------------------------------------------------
 
-/// Copies f64 numbers to a result of f32 or f64 with as many elements.
+/// Copies f64 numbers to a result of dtype f32 or f64 with the same number of elements.
 inline void copy_numbers(const TensorView& from, const ffi::AnyBuffer& to) {
   const auto* numbers = static_cast<const double*>(from.data);
   const auto count = static_cast<std::size_t>(from.numel());
@@ -334,8 +334,9 @@ inline void copy_numbers(const TensorView& from, const ffi::AnyBuffer& to) {
   }
 }
 
-/// Handles a forward pass. Operands are the inputs in the set `inputs`, then a traced seed. Results are the outputs in
-/// the set `outputs`. If there is one more result, it is a copy of lse in that result's dtype, f32 or f64.
+/// Handles a forward pass. Operands are the inputs in the bit mask `inputs`, then a traced seed if there is one.
+/// Results are the outputs in the bit mask `outputs`. One more result, if present, receives a copy of lse as f32 or
+/// f64.
 template <class Operation>
 ffi::Error forward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
   return guarded<Operation>([&] {
@@ -353,8 +354,9 @@ ffi::Error forward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi:
   });
 }
 
-/// Handles a backward pass. Operands are the incoming gradients in the set `incoming`, the saved outputs in the set
-/// `saved`, the inputs, and a traced seed. Results are the gradients in the set `gradients`.
+/// Handles a backward pass. The operands, in this order, are: incoming gradients in the bit mask `incoming`, saved
+/// outputs in the bit mask `saved`, the inputs, and a traced seed if there is one. Results are the gradients in the bit
+/// mask `gradients`.
 template <class Operation>
 ffi::Error backward(ffi::RemainingArgs operands, ffi::RemainingRets results, ffi::Dictionary dictionary) {
   return guarded<Operation>([&] {

@@ -21,7 +21,7 @@
 #include "python/headgate/jax_calls.hpp"
 #include "python/headgate/jax_operations.hpp"
 
-// The module _jax: handlers of XLA's FFI, and the check of a call while JAX traces it.
+// The module _jax. It contains the handlers of XLA's FFI, and the functions that check calls while JAX traces them.
 
 namespace headgate::python::jax {
 namespace {
@@ -43,8 +43,8 @@ class OptionsDict {
   const nb::dict& options_;
 };
 
-/// Provides the tensors of a call that is checked but not run. Inputs point to zeros, which are valid lengths, offsets
-/// and slopes. Lists of keys point to -1, an empty entry. Outputs point to reserved addresses without memory.
+/// Provides tensors for checking a call without running it. Inputs point to zeros, which are valid lengths, offsets and
+/// slopes. Lists of keys point to -1, an empty entry. Outputs point to reserved addresses without memory.
 class CheckMemory {
  public:
   CheckMemory() = default;
@@ -54,12 +54,12 @@ class CheckMemory {
     for (const Span& span : spans_) munmap(span.data, span.bytes);
   }
 
-  /// Returns a view of `shape`, all elements of which are the same: 0, or -1 if `is_list` is true.
+  /// Returns a view with the shape of `view`. All its elements are -1 if `is_list` is true, otherwise 0.
   ConstTensorView constant(const ConstTensorView& view, bool is_list) const {
     return {is_list ? kEmpty.data() : kZeros.data(), view.dtype, view.shape, {0, 0, 0, 0}};
   }
 
-  /// Returns a view of bounds of packed sequences that are all empty except the last.
+  /// Returns a view of cu_seqlens in which only the last sequence has rows: `total` of them.
   ConstTensorView bounds(const ConstTensorView& view, std::int64_t total) {
     const std::int64_t entries = view.shape[3];
     if (entries < 2) return constant(view, false);
@@ -74,7 +74,7 @@ class CheckMemory {
     return filled;
   }
 
-  /// Returns a view of `shape` over newly reserved addresses. Throws Error, "WHAT of shape …", if none can be reserved.
+  /// Reserves addresses and returns a view of them with this shape. Throws Error, "WHAT of shape …", if that fails.
   TensorView space(const std::string& what, const Shape& shape, DType dtype) {
     const auto refuse = [&] { throw Error(formatted("{} of shape {} exceeds the memory", what, shape_text(shape))); };
     TensorView view{nullptr, dtype, shape, contiguous_strides(shape)};
@@ -118,7 +118,7 @@ const char* name_of(DType dtype) {
   return "none";
 }
 
-/// Returns the view of an input that is given as a tuple (shape, dtype), without data.
+/// Returns a view without data for an input that is given as a tuple (shape, dtype).
 ConstTensorView described(const char* function, const char* name, const nb::tuple& given, ArrayKind kind,
                           Layout layout) {
   const auto sizes = nb::cast<std::vector<std::int64_t>>(given[0]);
@@ -146,7 +146,7 @@ std::int64_t rows_within(const Inputs& inputs, Member member) {
 /// Returns whether the input `name` holds the bounds of packed sequences.
 bool holds_bounds(std::string_view name) { return name.starts_with("cu_seqlens"); }
 
-/// Replaces the view of every input that is present by a view of `memory`, so that the checks of a call can read it.
+/// Replaces the view of every present input by a view of `memory`, which the checks of a call can read.
 template <const auto& kInputs, class Inputs>
 void fill(Inputs& inputs, CheckMemory& memory) {
   for (const auto& row : kInputs) {
@@ -157,8 +157,8 @@ void fill(Inputs& inputs, CheckMemory& memory) {
   }
 }
 
-/// Returns a dict with the shape and dtype of each output in the set `outputs` of a call. With `check`, first checks
-/// the call: shapes, dtypes and options, but no values of elements. Throws Error if they are wrong.
+/// Returns a dict with the shape and dtype of each output in the bit mask `outputs`. With `check`, first checks the
+/// shapes, dtypes and options of the call, but no elements. Throws Error if the check fails.
 template <class Operation>
 nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& settings, bool check) {
   using Inputs = ViewsOf<Operation::kInputs>;
@@ -187,7 +187,7 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
     const Shape shape = shape_of(row, inputs);
     const DType dtype = dtype_of(row, inputs);
     bool of_sequences = has_batch;
-    if constexpr (requires { inputs.cu_seqlens_q; }) {  // in a packed batch, max_logit is (N,Hq), even if q is (Hq,T,D)
+    if constexpr (requires { inputs.cu_seqlens_q; }) {  // max_logit of a packed batch is (N,Hq), even if q is (Hq,T,D)
       of_sequences = has_batch || (row.kind == TensorKind::rows_or_heads && inputs.cu_seqlens_q.present());
     }
     const std::vector<std::int64_t> sizes = sizes_of(shape, array_kind(row.kind), layout, of_sequences);

@@ -11,12 +11,12 @@
 #include "python/headgate/operation_tables.hpp"
 #include "python/headgate/output_shapes.hpp"
 
-// Describes each operation to the handlers of jax_calls.hpp by a struct: its tables, its name in Python, and its two
-// passes, which have the same parameters for all operations.
+// Describes each operation for the handlers of jax_calls.hpp. A struct holds the operation's tables, its Python name
+// and its two passes. The passes have the same parameters in all operations.
 
 namespace headgate::python::jax {
 
-/// Stands for the saved outputs of operations whose backward pass reads none.
+/// Replaces the saved outputs in operations whose backward pass reads none.
 struct NothingSaved {};
 
 struct Attention {
@@ -33,8 +33,8 @@ struct Attention {
   static constexpr auto backward = attention_backward;
 };
 
-/// Adds the parameter `saved` to the backward pass of an operation that saves no outputs. The backward passes of all
-/// operations then have the same parameters.
+/// Adds an ignored parameter `saved` to a backward pass that reads no saved outputs. All backward passes then have the
+/// same parameters.
 template <class Tables>
 struct WithoutSaved : Tables {
   using Saved = NothingSaved;
@@ -47,8 +47,8 @@ struct WithoutSaved : Tables {
 using LinearAttention = WithoutSaved<LinearAttentionTables>;
 using ShortConvolution = WithoutSaved<ShortConvolutionTables>;
 
-/// The row of a table with a single tensor. The library takes this tensor as an argument of its own and not as a member
-/// of a struct. Examples are y and dy of the gated norm.
+/// The only row of a table with one tensor. The library takes this tensor, such as y or dy of the gated norm, as a
+/// separate argument and not in a struct.
 template <class StructOf, typename View>
 struct SingleRow {
   using Struct = StructOf;

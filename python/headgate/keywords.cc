@@ -15,7 +15,7 @@ namespace {
   throw nb::type_error(formatted("{}: {}", spec.function, what).c_str());
 }
 
-/// Formats `object` for an error message: its repr if that is short, otherwise its class.
+/// Formats `object` for an error message as its repr. If that is long, returns the class name instead.
 std::string shown(nb::handle object) {
   constexpr std::size_t kMost = 60;
   std::string text = nb::cast<std::string>(nb::repr(object));
@@ -30,8 +30,8 @@ std::string_view text_of(nb::handle name) {
   return {text, static_cast<std::size_t>(size)};
 }
 
-/// Suggestion for a wrong argument name: a name in another library or an older release, Headgate's argument, and the
-/// text of the suggestion.
+/// A suggestion for an unknown argument name. `other` is that name, used by another library or an older release.
+/// `argument` is Headgate's name for it. `given` is the text of the suggestion.
 struct OtherName {
   std::string_view other, argument, given;
 };

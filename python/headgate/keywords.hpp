@@ -31,7 +31,7 @@ struct ArgumentText {
 };
 
 /// Describes the arguments of a function. Arguments without a default are required. The first `positional` arguments
-/// may be given by position.
+/// may also be positional arguments of a call.
 struct CallSpec {
   std::string function;
   std::vector<ArgumentText> arguments;
@@ -50,8 +50,9 @@ constexpr const char* wanted() {
   return nullptr;
 }
 
-/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". Suggests the entry of `known` that
-/// another library calls `name`, or else one with a similar spelling. Returns an empty string if there is neither.
+/// Returns a suggestion for an unknown argument `name`, such as "; did you mean …?". Suggests the name in `known` that
+/// has the same meaning in another library. Otherwise suggests a name with a similar spelling. Returns an empty string
+/// if `known` has neither.
 std::string meant_instead_of(std::string_view name, const std::vector<std::string_view>& known);
 
 /// Returns the type annotation of an argument that accepts a list of words. "a, b" gives "Literal['a', 'b']".
@@ -69,8 +70,8 @@ class Keywords {
   /// Returns the argument `name`, or None if it is absent.
   nb::object take(const char* name) const;
 
-  /// Returns the argument `name` as a T, or `fallback` if it is absent or None. Throws TypeError if the argument does
-  /// not convert to T, and Error if it requires a gradient.
+  /// Returns the argument `name` as a T. Returns `fallback` if the argument is absent or None. Throws TypeError if the
+  /// argument does not convert to T, and Error if it requires a gradient.
   template <typename T>
   T take(const char* name, const char* what, T fallback) const {
     const nb::object object = take(name);
@@ -89,12 +90,12 @@ class Keywords {
 
   [[noreturn]] void refuse(const char* name, nb::handle object, const char* what) const;
 
-  /// Records that the call writes to `array`, which the caller passed in.
+  /// Records that the call writes to `array`, an argument of the call.
   void note_written(nb::handle array) const {
     if (is_tensor(array)) written_.push_back(nb::borrow(array));
   }
-  /// Increments autograd's version counters of the recorded tensors, then forgets them. Called when a call returns or a
-  /// signal interrupts it.
+  /// Increments autograd's version counters of the recorded tensors, then forgets these tensors. Called when a call
+  /// returns or a signal interrupts it.
   void count_written() const { count_versions(std::exchange(written_, {})); }
 
  private:
@@ -117,7 +118,7 @@ class Keywords {
   const CallSpec& spec_;
   nb::args positional_;
   nb::kwargs given_;
-  std::vector<Argument> found_;  ///< the arguments present in the call
+  std::vector<Argument> found_;  ///< arguments that the call passes
   mutable std::vector<nb::object> written_;
 };
 
@@ -134,13 +135,13 @@ auto counting_written(const Keywords& keywords, const Call& call) {
   }
 }
 
-/// Returns the argument `threads`, or 0 if it is None. Throws Error, which Python sees as ValueError, if the number is
-/// not 1 to max_threads().
+/// Returns the argument `threads`, or 0 if it is None. Throws Error, a ValueError in Python, if the number is not 1 to
+/// max_threads().
 int take_threads(const Keywords& keywords);
 ArgumentText threads_text();
 
-/// Returns the signature "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT". A nonempty
-/// `self` comes first.
+/// Returns the signature "def NAME(q: Array, k: Array, …, *, bias: Array | None = None, …) -> RESULT". If `self` is not
+/// empty, it is the first parameter.
 std::string signature_of(const CallSpec& spec, const char* result, const char* self = "");
 
 /// Returns a line "    name: help" for each argument that has a help text.
@@ -148,7 +149,7 @@ std::string arguments_help(const std::vector<ArgumentText>& arguments);
 
 std::vector<ArgumentText> joined(std::vector<ArgumentText> texts, const std::vector<ArgumentText>& more);
 
-/// Returns the docstring of a function: `text`, followed by the help of the arguments.
+/// Returns the docstring of a function: `text` and then the help texts of the arguments.
 std::string docstring_of(const char* text, const std::vector<ArgumentText>& arguments);
 
 /// Adds function(keywords) to a module under `name`.
@@ -165,8 +166,8 @@ void define(nb::module_& module, const char* name, Function function, std::vecto
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Adds function(self, keywords) to a class. Error messages call the function `title`. For "__init__", `self` points to
-/// uninitialized memory, and the function constructs the object in it.
+/// Adds function(self, keywords) to a class as method `name`. Error messages call it `title`. For "__init__", `self`
+/// points to uninitialized memory, in which the function constructs the object.
 template <class Self, class Class, class Function>
 void define_method(Class& bound, const char* name, const char* title, Function function,
                    std::vector<ArgumentText> arguments, std::size_t positional, const char* result, const char* text) {
@@ -183,7 +184,7 @@ void define_method(Class& bound, const char* name, const char* title, Function f
       nb::sig(signature.c_str()), help.c_str());
 }
 
-/// Wraps a C++ function as a function of Keywords. A call must give every argument, by position or by name.
+/// Wraps a C++ function as a function of Keywords. Calls must pass every argument, by position or by name.
 template <class Result, class... Arguments>
 auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
   return [function, names = std::move(names)](const Keywords& keywords) -> Result {

@@ -20,7 +20,7 @@ namespace {
 struct LinearAttention : LinearAttentionTables {
   static constexpr const char* kOutputsClass = "LinearAttentionOutputs";
   static constexpr const char* kGradientsClass = "LinearAttentionGradients";
-  static constexpr std::size_t kPositional = 5;  // inputs that may be given by position: q, k, v, decay and beta
+  static constexpr std::size_t kPositional = 5;  // number of inputs that may be positional: q, k, v, decay and beta
   static constexpr const char* kLayoutArrays = "q, k, v, decay, beta, y";
 
   static Shape shape_of(const LinearOutput& row, const LinearAttentionInputs& in) { return python::shape_of(row, in); }

@@ -13,16 +13,16 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// Bindings of headgate/linear_attention_statistics.hpp: linear_attention_weights and linear_attention_statistics. Their
-// outputs are the rows of library/core/linear_statistics_rows.hpp.
+// Bindings of headgate/linear_attention_statistics.hpp: linear_attention_weights and linear_attention_statistics. The
+// table in library/core/linear_statistics_rows.hpp lists their outputs.
 
 namespace headgate::python {
 namespace {
 
 using LinearInputs = OperationInputs<kLinearInputs>;
 
-/// kPositional counts the inputs that may be given by position: q, k, v, decay and beta. kRequired counts the required
-/// ones: q, k and v.
+/// The first kPositional inputs may be positional: q, k, v, decay and beta. The first kRequired inputs are required: q,
+/// k and v.
 constexpr std::size_t kPositional = 5, kRequired = 3;
 
 template <const auto& kRows>
@@ -40,8 +40,8 @@ LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
   return {B, N, Hv, std::max(Hq, Hv), T, D, R};
 }
 
-/// Returns a view with shape `shape` of the array `object`, an output. If `object` is None, first sets it to a new
-/// array. The array has no batch dimension if `has_batch` is false.
+/// Returns a view of the output array `object`, with four-dimensional shape `shape`. If `object` is None, first sets it
+/// to a new array. If `has_batch` is false, the array has no batch dimension.
 template <class Row>
 TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
                           const Shape& shape, bool has_batch, const Maker& maker, DType real) {
@@ -111,9 +111,9 @@ ArgumentText text_of_figure(const Row& row) {
   return {row.name, {}, {}, formatted("{}: {}", array_letters(row.of), row.help)};
 }
 
-/// Returns the outputs of a table as a list for headgate.torch. Each is a tuple (name, dimensions as letters, false,
-/// ""), as for attention_statistics. false means that the output holds no indices. "" means that a call computes the
-/// output if it lists no output names.
+/// Returns the outputs of a table as a list for headgate.torch. Each entry is a tuple (name, dimensions as letters,
+/// false, ""), in the form of attention_statistics. The false means that the output holds no indices. The "" means that
+/// calls compute the output by default.
 template <class Rows>
 nb::list figure_rows(const Rows& rows) {
   nb::list out;

@@ -21,11 +21,11 @@ namespace {
 
 using MergeResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
 
-/// Holds the argument `parts` of a call: pairs (attn, lse).
+/// Holds the argument `parts` of a call, which is a list of pairs (attn, lse).
 struct Parts {
   std::vector<Input> attn, lse;
   std::vector<MergePart> views;
-  nb::object first;  ///< attn of the first part; new outputs are NumPy or PyTorch arrays like this one
+  nb::object first;  ///< attn of the first part; decides whether new outputs are NumPy or PyTorch arrays
 
   bool has_batch() const { return attn.front().array.ndim() == 4; }
 };
@@ -116,7 +116,7 @@ nb::tuple merge_backward(const Keywords& keywords) {
   return nb::make_tuple(pairs, dgate.object);
 }
 
-/// Returns the slice begin:end of `array` along dimension `dimension`, where 0 is the last dimension.
+/// Slices `array` to begin:end along a dimension. Dimensions are counted from the last one, which is 0.
 nb::object sliced(const nb::object& array, std::size_t dimension, std::int64_t begin, std::int64_t end) {
   nb::list index;
   index.append(nb::ellipsis());

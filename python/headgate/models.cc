@@ -29,8 +29,8 @@
 #include "tool/reports/xray/report.hpp"
 #include "tool/reports/xray/saved_reports.hpp"
 
-// Binds the model functions of the command line for headgate/models.py. They form a separate extension module, since
-// they need more libraries than attention does. Each report is the JSON text that the command line prints.
+// Binds the command line's functions for models, which headgate/models.py calls. This extension module is separate from
+// that of attention because it needs more libraries. Each report is the JSON text that the command line prints.
 
 namespace headgate::python {
 namespace {
@@ -41,7 +41,7 @@ std::string text_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-/// Holds one loaded model. The functions of train/ take lists of models, so it is stored as a list of one.
+/// Holds one loaded model, as a list of one: the functions of train/ take lists of models.
 struct Model {
   std::vector<train::LoadedModel> list;
 
@@ -84,7 +84,7 @@ std::optional<std::int64_t> take_tokens(const Keywords& keywords) {
   return take_number(keywords, "tokens");
 }
 
-/// Returns the argument `cache_dtype`, or none if it is None.
+/// Returns the argument `cache_dtype`, or DType::none if it is None.
 DType take_cache_dtype(const Keywords& keywords) {
   if (keywords.take("cache_dtype").is_none()) return DType::none;
   const auto word = keywords.require<std::string>("cache_dtype");
@@ -152,7 +152,7 @@ std::string xray_of(const Keywords& keywords) {
   });
 }
 
-/// Returns the HTML page of reports, given as JSON texts.
+/// Returns the HTML page of several reports. The reports are JSON texts.
 std::string page_of(const Keywords& keywords) {
   const auto texts = keywords.require<std::vector<std::string>>("reports");
   const nb::gil_scoped_release released;
@@ -164,15 +164,15 @@ std::string page_of(const Keywords& keywords) {
   return xray::report_page(xray::joined_reports(reports));
 }
 
-/// Returns the report of `headgate explain --json` for a problem file. Prints 17 digits, so that each double can be
-/// read back exactly.
+/// Returns the report of `headgate explain --json` for a problem file. Numbers have 17 digits, so that reading them
+/// back gives the same doubles.
 std::string explain_file(const Keywords& keywords) {
   const auto path = keywords.require<std::string>("path");
   constexpr int kDigits = 17;
   return explain::json_text(explain::solve(explain::read_worked_problem(path)), kDigits);
 }
 
-/// Returns the contents of metrics.jsonl of each directory, as a JSON array of runs.
+/// Reads metrics.jsonl of each directory. Returns the runs as a JSON array.
 std::string runs_of(const Keywords& keywords) {
   const auto directories = keywords.require<std::vector<std::string>>("directories");
   const nb::gil_scoped_release released;
@@ -208,7 +208,7 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  // models.py declares the signatures and defaults. The names below appear in error messages.
+  // models.py declares the signatures and defaults. These argument names appear in error messages.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
     texts.reserve(arguments.size());

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads models, evaluates them on a text, solves worked problems, and reads runs of `headgate train`.
 
-A text is a str, or a pathlib.Path of a file or directory. Reports are those of the command line. docs/reference/xray.md
-and docs/reference/training.md define each figure.
+A text is a str, or a pathlib.Path of a file or directory. Reports are the same as those of the command line.
+docs/reference/xray.md and docs/reference/training.md define each figure.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Figures = dict[str, "float | None"]
 
 @cache
 def _models():
-    """Imports the extension module on first use, since it needs more libraries than attention does."""
+    """Imports the extension module for models on first use. It needs more libraries than attention does."""
     from . import _models as module
 
     return module
@@ -41,7 +41,7 @@ def _refusal(name: str, value: Any, wanted: str) -> TypeError:
 
 
 def _path(name: str, value: Any) -> str:
-    """Returns the argument `name`, a path, as a str."""
+    """Converts the argument `name`, a path, to a str."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.nn.Module):
         wanted = "a path: headgate.torch.xray(model, tokenizer, text) and headgate.torch.watch(model) look into modules"
@@ -53,7 +53,7 @@ def _path(name: str, value: Any) -> str:
 
 @contextlib.contextmanager
 def _written(name: str, content: str) -> Iterator[str]:
-    """Yields the path of a temporary file with this content. ValueErrors show `name` instead of that path."""
+    """Yields the path of a temporary file that contains `content`. Replaces this path by `name` in ValueErrors."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name
         path.write_text(content, encoding="utf-8", newline="")
@@ -65,7 +65,7 @@ def _written(name: str, content: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _paths(text: str | os.PathLike[str]) -> Iterator[list[str]]:
-    """Yields a list of one path: the given path, or that of a temporary file with the given str."""
+    """Yields a list with one path. A str is written to a temporary file, and a path is used as it is."""
     path = _path("text", text)
     if not isinstance(text, str):
         yield [path]
@@ -81,48 +81,49 @@ def _frame(rows: Any):
 
 
 def _some(figures: Figures, most: int = 3) -> str:
-    """Returns the first figures of a report, for its repr."""
+    """Formats the first figures of a report for a repr."""
     known = [f"{key} {value:.4g}" for key, value in figures.items() if isinstance(value, (int, float))]
     more = len(figures) - len(known[:most])
     return ", ".join(known[:most] + ([f"{more} more figures"] if more > 0 else []))
 
 
 def _bytes(text: str | None) -> np.ndarray | None:
-    """Decodes base64 to an array of bytes and divides it by 255. Returns float32 numbers in [0,1], or None for None."""
+    """Decodes base64 to bytes and divides them by 255. Returns float32 numbers in [0,1], or None if `text` is None."""
     return None if text is None else np.frombuffer(base64.b64decode(text), np.uint8).astype(np.float32) / 255
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """Figures of a model on a text, by their keys. A figure is None if the model or the text does not define it."""
+    """Figures of a model on a text, by key. A figure is None if the model or the text does not define it."""
 
     figures: Figures
     layers: list[Figures]
-    heads: list[list[Figures]]  # [layer][head]; empty lists unless eval() has heads=True
+    heads: list[list[Figures]]  # indexed [layer][head]; the lists are empty unless eval() had heads=True
     tokens: int
-    seq_len: int  # tokens in a sequence; first-token attention, entropy and distance depend on it
+    seq_len: int  # tokens of a sequence; first-token attention, entropy and distance depend on this
     backcopy: Figures | None = None  # figures by trigger; None if the task has no triggers
 
     def __repr__(self) -> str:
         return f"Evaluation({self.tokens} tokens, {len(self.layers)} layers; {_some(self.figures)})"
 
     def frame(self):
-        """Layers as rows of a pandas.DataFrame."""
+        """Returns a pandas.DataFrame with a row for each layer."""
         return _frame(self.layers).rename_axis("layer")
 
     def head_frame(self):
-        """Heads as rows, by layer and head."""
+        """Returns a pandas.DataFrame with a row for each head, indexed by layer and head."""
         rows = [{"layer": layer, "head": h, **f} for layer, heads in enumerate(self.heads) for h, f in enumerate(heads)]
         return _frame(rows).set_index(["layer", "head"])
 
 
 @dataclass(frozen=True, repr=False)
 class Head:
-    """Attention of one head over T tokens. Gates, and square roots of weights, are rounded to multiples of 1/255."""
+    """Attention of one head over T tokens. The gates and the square roots of weights are rounded to multiples of 1/255.
+    """
 
-    map: np.ndarray  # (M,M), lower triangular: mean weight of the queries in cell i on the keys in cell j
-    received: np.ndarray  # (T): mean weight on this key, over the queries that see it
-    gate: np.ndarray | None  # (T): mean of the gate over features
+    map: np.ndarray  # (M,M), lower triangular: mean weight that queries in cell i give to keys in cell j
+    received: np.ndarray  # (T): mean weight that each key receives from the queries that see it
+    gate: np.ndarray | None  # (T): gate of each token, averaged over features
     gate_histogram: np.ndarray | None  # counts in 20 equal bins of [0,1]
     top_keys: list[tuple[int, float]]
     singular_values: np.ndarray  # singular values of W_v W_o
@@ -138,7 +139,7 @@ class Xray:
 
     name: str
     gate: str
-    verdict: str  # what the figures say about sinks and the largest activation
+    verdict: str  # summary of the figures about sinks and the largest activation
     figures: Figures
     layer_figures: list[Figures]
     head_figures: list[list[Figures]]
@@ -148,7 +149,7 @@ class Xray:
     sentences: dict[str, str]  # explanation of each figure, by key
     overrides: dict[str, Any] | None = None
     layer_types: list[str] = field(default_factory=list)  # full_attention, sliding_attention or linear_attention
-    not_shown: list[str] = field(default_factory=list)  # what headgate.torch.xray could not measure, and why
+    not_shown: list[str] = field(default_factory=list)  # what headgate.torch.xray could not measure, with reasons
     report: dict[str, Any] = field(default_factory=dict)  # the whole report, as in `headgate xray --json`
 
     def __repr__(self) -> str:
@@ -159,15 +160,15 @@ class Xray:
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the page of `headgate xray --out`: one HTML file that needs no network."""
+        """Writes the HTML page of `headgate xray --out`. The page is one file and needs no network."""
         page([self]).save(path)
 
     def frame(self):
-        """Layers as rows of a pandas.DataFrame."""
+        """Returns a pandas.DataFrame with a row for each layer."""
         return _frame(self.layer_figures).rename_axis("layer")
 
     def head_frame(self):
-        """Heads as rows, by layer and head."""
+        """Returns a pandas.DataFrame with a row for each head, indexed by layer and head."""
         rows = [
             {"layer": layer, "head": h, **f} for layer, of in enumerate(self.head_figures) for h, f in enumerate(of)
         ]
@@ -176,7 +177,7 @@ class Xray:
 
 @dataclass(frozen=True, repr=False)
 class Page:
-    """A page that shows reports of X-rays side by side and needs no network."""
+    """An HTML page that shows X-ray reports side by side and needs no network."""
 
     html: str
 
@@ -190,7 +191,7 @@ class Page:
 
 @dataclass(frozen=True, repr=False)
 class Curve:
-    """Values of one figure over the steps of a run, nan at steps without a value."""
+    """Values of one figure over the steps of a run. A value is nan if the figure is undefined at that step."""
 
     steps: np.ndarray
     values: np.ndarray
@@ -226,7 +227,7 @@ class Run:
 
 
 def _number(value: float | None) -> float:
-    """Returns a number that was read from a report. JSON's null becomes nan."""
+    """Converts a number from a report's JSON to a float. null becomes nan."""
     return math.nan if value is None else float(value)
 
 
@@ -246,7 +247,7 @@ def _head(found: Mapping[str, Any], size: int) -> Head:
 
 
 def _xray_of(report: dict[str, Any]) -> Xray:
-    """Returns the first model of a report, given with the keys of `headgate xray --json`."""
+    """Converts the first model of a report to an Xray. The dict has the keys of `headgate xray --json`."""
     found = report["models"][0]
     losses = [_number(loss) for loss in found["token_losses"]]
     return Xray(
@@ -278,7 +279,7 @@ class Model:
     kv_heads: int
     dim: int
     vocab: int
-    reads_bytes: bool  # tokens are bytes; the model needs no tokenizer
+    reads_bytes: bool  # tokens are bytes, so the model needs no tokenizer
 
     def __init__(self, path: str | os.PathLike[str]):
         self._loaded = _models().load(_path("path", path))
@@ -305,18 +306,16 @@ class Model:
         """Evaluates the model on a text, like `headgate eval --json`: loss, sinks, activations and gates.
 
         Args:
-          metrics: names of metrics; empty for the default ones.
-          tokens: the maximum number of tokens, or "all"; None for at most 65536.
-          seq_len: tokens of a sequence.
-          heads: whether to return the figures of each head, too.
-          cache_dtype: "i8" to compare the model with one whose keys and values are rounded to int8, too. The
+          metrics: names of metrics. An empty list selects the default ones. tokens: the maximum number of tokens, or
+          "all". None means 65536. seq_len: number of tokens of a sequence. heads: whether to also return the figures of
+          each head. cache_dtype: "i8" also evaluates the model with keys and values rounded to int8. The
             comparison is `figures["cache"]`.
-          cache_first: with cache_dtype, the number of first tokens whose keys and values stay unrounded; None for 0.
-          activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" to compare the model with one that rounds the
-            inputs of its products to int8 (simulated), too. The comparisons are `figures["activations"]`, by word.
-          against: another model that reads the same tokens, to compare this one with. The comparison is
+          cache_first: number of first tokens whose keys and values cache_dtype does not round. None means 0.
+          activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" also evaluate the model with the inputs of
+            its matrix products rounded to int8 (simulated). The comparisons are `figures["activations"]`, by word.
+          against: another model to compare with. It must read the same tokens. The comparison is
             `figures["against"]`.
-          threads: 1 to headgate.max_threads(); None for headgate.default_threads().
+          threads: 1 to headgate.max_threads(). None means headgate.default_threads().
         """
         if against is not None and not isinstance(against, Model):
             raise _refusal("against", against, "a Model, as headgate.load returns")
@@ -359,37 +358,37 @@ class Model:
         """Returns the report of `headgate xray --json`: maps, gates, sinks and ranks of every head on a text.
 
         Args:
-          tokens: the maximum number of tokens, from the start of the text.
-          map_cells: the maximum number of cells per side of a head's map.
-          override: None, or "heads" or "layers" to measure the change of the loss, too, if the gate of a head, or of
-            all heads of a layer, is closed, open or at its mean.
-          override_tokens: the maximum number of tokens, from the start of the text, for `override`.
-          threads: 1 to headgate.max_threads(); None for headgate.default_threads().
+          tokens: the maximum number of tokens, from the start of the text. map_cells: the maximum number of cells per
+          side of a head's map. override: "heads" or "layers" also measures how the loss changes if the gates of a head,
+          or of all heads of a
+            layer, are closed, open or at their mean.
+          override_tokens: like `tokens`, for the measurements of `override`. threads: 1 to headgate.max_threads(). None
+          means headgate.default_threads().
         """
         with _paths(text) as files:
             report = json.loads(
                 _models().xray(self._loaded, files, tokens, map_cells, override, override_tokens, threads)
             )
         if isinstance(text, str):
-            report["text"] = "text"  # not the path of its temporary file
+            report["text"] = "text"  # hides the path of the temporary file
         return _xray_of(report)
 
 
 def load(path: str | os.PathLike[str]) -> Model:
     """Loads a model from a run of `headgate train`, a Hugging Face directory (also in the Hub's cache), or a GGUF file.
 
-    Raises FileNotFoundError if there is no model at `path`, and ValueError if it cannot be read. The message has one
-    line and begins with the path.
+    Raises FileNotFoundError if there is no model at `path`, and ValueError if the model cannot be read. The message has
+    one line and begins with the path.
     """
     return Model(path)
 
 
 def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
-    """Puts reports on one page, like `headgate xray --from`, with the models of all reports side by side.
+    """Puts the models of all reports side by side on one page, like `headgate xray --from`.
 
-    A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. A model with
-    a name that is taken gets a number: "name (2)". Raises ValueError if a report is invalid, with a message that names
-    the invalid part.
+    A report is the result of Model.xray, a dict with the keys of `headgate xray --json`, or its JSON text. If models
+    have the same name, later ones get a number: "name (2)". Raises ValueError, which names the invalid part, if a
+    report is invalid.
     """
     if isinstance(reports, (str, Mapping, Xray)) or not isinstance(reports, Iterable):
         raise _refusal("reports", reports, "a list of reports")
@@ -409,7 +408,7 @@ def page(reports: Sequence[Xray | Mapping[str, Any] | str]) -> Page:
 
 
 def _listed(key: str, value: Any) -> Any:
-    """Converts a value of a problem to nested lists, a number, a str or a bool, for JSON."""
+    """Converts a value of a problem to JSON: nested lists, a number, a str or a bool."""
     listed = value.tolist() if hasattr(value, "tolist") else value
     try:
         json.dumps(listed)
@@ -419,8 +418,8 @@ def _listed(key: str, value: Any) -> Any:
 
 
 def explain(problem: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """Computes the steps of a small attention problem in float64, like `headgate explain --json`: Q, K, V, scores,
-    weights, attention, gate, output.
+    """Computes the steps of a small attention problem in float64, like `headgate explain --json`. The steps are Q, K,
+    V, scores, weights, attention, gate and output.
 
     `problem` is a dict with the keys that `headgate explain --help` describes, or the path of a JSON file with them.
     Matrices in a dict are nested lists or arrays.
@@ -436,8 +435,9 @@ def explain(problem: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, An
 
 
 def runs(*directories: str | os.PathLike[str]) -> list[Run]:
-    """Reads the metrics that `headgate train` recorded in each directory. For a directory without metrics.jsonl, reads
-    the runs in its subdirectories."""
+    """Reads the metrics that `headgate train` recorded in each directory. If a directory has no metrics.jsonl, reads
+    the runs in its subdirectories.
+    """
     paths: list[str] = []
     for directory in (Path(_path("directory", given)) for given in directories):
         inner = sorted(path.parent for path in directory.glob("*/metrics.jsonl"))

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets how OpenMP's threads wait for each other."""
+"""Sets how long threads of OpenMP spin while they wait."""
 
 import importlib
 import os
 
 
 def load_with_short_spins(module: str) -> None:
-    """Imports a module that loads GCC's OpenMP, with a short spin time: waiting threads soon sleep and leave the cores
-    to other programs. Has no effect if the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, or if OpenMP is already
-    loaded."""
+    """Imports a module that loads GCC's OpenMP, with a short spin time. Waiting threads then soon sleep and leave the
+    cores to other programs.
+
+    Has no effect if the user has set GOMP_SPINCOUNT or OMP_WAIT_POLICY, or if OpenMP is already loaded.
+    """
     decided = "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ
     if not decided:
-        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads the variable only when it is loaded
+        os.environ["GOMP_SPINCOUNT"] = "10000"  # OpenMP reads this only while it is loaded
     try:
         importlib.import_module(module)
     finally:

@@ -12,16 +12,14 @@
 #include "python/headgate/operation_rows.hpp"
 #include "python/headgate/signals.hpp"
 
-// Binds operations that return y and a state, as the functions NAME, NAME_forward and NAME_backward. A struct describes
+// Binds operations that return y and a state as the functions NAME, NAME_forward and NAME_backward. A struct describes
 // the operation:
 //
-//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables
-//   Options, Inputs                                      its structs
-//   kName, kOutputsClass, kGradientsClass                names in Python
-//   kPositional                                          number of inputs that may be given by position
-//   kLayoutArrays                                        arrays whose dimensions the layout orders
-//   shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array for an output
-//   forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
+//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables Options, Inputs
+//   its structs kName, kOutputsClass, kGradientsClass                names in Python kPositional
+//   number of inputs that may be given by position kLayoutArrays                                        arrays whose
+//   dimensions the layout orders shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array
+//   for an output forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
 
 namespace headgate::python {
 
@@ -82,12 +80,11 @@ class Passes {
   }
 
   static std::vector<ArgumentText> input_texts() { return input_texts(EveryInput{}); }
-  /// Returns the signature and help texts of the arguments of the function NAME, which computes only y. Leaves out the
-  /// inputs that only another output needs.
+  /// Returns the signature and help texts of the arguments of the function NAME. It computes only y, so the inputs that
+  /// only another output needs are left out.
   static std::vector<ArgumentText> result_texts() { return input_texts(ReadForY{}); }
 
-  /// Returns the signature and help texts of the arguments that the backward pass reads in addition to the inputs and
-  /// dy.
+  /// Returns the signature and help texts of the backward pass's arguments other than the inputs, dy and the options.
   static std::vector<ArgumentText> incoming_texts() {
     std::vector<ArgumentText> texts;
     for (const auto& row : Operation::kIncoming) {
@@ -103,7 +100,8 @@ class Passes {
   static constexpr auto kRequired = static_cast<std::size_t>(std::count_if(
       Operation::kInputs.begin(), Operation::kInputs.end(), [](const auto& row) { return row.traits.required; }));
 
-  /// Selects the inputs that y may depend on. Leaves out those that another output needs, such as snapshot_lengths.
+  /// Selects the inputs that the computation of y reads. Leaves out inputs that only another output needs, such as
+  /// snapshot_lengths.
   struct ReadForY {
     template <class Row>
     bool operator()(const Row& row) const {

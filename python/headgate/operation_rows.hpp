@@ -19,15 +19,15 @@
 #include "python/headgate/keywords.hpp"
 #include "python/headgate/results.hpp"
 
-// Converts the arguments and results of an operation. Signatures and calls both iterate over the operation's tables,
-// one row for each tensor or option.
+// Converts the arguments and results of an operation. Both signatures and calls follow the operation's tables, which
+// have one row for each tensor or option.
 
 namespace headgate::python {
 
 /// Reads the argument `layout`; the default is bhtd.
 Layout take_layout(const Keywords& keywords);
 
-/// Returns the signature and help text of the argument `layout`, which orders the dimensions of `arrays`.
+/// Returns the signature and help text of the argument `layout`. `arrays` names the arrays whose dimensions it orders.
 ArgumentText layout_text(std::string_view arrays);
 
 // --- tensors --------------------------------------------------------------------------------------------------------
@@ -36,15 +36,15 @@ ArgumentText layout_text(std::string_view arrays);
 template <const auto& kRows>
 using ViewsOf = typename std::remove_cvref_t<decltype(kRows[0])>::Struct;
 
-/// Holds views of the inputs of a call, and the Python arrays that own the memory of the views.
+/// Holds views of a call's inputs, and the Python arrays that own the memory of these views.
 template <const auto& kRows>
 struct OperationInputs {
   ViewsOf<kRows> views;
   PerTensor<Input, kRows> arrays;
-  nb::object first;  ///< the first input; new outputs are NumPy or PyTorch arrays like this one
+  nb::object first;  ///< the first input; decides whether new outputs are NumPy or PyTorch arrays
   Layout layout = Layout::bhtd;
 
-  /// Returns whether the first input has a batch dimension. Outputs then have one, too.
+  /// Returns whether the first input has a batch dimension. Outputs have a batch dimension exactly in this case.
   bool has_batch() const {
     return arrays[std::size_t{0}].array.ndim() == rank_with_batch(array_kind(kRows.front().kind));
   }
@@ -58,8 +58,8 @@ struct EveryInput {
   }
 };
 
-/// Reads `layout`, if the operation has one, and the inputs that `selected` accepts from the arguments. kind_of(row)
-/// gives the kind of each array. Throws Error if one of the first `required` inputs is None.
+/// Reads `layout`, if the operation has it, and the inputs that `selected` accepts. kind_of(row) gives the kind of each
+/// array. Throws Error if one of the first `required` inputs is None.
 template <const auto& kRows, class KindOf, class Selected = EveryInput>
 OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t required, const KindOf& kind_of,
                                       const Selected& selected = {}) {
@@ -77,7 +77,7 @@ OperationInputs<kRows> take_inputs_of(const Keywords& keywords, std::size_t requ
   return inputs;
 }
 
-/// Reads the tensors of a table from the arguments and sets their views in `views`. Returns the arrays.
+/// Reads the tensors of a table from the arguments. Returns the arrays, and stores their views in `views`.
 template <const auto& kRows>
 PerTensor<Input, kRows> take_tensors(const Keywords& keywords, Layout layout, ViewsOf<kRows>& views) {
   PerTensor<Input, kRows> arrays;
@@ -104,14 +104,14 @@ std::vector<ArgumentText> input_texts_of(std::size_t required, const Selected& s
   return texts;
 }
 
-/// Returns the signature and help text of an optional tensor that the backward pass reads in addition to the inputs.
+/// Returns the signature and help text of an optional tensor that only the backward pass reads.
 template <class Row>
 ArgumentText text_of_read(const Row& row) {
   const std::string help = formatted("{}, {}: {}", row.shape, types_of(row.elements), row.help);
   return {row.name, "Array | None", "None", help};
 }
 
-/// Returns the signature and help text of a required tensor that the backward pass reads in addition to the inputs.
+/// Returns the signature and help text of a required tensor that only the backward pass reads.
 template <class Row>
 ArgumentText text_of_required(const Row& row) {
   ArgumentText text = text_of_read(row);
@@ -129,7 +129,7 @@ using ResultsOf = Results<ViewsOf<kRows>, kRows.size()>;
 template <const auto& kRows>
 using HeldResults = std::array<Output, kRows.size()>;
 
-/// Sets `views` to the arrays of the chosen rows in `results`. Fills a missing array with make(row).
+/// Sets `views` to the arrays in `results` of the chosen rows. make(row) creates an array that is missing.
 template <const auto& kRows, class Make>
 HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {
@@ -144,8 +144,8 @@ HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const 
   return held;
 }
 
-/// Creates the array of an output whose view has shape `shape`. Uses the faster empty_like() if the first input has the
-/// same kind, shape and dtype.
+/// Creates the array of an output whose view has shape `shape`. If the first input has the same kind, shape and dtype,
+/// uses empty_like(), which is faster.
 template <class Row, const auto& kInputs>
 nb::object make_output(const Maker& maker, const Row& row, const OperationInputs<kInputs>& in, const Shape& shape,
                        DType dtype) {
@@ -155,7 +155,7 @@ nb::object make_output(const Maker& maker, const Row& row, const OperationInputs
   return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, in.has_batch()), dtype);
 }
 
-/// Creates the missing arrays of gradients, each with the shape and dtype of its input, and sets `views`.
+/// Creates the missing arrays of gradients and sets `views`. Each gradient has the shape and dtype of its input.
 template <const auto& kGradients, const auto& kInputs>
 HeldResults<kGradients> place_gradients(const Keywords& keywords, const OperationInputs<kInputs>& in,
                                         const std::vector<bool>& chosen, ResultsOf<kGradients>& results,
@@ -169,8 +169,8 @@ HeldResults<kGradients> place_gradients(const Keywords& keywords, const Operatio
   });
 }
 
-/// Returns a flag for each result, true if the call computes it. A call computes the results that the argument `name`
-/// lists and those present in `out`. Returns `defaults` if the call has neither argument.
+/// Returns a flag for each result: whether the call computes it. A call computes the results that the argument `name`
+/// lists and those present in `out`. Without both arguments, returns `defaults`.
 template <const auto& kRows>
 std::vector<bool> chosen_rows(const Keywords& keywords, const char* name, const ResultsOf<kRows>* out,
                               const std::vector<bool>& defaults) {
@@ -192,7 +192,7 @@ ArgumentText text_of_gradient(const Row& row) {
 
 // --- options --------------------------------------------------------------------------------------------------------
 
-/// Returns find(). If find() throws Error, throws it again with "FUNCTION: NAME: " before the message.
+/// Returns find(). Prepends "FUNCTION: NAME: " to the message of an Error that find() throws.
 template <class Find>
 auto found(const Keywords& keywords, const char* name, const Find& find) {
   try {
@@ -212,7 +212,7 @@ Value find_name(const std::string& name) {
   }
 }
 
-/// Sets an option from its argument. Leaves the option unchanged if the argument is absent or None.
+/// Sets an option from the argument of the same name. Leaves the option unchanged if the argument is absent or None.
 template <class Row, class Options>
 void take_option(const Keywords& keywords, const Row& row, Options& options) {
   using Value = typename Row::Value;
@@ -242,10 +242,10 @@ Options take_options_of(const Keywords& keywords) {
   return options;
 }
 
-/// Formats a number as Python writes a float, for example 1.0.
+/// Formats a number as a Python float, such as 1.0.
 std::string float_text(double value);
 
-/// Holds the type annotation of an option and its default, as Python source text.
+/// Holds an option's type annotation and default as Python source text.
 struct TypeAndDefault {
   std::string type, value;
 };
@@ -292,7 +292,7 @@ std::vector<ArgumentText> option_texts_of() {
 
 // --- PyTorch --------------------------------------------------------------------------------------------------------
 
-/// Returns the type and default of an option in a PyTorch operator schema. In the schema, 0 stands for threads=None.
+/// Returns the type and default of an option as in a PyTorch operator schema. There, 0 means threads=None.
 template <class Row, class Options>
 nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
@@ -309,13 +309,12 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 
 /// Returns an operation's tables as a dict for headgate.torch:
 ///
-///   inputs     tuples (name, required, forward only)
-///   gradients  names of the inputs that have gradients
-///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
-///   layout     type annotation of the argument `layout`, or None if the operation has none
+///   inputs     tuples (name, required, forward only) gradients  names of the inputs that have gradients options
+///   tuples (name, schema type, schema default, part of the operation, forward only, type annotation) layout     type
+///   annotation of the argument `layout`, or None if the operation has none
 ///
-/// The schema is that of the PyTorch operator. The part of the operation is the one that the option changes, such as
-/// "scores" or "gate".
+/// The schema is that of the PyTorch operator. "part of the operation" is what the option changes, such as "scores" or
+/// "gate".
 template <const auto& kInputs, const auto& kGradients, const auto& kOptions, class Options>
 nb::dict torch_rows() {
   nb::list inputs, gradients, options;

@@ -6,8 +6,8 @@
 #include "library/core/linear_attention_rows.hpp"
 #include "library/core/short_convolution_rows.hpp"
 
-// Describes operations that return y and a state: their tables, their name in Python and their passes. The bindings and
-// the handlers for JAX add what each of them needs.
+// Describes operations that return y and a state: their tables, Python names and passes. The bindings and the JAX
+// handlers each extend these descriptions.
 
 namespace headgate::python {
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the arguments of the operations, read from the tables of libheadgate's core: attention_tensors.hpp,
+"""Lists the arguments of the operations. They are read from tables of libheadgate's core: attention_tensors.hpp,
 attention_options.hpp, linear_attention_rows.hpp, short_convolution_rows.hpp and gated_norm_rows.hpp.
 
-headgate.torch and headgate.jax take arguments as keywords and use these lists to tell tensors from options. A new
-argument is a new row in a table, and needs no change here.
+headgate.torch and headgate.jax use these lists to tell tensors from options. A new argument needs only a new row in a
+table of the core.
 """
 
 from typing import Any, NamedTuple
@@ -12,9 +12,13 @@ from . import _headgate
 
 
 class Option(NamedTuple):
-    """Describes an option of an operation. `type` and `default` are those in the schema of the PyTorch operator. `part`
-    names the part of the operation that the option changes, such as "scores". `forward_only` tells whether only forward
-    passes support the option. `annotation` is the type for type checkers."""
+    """Describes an option of an operation.
+
+    - type, default: as in the schema of the PyTorch operator
+    - part: the part of the operation that the option changes, such as "scores"
+    - forward_only: whether only forward passes support the option
+    - annotation: the type for type checkers
+    """
 
     type: str
     default: Any
@@ -24,7 +28,7 @@ class Option(NamedTuple):
 
 
 class Operation:
-    """Describes the arguments of an operation: the names of its tensors, and its options by name."""
+    """Describes the arguments of an operation: names of tensors, and options by name."""
 
     def __init__(self, rows: dict[str, Any]):
         inputs = rows["inputs"]
@@ -49,7 +53,7 @@ class Operation:
         return ", ".join(f"{option.type} {name}={_literal(option.default)}" for name, option in self.options.items())
 
     def changed(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Returns those of the given options that differ from their defaults."""
+        """Returns the options that differ from their defaults."""
         return {name: value for name, value in options.items() if value != self.options[name].default}
 
     def defaults(self) -> dict[str, Any]:
@@ -76,7 +80,9 @@ _HAS_ZERO = dict(_headgate._rows["gate_functions"])
 
 
 def keeps_output(gate_fn: str, gate_op: str) -> bool:
-    """Returns whether the backward pass needs the output before the gate, saved by the forward pass. It does if gate_fn
-    can be 0, since the output cannot be computed from y then. It also does if the gate is added, since the difference
-    of y and the gate would suffer from cancellation."""
+    """Returns whether the forward pass must save the output before the gate for the backward pass.
+
+    - If gate_fn can be 0, that output cannot be computed from y.
+    - If the gate is added, y minus the gate would suffer from cancellation.
+    """
     return gate_fn in _HAS_ZERO and (gate_op == "add" or _HAS_ZERO[gate_fn])

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Draws figures with matplotlib (the extra `plot`). Each function draws on `axes` and returns them; None creates new
-ones."""
+"""Draws figures with matplotlib (the extra `plot`). Each function draws on `axes` and returns them. If `axes` is None,
+it creates new ones.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def _axes(axes: Axes | None) -> Axes:
 
 
 def _count(axis) -> None:
-    """Restricts the ticks of an axis of layers, steps or cells to whole numbers."""
+    """Restricts the ticks of an axis to whole numbers. Used for layers, steps and cells."""
     axis.get_major_locator().set_params(integer=True)
 
 
@@ -35,8 +36,9 @@ def _numbers(rows, key: str) -> np.ndarray:
 def layer_figure(
     *reports: Evaluation | Xray, key: str = "first_token_attention", labels=None, axes: Axes | None = None
 ) -> Axes:
-    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention. `labels` has
-    the name of each report."""
+    """Plots the figure `key` by layer, with a line for each report. The default is first-token attention. `labels`
+    holds the name of each report.
+    """
     if labels is not None and (isinstance(labels, str) or len(labels) != len(reports)):
         raise ValueError(f"plot: labels is {labels!r} but must be a list of {len(reports)} names")
     axes = _axes(axes)
@@ -53,8 +55,10 @@ def layer_figure(
 
 
 def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None = None) -> Axes:
-    """Plots a histogram of gates in [0,1], over the heads of a layer, or of all layers if `layer` is None. Gates of
-    attention and of linear attention have a line each, in shares of their own number."""
+    """Plots a histogram of gates in [0,1] over the heads of a layer. If `layer` is None, uses all layers.
+
+    Attention and linear attention have a line each. Each line shows shares of that kind's gates.
+    """
     axes = _axes(axes)
     counts: dict[str, list[np.ndarray]] = {}
     for n in range(len(report.heads)) if layer is None else [layer]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements linear attention, one token at a time, the short convolution and the gated norm in jax.numpy."""
+"""Implements linear attention (one token at a time), the short convolution and the gated norm in jax.numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +22,7 @@ def linear_attention(call: Call, inputs: Arrays) -> Arrays:
     batch = inputs["q"].shape[0] if inputs["q"].ndim == 4 else 1
 
     def tokens(name: str) -> Array:
-        """Returns an input as (T,B,H,X), with the tokens first."""
+        """Returns an input as (T,B,H,X)."""
         x = inputs[name] if inputs[name].ndim == 4 else inputs[name][None]
         x = (x.transpose(2, 0, 1, 3) if bhtd else x.swapaxes(0, 1)).astype(dtype)
         return jnp.broadcast_to(x, (x.shape[0], batch, *x.shape[2:]))
@@ -55,8 +55,9 @@ def linear_attention(call: Call, inputs: Arrays) -> Arrays:
 
 
 def _scan(step: Any, carry: Any, rows: Arrays, count: int) -> tuple[Any, Array]:
-    """Runs lax.scan block by block. For the backward pass, only the states at the start of each block are kept; the
-    others are computed again."""
+    """Runs lax.scan block by block. The backward pass keeps only the state at the start of each block, and recomputes
+    the others.
+    """
     size = min(BLOCK, max(count, 1))
     blocks = -(-count // size)
     is_row = jnp.arange(blocks * size) < count
@@ -78,7 +79,7 @@ def _scan(step: Any, carry: Any, rows: Arrays, count: int) -> tuple[Any, Array]:
 
 
 def _step(call: Call, lengths: Array | None, packed: bool, carry: Arrays, row: Arrays) -> tuple[Any, Array]:
-    """Updates the states by a token. Returns them with the token's y."""
+    """Updates the states with one token. Returns the new states and the token's y."""
     rule = call.option("rule", "gated_delta")
     q, k, v = (row[name] for name in ("q", "k", "v"))
     state = carry["state"][row["sequence"]][None] if packed else carry["state"]
@@ -107,8 +108,11 @@ def _step(call: Call, lengths: Array | None, packed: bool, carry: Arrays, row: A
 
 
 def _normalized(x: Array, eps: float, combine: Callable[..., Array]) -> Array:
-    """Returns x / sqrt(combine(x²) + eps), where combine is jnp.sum or jnp.mean of a row. Divides each row by its
-    largest magnitude first, since squares of large elements overflow and those of small ones become 0."""
+    """Returns x / sqrt(combine(x²) + eps), where combine is jnp.sum or jnp.mean of a row.
+
+    Divides each row by its largest magnitude first. Otherwise, the squares of large elements would overflow, and the
+    squares of small elements would become 0.
+    """
     largest = jnp.maximum(jnp.abs(x).max(-1, keepdims=True, initial=0), eps**0.5)
     largest = lax.stop_gradient(jnp.where(largest == 0, 1, largest))
     rows = x / largest
@@ -146,7 +150,7 @@ def short_convolution(call: Call, inputs: Arrays) -> Arrays:
     y = total if call.option("activation", "silu") == "none" else jax.nn.silu(total)
 
     def rows_before(lengths: Array) -> Array:
-        """Returns the K-1 rows (N,M,K-1,C) before token lengths[n,m] of sequence n."""
+        """Returns (N,M,K-1,C): the K-1 rows of sequence n that precede its token lengths[n,m]."""
         n = jnp.arange(sequences)[:, None, None]
         place = lengths[..., None] - (taps - 1) + jnp.arange(taps - 1)
         start = bounds[:-1][:, None, None] if packed else 0

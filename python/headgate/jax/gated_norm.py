@@ -18,12 +18,12 @@ def gated_norm(x: Array, weight: Array | None = None, gate: Array | None = None,
     """Computes x / sqrt(mean(x^2) + eps) * weight * g(gate) for each row, with gradients.
 
     The arguments are those of headgate.gated_norm, as arrays of JAX or NumPy. Returns y, with x's shape and dtype. x,
-    weight and gate have gradients. CPUs compute the call by libheadgate, other devices by jax.numpy
+    weight and gate have gradients. CPUs compute the call with libheadgate, other devices with jax.numpy
     (docs/reference/jax.md). Raises ValueError with a one-line message if shapes, dtypes or options are invalid.
     """
     arrays, options = take(NAME, GATED_NORM, {"x": x, "weight": weight, "gate": gate}, arguments)
     call = Call(NAME, tuple(sorted(options.items())))
     arrays = checked(call, arrays)
     if options.get("gate_fn") == "none":
-        arrays.pop("gate", None)  # without a gate function, the gate is not read
+        arrays.pop("gate", None)  # the call ignores the gate without a gate function
     return compute(call, arrays)["y"]

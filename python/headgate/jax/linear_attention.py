@@ -28,14 +28,14 @@ def linear_attention(
     """Computes gated linear attention with the delta rule, the recurrence of Gated DeltaNet, with gradients.
 
     The arguments are those of headgate.linear_attention, as arrays of JAX or NumPy. Returns y in q's dtype. With
-    return_state, also returns the state after the last token (N,Hv,D,Dv). That state is differentiable, and is the
-    argument `state` of the call for the next tokens.
+    return_state, also returns the state after the last token (N,Hv,D,Dv). The state is differentiable. The call for the
+    next tokens takes it as `state`.
 
-    With snapshot_lengths, also returns snapshots (N*M,Hv,D,Dv): states after these numbers of tokens. Row n*M + m is
-    the state of sequence n after entry [n,m]. The lengths are an array (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Calls with snapshots are not differentiated.
+    snapshot_lengths (N|1,M) holds numbers of tokens, in non-decreasing order. A list of M numbers applies to every
+    sequence. The call then also returns snapshots (N*M,Hv,D,Dv). Row n*M + m is the state of sequence n after its first
+    snapshot_lengths[n,m] tokens. Calls with snapshots have no gradients.
 
-    q, k, v, decay, beta and state have gradients. CPUs compute the call by libheadgate, other devices by jax.numpy
+    q, k, v, decay, beta and state have gradients. CPUs compute the call with libheadgate, other devices with jax.numpy
     (docs/reference/jax.md). Raises ValueError with a one-line message if shapes, dtypes or options are invalid.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}

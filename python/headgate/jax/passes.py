@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls libheadgate by XLA's foreign function interface, and makes the calls functions that JAX can transform.
+"""Calls libheadgate through XLA's foreign function interface (FFI), and lets JAX transform these calls.
 
-Each pass of an operation is a primitive. For CPUs it is lowered to one FFI call, for other platforms to code of
-jax.numpy (fallback.py). Under vmap it stays one call (batching.py). Derivatives of a pass are refused by name:
-differentiable.py gives the operations their gradients.
+Each forward or backward pass of an operation is a JAX primitive. On CPUs, the primitive becomes one FFI call. On other
+platforms, it becomes jax.numpy code (fallback.py). Under vmap, it stays one call (batching.py). A pass itself cannot be
+differentiated: differentiable.py gives the operations their gradients.
 """
 
 import functools
@@ -29,7 +29,7 @@ SECOND = "{}: gradients of gradients and forward-mode derivatives, as of jvp, ja
 
 
 def _attributes(call: Call, inputs: Arrays) -> dict[str, Any]:
-    """Returns the FFI attributes that both passes read."""
+    """Returns the FFI attributes that are the same for forward and backward passes."""
     attributes: dict[str, Any] = {"inputs": np.int64(set_of(inputs, call.table("inputs")))}
     for name, value in call.options:
         attributes[name] = value if isinstance(value, str) else _scalar(value)
@@ -45,7 +45,7 @@ def _scalar(value: int | float) -> np.int64 | np.float64:
 
 
 def _operands(call: Call, inputs: Arrays) -> list[Array]:
-    """Returns the inputs in the order of the table. A seed that is an array comes last."""
+    """Returns the inputs in the order of the table. If the seed is an array, it comes last."""
     ordered = [inputs[name] for name in call.table("inputs") if name in inputs]
     return [*ordered, inputs[SEED]] if SEED in inputs else ordered
 
@@ -99,7 +99,7 @@ def _elsewhere(*arrays: Array, call: Call, tree: Any) -> list[Array]:
 
 
 def _lower_elsewhere(context: Any, *operands: Any, **parameters: Any) -> Any:
-    # Removes the mesh axes of shard_map. They belong to the types of the traced program, and do not change its code.
+    # Removes the mesh axes of shard_map from the types. Mesh axes do not change the code of the traced program.
     types = {
         name: [jax.core.ShapedArray(x.shape, x.dtype) for x in getattr(context, name)]
         for name in ("avals_in", "avals_out")
@@ -113,7 +113,7 @@ def _refuse(*_: Any, call: Call, tree: Any) -> NoReturn:
 
 @_pass.def_impl
 def _(*arrays: Array, **parameters: Any) -> list[Array]:
-    # This runs only within jax.disable_jit(). XLA must compile a forward or backward pass even there.
+    # JAX gets here only within jax.disable_jit(). XLA must compile a pass even then.
     with jax.disable_jit(False):
         return jax.jit(functools.partial(_pass.bind, **parameters))(*arrays)
 
@@ -131,7 +131,7 @@ def _bind(call: Call, *groups: Arrays) -> Arrays:
 
 @functools.lru_cache(maxsize=4096)
 def _function(call: Call, rule: Callable[..., Any]) -> Any:
-    """Returns the pass as a function of dicts of arrays, which vmap transforms by `rule`."""
+    """Returns the pass as a function of dicts of arrays. vmap transforms the function with `rule`."""
 
     @custom_vmap
     def compute(*groups: Arrays) -> Arrays:
@@ -142,13 +142,15 @@ def _function(call: Call, rule: Callable[..., Any]) -> Any:
 
 
 def forward(call: Call, inputs: Arrays) -> Arrays:
-    """Computes the outputs of a call, by name."""
+    """Computes the outputs of a call by name."""
     return _function(call, _forward_of_examples)(inputs)
 
 
 def backward(call: Call, incoming: Arrays, saved: Arrays, inputs: Arrays) -> Arrays:
-    """Returns the gradients of inputs, by the names of the inputs. `incoming` holds the gradients of the outputs: dy,
-    and dlse or dstate. `saved` holds outputs of the forward pass."""
+    """Returns the gradients of inputs by input name.
+
+    `incoming` holds the gradients of the outputs: dy, and dlse or dstate. `saved` holds outputs of the forward pass.
+    """
     return _function(call, _backward_of_examples)(incoming, saved, inputs)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Code shared by linear attention and the short convolution. Both return y and states."""
+"""Code shared by linear attention and the short convolution, which both return y and states."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,8 +22,11 @@ def call_with_states(
     snapshot_lengths: Any,
     return_state: bool,
 ) -> Array | tuple[Array, ...]:
-    """Calls the operation `what`. Returns y, or a tuple of y, the state if return_state is true, and the snapshots if
-    there are snapshot_lengths."""
+    """Calls the operation `what` and returns y.
+
+    If return_state is true or snapshot_lengths are given, returns a tuple: y, the state if asked for, the snapshots if
+    asked for.
+    """
     if snapshot_lengths is not None:
         given["snapshot_lengths"] = _lengths(what, snapshot_lengths)
     arrays, options = take(what, operation, given, arguments)
@@ -39,7 +42,7 @@ def call_with_states(
 
 
 def _lengths(what: str, lengths: Array | Sequence[int]) -> Any:
-    """Returns snapshot lengths as an array. A list of integers is one row, for all sequences."""
+    """Returns snapshot lengths as an array. Converts a list of integers to one row that applies to all sequences."""
     if not isinstance(lengths, list | tuple):
         return lengths
     for length in lengths:

@@ -27,14 +27,14 @@ def short_convolution(
     gradients.
 
     The arguments are those of headgate.short_convolution, as arrays of JAX or NumPy. Returns y, with x's shape and
-    dtype. With return_state, also returns the last K-1 rows of x (N,K-1,C). That state is differentiable, and is the
-    argument `state` of the call for the next tokens.
+    dtype. With return_state, also returns the last K-1 rows of x (N,K-1,C). The state is differentiable. The call for
+    the next tokens takes it as `state`.
 
-    With snapshot_lengths, also returns snapshots (N*M,K-1,C): states after these numbers of tokens. Row n*M + m is the
-    state of sequence n after entry [n,m]. The lengths are an array (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Calls with snapshots are not differentiated.
+    snapshot_lengths (N|1,M) holds numbers of tokens, in non-decreasing order. A list of M numbers applies to every
+    sequence. The call then also returns snapshots (N*M,K-1,C). Row n*M + m is the state of sequence n after its first
+    snapshot_lengths[n,m] tokens. Calls with snapshots have no gradients.
 
-    x, weight, bias and state have gradients. CPUs compute the call by libheadgate, other devices by jax.numpy
+    x, weight, bias and state have gradients. CPUs compute the call with libheadgate, other devices with jax.numpy
     (docs/reference/jax.md). Raises ValueError with a one-line message if shapes, dtypes or options are invalid.
     """
     given = {"x": x, "weight": weight, "bias": bias}
