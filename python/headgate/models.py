@@ -306,15 +306,16 @@ class Model:
         """Evaluates the model on a text, like `headgate eval --json`: loss, sinks, activations and gates.
 
         Args:
-          metrics: names of metrics. An empty list selects the default ones. tokens: the maximum number of tokens, or
-          "all". None means 65536. seq_len: number of tokens of a sequence. heads: whether to also return the figures of
-          each head. cache_dtype: "i8" also evaluates the model with keys and values rounded to int8. The
-            comparison is `figures["cache"]`.
+          metrics: names of metrics. An empty list selects the default ones.
+          tokens: the maximum number of tokens, or "all". None means 65536.
+          seq_len: number of tokens of a sequence.
+          heads: whether to also return the figures of each head.
+          cache_dtype: "i8" also evaluates the model with keys and values rounded to int8. The comparison is
+            `figures["cache"]`.
           cache_first: number of first tokens whose keys and values cache_dtype does not round. None means 0.
-          activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" also evaluate the model with the inputs of
-            its matrix products rounded to int8 (simulated). The comparisons are `figures["activations"]`, by word.
-          against: another model to compare with. It must read the same tokens. The comparison is
-            `figures["against"]`.
+          activations: "i8-token", "i8-tensor" or "i8-tensor-keep-first" also evaluate the model with the inputs of its
+            matrix products rounded to int8 (simulated). The comparisons are `figures["activations"]`, by word.
+          against: another model to compare with. It must read the same tokens. The comparison is `figures["against"]`.
           threads: 1 to headgate.max_threads(). None means headgate.default_threads().
         """
         if against is not None and not isinstance(against, Model):
@@ -358,12 +359,12 @@ class Model:
         """Returns the report of `headgate xray --json`: maps, gates, sinks and ranks of every head on a text.
 
         Args:
-          tokens: the maximum number of tokens, from the start of the text. map_cells: the maximum number of cells per
-          side of a head's map. override: "heads" or "layers" also measures how the loss changes if the gates of a head,
-          or of all heads of a
+          tokens: the maximum number of tokens, from the start of the text.
+          map_cells: the maximum number of cells per side of a head's map.
+          override: "heads" or "layers" also measures how the loss changes if the gates of a head, or of all heads of a
             layer, are closed, open or at their mean.
-          override_tokens: like `tokens`, for the measurements of `override`. threads: 1 to headgate.max_threads(). None
-          means headgate.default_threads().
+          override_tokens: like `tokens`, for the measurements of `override`.
+          threads: 1 to headgate.max_threads(). None means headgate.default_threads().
         """
         with _paths(text) as files:
             report = json.loads(

@@ -15,11 +15,13 @@
 // Binds operations that return y and a state as the functions NAME, NAME_forward and NAME_backward. A struct describes
 // the operation:
 //
-//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables Options, Inputs
-//   its structs kName, kOutputsClass, kGradientsClass                names in Python kPositional
-//   number of inputs that may be given by position kLayoutArrays                                        arrays whose
-//   dimensions the layout orders shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array
-//   for an output forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
+//   kInputs, kOutputs, kIncoming, kGradients, kOptions   its tables
+//   Options, Inputs                                      its structs
+//   kName, kOutputsClass, kGradientsClass                names in Python
+//   kPositional                                          number of inputs that may be given by position
+//   kLayoutArrays                                        arrays whose dimensions the layout orders
+//   shape_of(output's row, inputs), dtype_of(…)          shape and dtype of a new array for an output
+//   forward(outputs, inputs, options), backward(gradients, inputs, incoming, options)
 
 namespace headgate::python {
 

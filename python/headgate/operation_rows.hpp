@@ -309,9 +309,10 @@ nb::tuple schema_type_and_default(const Row& row, const Options& defaults) {
 
 /// Returns an operation's tables as a dict for headgate.torch:
 ///
-///   inputs     tuples (name, required, forward only) gradients  names of the inputs that have gradients options
-///   tuples (name, schema type, schema default, part of the operation, forward only, type annotation) layout     type
-///   annotation of the argument `layout`, or None if the operation has none
+///   inputs     tuples (name, required, forward only)
+///   gradients  names of the inputs that have gradients
+///   options    tuples (name, schema type, schema default, part of the operation, forward only, type annotation)
+///   layout     type annotation of the argument `layout`, or None if the operation has none
 ///
 /// The schema is that of the PyTorch operator. "part of the operation" is what the option changes, such as "scores" or
 /// "gate".
