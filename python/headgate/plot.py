@@ -80,8 +80,10 @@ def gate_histogram(report: Xray, layer: int | None = None, *, axes: Axes | None 
 
 
 def head_map(report: Xray, layer: int, head: int, *, axes: Axes | None = None) -> Axes:
-    """Plots a head's attention map: queries downwards, keys to the right. The colour of a cell shows the square root of
-    the mean weight between its queries and its keys."""
+    """Plots a head's attention map: queries downwards, keys to the right.
+
+    The colour of a cell shows the square root of the mean weight that its queries give to its keys.
+    """
     axes = _axes(axes)
     image = axes.imshow(np.sqrt(report.heads[layer][head].map), vmin=0, vmax=1, cmap="viridis")
     axes.figure.colorbar(image, ax=axes, label="root of the weight")

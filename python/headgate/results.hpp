@@ -18,13 +18,13 @@
 #include "python/headgate/arrays.hpp"
 #include "python/headgate/keywords.hpp"
 
-// Binds results that consist of several arrays. A result is a Python class with one attribute for each row of the table
-// of its arrays, for example kStatisticsOutputs. Attributes without an array are None.
+// Binds results that consist of several arrays. Each result is a Python class. Its attributes are the rows of the table
+// of its arrays, such as kStatisticsOutputs. Attributes without an array are None.
 
 namespace headgate::python {
 
-/// Holds the arrays of a result. `Struct` is the C++ struct of the tensor views; the rows of the table point to its
-/// members. This parameter gives results with the same number of rows different types.
+/// Holds the arrays of a result. The rows of the result's table point to members of `Struct`, the C++ struct of tensor
+/// views. `Struct` also gives a separate type to every result, even if two have the same number of rows.
 template <class Struct, std::size_t kRows>
 struct Results {
   std::array<nb::object, kRows> arrays;
@@ -32,7 +32,7 @@ struct Results {
   Results() { arrays.fill(nb::none()); }
 };
 
-/// Returns the argument `out`, an object of class `Class`, or null if it is None.
+/// Returns the argument `out`, an object of class `Class`. Returns null if the argument is None.
 template <class Class>
 const Class* take_out(const Keywords& keywords, const char* class_name) {
   const nb::object given = keywords.take("out");
@@ -42,8 +42,8 @@ const Class* take_out(const Keywords& keywords, const char* class_name) {
   return out;
 }
 
-/// Returns a flag for each array of a result, true if the call computes the array. It computes the arrays that the
-/// argument `name` lists, and those present in `out`. Returns `defaults` if the call has neither argument.
+/// Returns a flag for each array of a result: whether the call computes it. A call computes the arrays that the
+/// argument `name` lists and those present in `out`. Without both arguments, returns `defaults`.
 template <class Struct, class Rows, class NameOf>
 std::vector<bool> chosen_of(const Keywords& keywords, const char* name, const Rows& rows, const NameOf& name_of,
                             const Results<Struct, std::tuple_size_v<Rows>>* out, const std::vector<bool>& defaults) {

@@ -20,7 +20,7 @@ namespace {
 struct ShortConvolution : ShortConvolutionTables {
   static constexpr const char* kOutputsClass = "ShortConvolutionOutputs";
   static constexpr const char* kGradientsClass = "ShortConvolutionGradients";
-  static constexpr std::size_t kPositional = 3;  // inputs that may be given by position: x, weight and bias
+  static constexpr std::size_t kPositional = 3;  // number of inputs that may be positional: x, weight and bias
 
   static Shape shape_of(const ConvolutionOutput& row, const ShortConvolutionInputs& in) {
     return python::shape_of(row, in);

@@ -7,7 +7,7 @@ bool SignalPoll::ask() noexcept {
   constexpr std::chrono::milliseconds kInterval(100);
   if (raised_ || !polls_) return raised_;
   if (Clock::now() - last_ < kInterval) return false;
-  // In a forked child, the computation may run on a thread that Python did not create. Such a thread cannot take the
+  // A forked child may run the computation on a thread that Python did not create. Such a thread cannot take the
   // interpreter's lock, so polling stops.
   polls_ = std::this_thread::get_id() == caller_;
   if (!polls_) return false;

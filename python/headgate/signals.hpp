@@ -18,9 +18,10 @@ namespace headgate::python {
 namespace nb = nanobind;
 
 /// Polls for signals while a call runs without the interpreter's lock. The computation polls through
-/// ExecutionContext::cancelled. At most every 0.1 s, a poll takes the lock and runs the handlers of pending signals.
-/// Calls of less than 0.1 s never take the lock. If a handler raises, its exception stays set, and the call is
-/// cancelled.
+/// ExecutionContext::cancelled.
+///
+/// At most every 0.1 s, a poll takes the lock and runs the handlers of pending signals. Calls of less than 0.1 s never
+/// take the lock. If a handler raises an exception, the exception stays set, and the call is cancelled.
 class SignalPoll {
  public:
   SignalPoll() = default;
@@ -40,8 +41,9 @@ class SignalPoll {
   const std::function<bool()> callback_ = [this] { return ask(); };
 };
 
-/// Returns call(), which runs without the interpreter's lock and checks `context` for cancellation. If a signal handler
-/// raises, for example KeyboardInterrupt, throws that exception; the call's outputs are then unspecified.
+/// Runs call() without the interpreter's lock and returns its result. call() must check `context` for cancellation. If
+/// a signal handler raises an exception, such as KeyboardInterrupt, throws that exception. The call's outputs are then
+/// unspecified.
 template <class Call>
 auto interruptible(const Keywords& keywords, ExecutionContext& context, const Call& call) {
   SignalPoll poll;

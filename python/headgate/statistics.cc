@@ -14,24 +14,23 @@
 #include "python/headgate/results.hpp"
 #include "python/headgate/signals.hpp"
 
-// Binding of headgate/statistics.hpp: attention_statistics. The outputs are the rows of
-// library/core/statistics_outputs.hpp.
+// Binding of headgate/statistics.hpp: attention_statistics. The table in library/core/statistics_outputs.hpp lists its
+// outputs.
 
 namespace headgate::python {
 namespace {
 
 using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()>;
 
-/// Arguments of attention_statistics that select outputs, besides the list of output names.
+/// Arguments of attention_statistics that select outputs, in addition to the list of output names.
 struct Selection {
   Input keys, queries;
-  std::int64_t window = -1;  ///< window of window_share; if negative, window_share is not computed by default
+  std::int64_t window = -1;  ///< window of window_share, which a negative window excludes from the default outputs
   std::int64_t top_keys = 0;
 };
 
-/// Returns the name of the argument that makes a call compute `output` if the call lists no output names. For example,
-/// "queries" makes it compute the outputs of chosen queries. Returns "" if calls without output names always compute
-/// `output`, and null if they never do.
+/// Returns the name of the argument that adds `output` to the default outputs. For example, "queries" adds the outputs
+/// of chosen queries. Returns "" if `output` is always a default output, and null if it never is.
 const char* asked_by(const StatisticsOutput& output) {
   using S = AttentionStatistics;
   if (output.fourth == StatisticsDim::top_keys) return "top_keys";
@@ -44,7 +43,7 @@ const char* asked_by(const StatisticsOutput& output) {
   return always ? "" : nullptr;
 }
 
-/// Returns whether a call that lists no output names computes `output`.
+/// Returns whether `output` is a default output: one that a call computes without a list of output names.
 bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
   const char* const argument = asked_by(output);
   if (argument == nullptr) return false;
@@ -56,8 +55,9 @@ bool is_default(const StatisticsOutput& output, const Selection& selection, bool
   return name.empty() || gated;
 }
 
-/// Returns the outputs as a list for headgate.torch: tuples of the name, the dimensions of the array as letters,
-/// whether it holds indices, and the result of asked_by(). The letter M stands for the first dimension of key_mass.
+/// Returns the outputs as a list for headgate.torch. Each entry is a tuple: the name, the dimensions of the array as
+/// letters, whether the array holds indices, and the result of asked_by(). The letter M means the first dimension of
+/// key_mass.
 nb::list statistics_rows() {
   nb::list rows;
   for (const StatisticsOutput& output : kStatisticsOutputs) {
@@ -68,14 +68,14 @@ nb::list statistics_rows() {
   return rows;
 }
 
-/// Returns a flag for each of the four dimensions of the view of `output`, true if the Python array has this dimension.
-/// The array omits dimensions that are always 1, and the batch dimension if `has_batch` is false.
+/// Returns a flag for each dimension of the four-dimensional view of `output`: whether the Python array has this
+/// dimension. The array has no dimensions that are always 1. If `has_batch` is false, it has no batch dimension.
 std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }
 
-/// Returns a view with shape `shape` of the array `object`, an output. If `object` is None, first sets it to a new
-/// array with the dimensions that are true in `has`.
+/// Returns a view of the output array `object`, with four-dimensional shape `shape`. If `object` is None, first sets it
+/// to a new array. The array has the dimensions that are true in `has`.
 TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
                    const Shape& shape, const std::array<bool, 4>& has, const Maker& maker, DType real) {
   std::vector<std::int64_t> sizes;
@@ -134,7 +134,7 @@ StatisticsResults statistics(const Keywords& keywords) {
     if (!chosen[n]) continue;
     const StatisticsOutput& output = kStatisticsOutputs[n];
     const Shape shape = sizes.shape(output);
-    // With cu_seqlens_k, key_mass has no dimension for sequences: its columns are the packed keys of all sequences.
+    // With cu_seqlens_k, key_mass has no dimension for sequences. Its columns are the packed keys of all sequences.
     const bool shares_columns = output.fourth == StatisticsDim::keys && in.views.cu_seqlens_k.present();
     const bool by_sequence = in.views.cu_seqlens_q.present() && output.of_sequence() && !shares_columns;
     const bool has_batch = in.has_batch() || by_sequence;

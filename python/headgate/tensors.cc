@@ -8,20 +8,20 @@
 namespace headgate::python {
 namespace {
 
-/// Returns the module `name`, or None if the program has not imported it.
+/// Returns the module `name`. Returns None if the program has not imported it.
 nb::object loaded_module(const char* name) {
   PyObject* const module = PyDict_GetItemString(PyImport_GetModuleDict(), name);
   return module == nullptr ? nb::none() : nb::borrow(module);
 }
 
-/// Returns a class of a module, or null if there is none. Its reference is never released.
+/// Returns a class of a module, or null if the module lacks it. The reference to the class is never released.
 PyTypeObject* find_type(const nb::object& module, const char* name) {
   if (module.is_none()) return nullptr;
   nb::object type = nb::getattr(module, name, nb::none());
   return PyType_Check(type.ptr()) != 0 ? reinterpret_cast<PyTypeObject*>(type.release().ptr()) : nullptr;
 }
 
-/// Returns an interned Python string, for attribute look-ups.
+/// Returns an interned Python string for attribute look-ups.
 nb::handle interned(const char* name) { return PyUnicode_InternFromString(name); }
 
 /// Returns whether a tensor has a tangent of forward-mode autograd.
@@ -29,7 +29,8 @@ bool has_tangent(nb::handle tensor) {
   static const nb::handle level = interned("_current_level");
   static const nb::handle forward_ad = loaded_module("torch.autograd.forward_ad").release();
   if (forward_ad.is_none()) return false;
-  // The level is negative outside of dual_level(), where no tensor has a tangent. Testing it is cheaper than the call.
+  // Outside of dual_level(), the level is negative and no tensor has a tangent. This test is cheaper than
+  // unpack_dual().
   if (nb::cast<int>(nb::getattr(forward_ad, level, nb::int_(0))) < 0) return false;
   return !forward_ad.attr("unpack_dual")(tensor).attr("tangent").is_none();
 }
@@ -54,7 +55,7 @@ bool is_tensor(nb::handle object) {
 
 void refuse_recorded(const char* function, const char* name, nb::handle object) {
   static const nb::handle requires_grad = interned("requires_grad");
-  static nb::handle is_grad_enabled;  // initialized at the first tensor that requires a gradient
+  static nb::handle is_grad_enabled;  // set when the first tensor requires a gradient
   if (!is_tensor(object)) return;
   require(
       !has_tangent(object),
@@ -79,7 +80,7 @@ void count_versions(const std::vector<nb::object>& tensors) {
 bool is_instance(nb::handle object, const char* module, const char* name) {
   const nb::object loaded = loaded_module(module);
   if (loaded.is_none()) return false;
-  const nb::object type = nb::getattr(loaded, name, nb::none());  // none while the module is still being imported
+  const nb::object type = nb::getattr(loaded, name, nb::none());  // None while the module is being imported
   if (type.is_none()) return false;
   const int is_one = PyObject_IsInstance(object.ptr(), type.ptr());
   if (is_one < 0) throw nb::python_error();
@@ -99,8 +100,8 @@ bool is_lazy(nb::handle object) {
 }
 
 nb::object resolved(nb::handle object) {
-  // DLPack cannot export a tensor that requires a gradient, so detach it. No gradient is lost: refuse_recorded() has
-  // rejected tensors that autograd would record.
+  // DLPack cannot export a tensor that requires a gradient, so it is detached. No gradient is lost: refuse_recorded()
+  // has rejected tensors that autograd would record.
   if (is_tensor(object) && nb::cast<bool>(object.attr("requires_grad"))) return resolved(object.attr("detach")());
   return is_lazy(object) ? object.attr("resolve_conj")().attr("resolve_neg")() : nb::borrow(object);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the command-line program `headgate`, which is part of the package."""
+"""Runs the command-line program `headgate` that the package contains."""
 
 import os
 import sys

@@ -6,7 +6,7 @@ docs/reference/pytorch.md describes all of them.
 
 from ..extras import require
 
-require("torch", "headgate.torch")  # must precede the imports of modules that need torch
+require("torch", "headgate.torch")  # must precede imports of modules that need torch
 
 from . import backends, gpu
 from .attention import gated_attention

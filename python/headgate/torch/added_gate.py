@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds a gate to an attention module of transformers: parameters and hooks.
 
-Importing this module imports torch's compiler, which takes two seconds: import it where a gate is added.
+Import this module only where a gate is added. It imports torch's compiler, which takes two seconds.
 """
 
 import sys
@@ -15,21 +15,23 @@ from .held_gate import MATRIX, OLD_MATRIX, calls, hold_gate, take_gate
 from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
-# Maps the site of a gate to the projection whose output it gates. The site g1 is the output of the attention kernel,
-# which applies that gate itself.
+# Maps the site of a gate to the projection whose output the gate multiplies. The site g1 is missing: it is the output
+# of the attention kernel, which applies the gate itself.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 _moving = threading.Lock()
 
 
 def _rename_old_matrix(_: nn.Module, state: dict[str, Any], prefix: str, *__: Any) -> None:
-    """Renames the gate's tensors in `state`, a state dict of an older release, before an attention module loads it."""
+    """Renames the gate's tensors in `state`, a state dict of an older release. Called before an attention module loads
+    `state`.
+    """
     for part in ("weight", "bias"):
         if f"{prefix}{OLD_MATRIX}.{part}" in state:
             state[f"{prefix}{MATRIX}.{part}"] = state.pop(f"{prefix}{OLD_MATRIX}.{part}")
 
 
 def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
-    """Shards the gate over processes by heads, in the same way as `weight`. Does nothing if `weight` is not sharded."""
+    """Shards the gate's heads over processes in the same way as `weight`. Does nothing if `weight` is not sharded."""
     loaded = sys.modules.get("torch.distributed.tensor")
     if loaded is not None and isinstance(weight, loaded.DTensor) and weight.placements[0].is_shard(0):
         from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -38,10 +40,11 @@ def _shard_as(weight: Tensor, gate: nn.Linear) -> None:
 
 
 class AddedGate:
-    """Adds hooks to an attention module that compute the gate's logits before it runs, and apply the gate.
+    """Adds hooks to an attention module. The hooks compute the gate's logits before the module runs, and apply the
+    gate.
 
-    The attention module owns the parameters, `attention_gate` or `gate`. The methods of this object are hooks of the
-    module. Copying the model also copies this object.
+    The attention module owns the parameters of the gate, `attention_gate` or `gate`. The hooks are methods of this
+    object. Copying the model also copies this object.
     """
 
     _projection: nn.Module | None = None
@@ -69,8 +72,11 @@ class AddedGate:
         self._follow_projection(attention)
 
     def _follow_projection(self, attention: nn.Module) -> None:
-        """Makes sure that the module's current projection has the hook on_projection. LoRA replaces a projection by a
-        module that adds a product to the old projection's output. The gate then acts on the sum."""
+        """Makes sure that the module's current projection has the hook on_projection.
+
+        LoRA replaces a projection by a module that adds a product to the old projection's output. With this method, the
+        gate acts on the sum.
+        """
         name = PROJECTION_OF_SITE.get(self.variant.gate_site)
         if name is not None and getattr(attention, name) is not self._projection:
             self._move_hook(attention, name)
@@ -79,7 +85,7 @@ class AddedGate:
     def _move_hook(self, attention: nn.Module, name: str) -> None:
         with _moving:
             projection = getattr(attention, name)
-            if projection is self._projection:  # another thread has moved the hook
+            if projection is self._projection:  # another thread was faster
                 return
             for module in attention.modules():
                 for key, hook in list(module._forward_hooks.items()):
@@ -94,7 +100,7 @@ class AddedGate:
         if self.variant.gate_source == "parameter":
             z = module.gate.expand(*h.shape[:-1], -1, -1)
         else:
-            # Infers the number of heads, since a process may have fewer than self.heads.
+            # A tensor-parallel process may have fewer heads than self.heads, so -1 infers their number.
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))
         if self.variant.gate_site == "g1":
             hold_gate(module, self.variant.kernel_arguments(z))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registers attention as the PyTorch operator torch.ops.headgate.gated_attention, and defines the public function.
 
-The operator and its backward pass are custom operators with fake kernels, which torch.compile, torch.export and
-autograd can trace. Eager calls bypass the dispatcher (eager.py). headgate.attention_forward and attention_backward do
-all computation.
+The operator and its backward pass are custom operators with fake kernels. torch.compile, torch.export and autograd can
+therefore trace them. Eager calls bypass the dispatcher (eager.py). All computation happens in
+headgate.attention_forward and attention_backward.
 """
 
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Unpack, overload
@@ -36,8 +36,13 @@ _INPUTS, _SETTINGS = ATTENTION.schema_of_tensors(), ATTENTION.schema_of_options(
 
 
 class Saved(NamedTuple):
-    """Results of a forward pass: y; lse (B,H,T) in f64; attn, the output before the gate, or an empty tensor if not
-    kept; max_logit, or an empty tensor if not asked for."""
+    """Results of a forward pass.
+
+    - y: the output
+    - lse: log-sum-exp (B,H,T) in f64
+    - attn: the output before the gate; an empty tensor if it is not kept
+    - max_logit: the largest scores; an empty tensor if they are not requested
+    """
 
     y: Tensor
     lse: Tensor
@@ -45,7 +50,7 @@ class Saved(NamedTuple):
     max_logit: Tensor
 
 
-# Values of the operator's argument max_logit: return nothing, or the largest logit of each head or each row.
+# Values of the operator's argument max_logit: return nothing, the largest score of each head, or that of each row.
 _NO_MAX, _HEADS, _ROWS = "none", "heads", "rows"
 
 
@@ -73,8 +78,14 @@ def _forward(*tensors: Tensor | None, keep_attn: bool = False, max_logit: str = 
 
 
 def _empty_max_logit(named: Named, max_logit: str, layout: str) -> Tensor:
-    """Returns an uninitialised max_logit. For heads its shape is (B,H), or (N,H) of a packed batch; for rows it is
-    (B,H,T). B is omitted if q has no batch. The tensor is empty if the caller does not request max_logit."""
+    """Returns an uninitialized max_logit.
+
+    - Heads: (B,H), or (N,H) for a packed batch
+    - Rows: (B,H,T)
+    - Not requested: an empty tensor
+
+    Without a batch dimension in q, B is omitted.
+    """
     q = named["q"]
     if max_logit == _NO_MAX:
         return q.new_empty(0)
@@ -88,7 +99,7 @@ def _empty_max_logit(named: Named, max_logit: str, layout: str) -> Tensor:
 
 
 def _placed(logits: Tensor, max_logit: str) -> headgate.AttentionOutputs:
-    """Returns the argument `out` that makes headgate.attention_forward write max_logit to `logits`."""
+    """Returns the argument `out` that makes headgate.attention_forward write max_logit to the tensor `logits`."""
     without_batch = max_logit == _ROWS and logits.dim() == 2
     return headgate.AttentionOutputs(max_logit=logits.unsqueeze(0) if without_batch else logits)
 
@@ -114,7 +125,8 @@ def _(
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
-    """Returns the tensors that are not None, by name. `tensors` follows the order of TENSORS and may be shorter."""
+    """Returns a dict of the tensors that are not None. Their order is that of TENSORS. Trailing tensors may be missing.
+    """
     return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 
 
@@ -171,8 +183,7 @@ _NO_TENSORS = dict.fromkeys(TENSORS)
 
 
 def as_returned(lse: Tensor, y: Tensor) -> Tensor:
-    """Converts the log-sum-exp to the dtype that callers get: f64 if y is f64, otherwise f32. The backward pass uses
-    f64."""
+    """Converts the log-sum-exp for the caller: f64 if y is f64, otherwise f32. The backward pass uses f64."""
     return lse if y.dtype == torch.float64 else lse.float()
 
 
@@ -211,25 +222,25 @@ class _EagerAttention(EagerOperation):
         return dict(zip(DIFFERENTIABLE, found))
 
     def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
-        """Returns dy, zeros if absent, and the gradient of lse, or None."""
+        """Returns dy and the gradient of lse. An absent dy is replaced by zeros. The gradient of lse may be None."""
         dy, dlse = (*recorded.incoming, None)[:2]
         return torch.zeros_like(recorded.saved[0]) if dy is None else dy, dlse
 
 
 class _Asked(NamedTuple):
-    """Selects what a call returns in addition to y. `max_logit` is the value of the operator's argument max_logit."""
+    """Selects what a call returns in addition to y. `max_logit` is the operator's argument of that name."""
 
     lse: bool
     max_logit: str
 
     def select(self, y: Tensor, lse: Tensor, max_logit: Tensor | None) -> tuple[Tensor, ...]:
-        """Returns y, and the log-sum-exp and max_logit if they are asked for."""
+        """Returns y, and the log-sum-exp and max_logit if they are requested."""
         own = (as_returned(lse, y),) if self.lse else ()
         return (y, *own) if self.max_logit == _NO_MAX else (y, *own, max_logit)
 
 
 def _asked(return_lse: bool, return_max_logit: Any) -> _Asked | None:
-    """Returns None if a call returns y alone."""
+    """Returns the selection of a call. Returns None if the call returns only y."""
     if not return_max_logit:
         return _Asked(True, _NO_MAX) if return_lse else None
     if return_max_logit is not True and return_max_logit != _ROWS:
@@ -297,21 +308,21 @@ def gated_attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """Computes y = g(gate) * softmax(scale q k^T + bias, mask) v, with gradients.
 
-    The arguments are those of headgate.attention, as CPU tensors with any strides; none is copied. `gate`, (B,H,T,1) or
-    (B,H,T,Dv), holds the raw logits of the gate. Returns y, with q's dtype and shape except for Dv features. With
-    return_lse, also returns the log-sum-exp (B,H,T), which is differentiable.
+    The arguments are those of headgate.attention, as CPU tensors with any strides. No tensor is copied. `gate`,
+    (B,H,T,1) or (B,H,T,Dv), holds the raw logits of the gate. Returns y (B,H,T,Dv) with q's dtype. With return_lse,
+    also returns the log-sum-exp (B,H,T), which is differentiable.
 
-    With return_max_logit, the last result holds the largest scores over the visible keys, after scale, softcap, biases
-    and ALiBi, without the sink. True returns one score per head, (B,H), or (N,H) for a packed batch. "rows" returns one
-    per row, (B,H,T). A score is -inf where no key is visible, and in rows that gate_threshold closes, since these are
-    not computed. These scores have no gradient.
+    With return_max_logit, the last result holds the largest scores over the visible keys. They include scale, softcap,
+    biases and ALiBi, but not the sink, and have no gradient. True returns one score per head: (B,H), or (N,H) for a
+    packed batch. "rows" returns one score per row, (B,H,T). A score is -inf if no key is visible. Rows that
+    gate_threshold closes are not computed, so their scores are also -inf.
 
     q, k, v, gate, bias and sinks have gradients. Calls with block_table, k_scale, v_scale, k_first, v_first or
     gate_threshold have no gradients. Without a dropout_seed, dropout draws a seed from PyTorch's default generator.
 
     Jagged nested tensors (N,H,T*,D), or (N,T*,H,D) with layout "bthd", are a packed batch. The result is then nested
     like q. torch.autocast casts q, k and v, and also gate and bias unless they are float32. Triton kernels compute GPU
-    tensors; they support fewer arguments (docs/reference/pytorch.md). Raises ValueError with a one-line message for
+    tensors. They support fewer arguments (docs/reference/pytorch.md). Raises ValueError with a one-line message for
     invalid arguments.
     """
     if "gate_logits" in arguments:
@@ -332,7 +343,7 @@ def gated_attention(
 
 
 def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Calls gated_attention with return_lse on tensors given by name."""
+    """Calls gated_attention with return_lse. `tensors` are given by name."""
     others = {name: x for name, x in tensors.items() if x is not None and name not in ("q", "k", "v", "gate")}
     q, k, v, gate = (tensors[name] for name in ("q", "k", "v", "gate"))
     return gated_attention(q, k, v, gate, return_lse=True, **others, **options)
@@ -342,7 +353,7 @@ def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -
 def _call_generally(
     given: dict[str, Tensor | None], arguments: dict[str, Any], asked: _Asked | None
 ) -> Tensor | tuple[Tensor, ...]:
-    """Computes gated_attention through PyTorch's dispatcher, with torch.ops.headgate."""
+    """Computes gated_attention through PyTorch's dispatcher (torch.ops.headgate)."""
     tensors = {**_NO_TENSORS, **given}
     given = sort_arguments(NAME, tensors, arguments)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
@@ -355,7 +366,7 @@ def _call_generally(
     if are_dtensors(tensors):
         if max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit does not support DTensors: call it on their local tensors")
-        if options["dropout"] > 0:  # it depends on the index of a sequence and head, which restarts in each process
+        if options["dropout"] > 0:  # dropout depends on indices that restart in each process
             raise ValueError(f"{NAME}: dropout does not support DTensors: call it on their local tensors")
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
         return (y, lse) if asked else y

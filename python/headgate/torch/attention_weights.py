@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes the T × S attention weights for callers that request them. The kernels never store all of them."""
+"""Computes the T × S attention weights for callers that request them. The kernels never store the whole matrix."""
 
 import math
 from typing import Any
@@ -11,8 +11,10 @@ from .key_lists import KeyLists
 
 
 def _visible(rules: dict[str, Any], heads: int, T: int, S: int, device: torch.device) -> Tensor | None:
-    """Returns the mask of visible keys, broadcastable to (B,H,T,S), or None if all keys are visible. `rules` are
-    arguments of gated_attention."""
+    """Returns the mask of visible keys, broadcastable to (B,H,T,S). Returns None if all keys are visible.
+
+    `rules` are arguments of gated_attention.
+    """
     found = rules.get("mask")
     if (entries := rules.get("key_indices")) is not None:
         listed = KeyLists(entries, rules["key_block_size"], S).mask(heads, S)
@@ -38,9 +40,9 @@ def _visible(rules: dict[str, Any], heads: int, T: int, S: int, device: torch.de
 def attention_weights(q: Tensor, k: Tensor, lse: Tensor, rules: dict[str, Any]) -> Tensor:
     """Returns the attention weights exp(s - lse) (B,Hq,T,S) in q's dtype, computed in f32 or better.
 
-    q is (B,Hq,T,D), k (B,Hkv,S,D). lse (B,Hq,T) is the log-sum-exp of a call of gated_attention with the arguments
-    `rules`: scale, softcap, bias, mask, key_indices, key_block_size, causality, window_left, cu_seqlens. q, k, bias and
-    lse have gradients. A query that sees no key has weights 0.
+    q is (B,Hq,T,D), k (B,Hkv,S,D). lse (B,Hq,T) is the log-sum-exp that gated_attention returned. `rules` are the
+    arguments of that call: scale, softcap, bias, mask, key_indices, key_block_size, causality, window_left, cu_seqlens.
+    q, k, bias and lse have gradients. A query that sees no key has weights 0.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     scale = rules.get("scale")

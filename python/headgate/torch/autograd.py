@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Registers backward operators with autograd, for the operators on CPUs and on GPUs alike."""
+"""Registers backward operators with autograd, for both the CPU and the GPU operators."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
@@ -23,13 +23,13 @@ def register_autograd(
     error.
 
     `save(ctx, inputs, keyword_only_inputs, output)` saves what the backward pass needs, and sets ctx.options.
-    `read(ctx, *gradients of the results)` returns two lists for the backward operator: its leading arguments, such as
-    dy, and the inputs that follow them.
+    `read(ctx, *gradients of the results)` returns two lists: the first arguments of the backward operator, such as dy,
+    and the inputs, which are its next arguments.
     """
 
     def gradients(ctx: Any, *incoming: Tensor | None) -> tuple[Tensor | None, ...]:
         leading, inputs = read(ctx, *incoming)
-        # PyTorch omits trailing inputs that are None by default, so needs_input_grad may be shorter than `tensors`.
+        # PyTorch omits trailing None inputs, so needs_input_grad may be shorter than `tensors`.
         needed = dict(zip(tensors, ctx.needs_input_grad))
         wanted = [needed.get(tensor, False) for tensor in differentiable]
         found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
@@ -51,8 +51,10 @@ def register_attention(
     options: Iterable[str],
     differentiable: tuple[str, ...],
 ) -> None:
-    """Calls register_autograd for an operator (*tensors, *, **options, keep_attn) -> (y, lse, attn, …). Only y and
-    lse have gradients."""
+    """Calls register_autograd for an attention operator. Only y and lse have gradients.
+
+    Its schema is (*tensors, *, **options, keep_attn) -> (y, lse, attn, …).
+    """
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y, lse, attn, *others = output
@@ -79,8 +81,11 @@ def register_operation(
     differentiable: tuple[str, ...],
     has_state: bool,
 ) -> None:
-    """Calls register_autograd for an operator (*tensors, *, **options) -> y, or, with a state, (*tensors, *, **options,
-    keep_state) -> (y, state, …). Only y and the state have gradients."""
+    """Calls register_autograd for an operator with or without a state. Only y and the state have gradients.
+
+    Without a state, the schema is (*tensors, *, **options) -> y. With a state, it is (*tensors, *, **options,
+    keep_state) -> (y, state, …).
+    """
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:
         y, *others = output if has_state else (output,)

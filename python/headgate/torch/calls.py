@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks and conversions of the arguments of a call that all operators of headgate.torch share."""
+"""Checks and converts the arguments of calls, for all operators of headgate.torch."""
 
 import operator
 from collections.abc import Container
@@ -23,12 +23,12 @@ KEYWORDS = tuple(name for name in OPTIONAL if name != "gate")
 def _has_tangent(tensor: Tensor) -> bool:
     try:
         return forward_ad.unpack_dual(tensor).tangent is not None
-    except RuntimeError:  # unpack_dual raises this for tensors that vmap has batched within forward mode
+    except RuntimeError:  # raised for tensors that vmap has batched within forward mode
         return True
 
 
 def _is_differentiated(tensor: Tensor) -> bool:
-    """Returns whether torch.func differentiates with respect to this tensor, at any level of its transforms."""
+    """Returns whether torch.func differentiates with respect to this tensor in any of its nested transforms."""
     inner = torch.func.debug_unwrap(tensor, recurse=False)
     while inner is not tensor:
         if tensor.requires_grad:
@@ -38,9 +38,13 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Raises RuntimeError if an argument has a forward-mode derivative, which PyTorch would silently lose. Also raises
-    it if torch.func differentiates an argument that is not in `differentiable`. The message names the argument, unlike
-    PyTorch's own error."""
+    """Raises RuntimeError for derivatives that the operation does not support.
+
+    - An argument has a forward-mode derivative, which PyTorch would silently lose.
+    - torch.func differentiates an argument that is not in `differentiable`.
+
+    The message names the argument. PyTorch's own error does not.
+    """
     if torch.compiler.is_compiling():
         return
     for name, tensor in arguments.items():
@@ -55,8 +59,9 @@ def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Cont
 def check_tensors(
     what: str, tensors: dict[str, Tensor | None], recorded: bool, operation: Operation = ATTENTION, nested: bool = False
 ) -> None:
-    """Checks what the kernels cannot check. Requires that all arguments are tensors on one device, "cpu" or "meta", and
-    that no gradient would be lost. Rejects nested tensors unless `nested` is true. Errors name the function `what`."""
+    """Checks what the kernels cannot check. All arguments must be tensors on one device, "cpu" or "meta". Gradients
+    must not be lost. Nested tensors are rejected unless `nested` is true. Errors name the function `what`.
+    """
     for name, tensor in tensors.items():
         if tensor is None and name not in operation.required:
             continue
@@ -72,7 +77,8 @@ def check_tensors(
 
 def _number(kind: str, value: Any) -> int | float:
     """Converts `value` to an int or float for the schema type `kind`. Raises TypeError, ValueError or OverflowError if
-    that fails."""
+    this is impossible.
+    """
     if kind == "int":
         number = value if isinstance(value, (int, torch.SymInt)) else operator.index(value)
         if not torch.compiler.is_compiling() and not -(2**63) <= number < 2**63:
@@ -84,8 +90,11 @@ def _number(kind: str, value: Any) -> int | float:
 
 
 def checked_options(what: str, options: dict[str, Any], operation: Operation = ATTENTION) -> dict[str, Any]:
-    """Converts options to the schema's types, and rejects those that require a gradient. Replaces a value that should
-    be a str by its repr. The kernels then reject it, and their message lists the valid words."""
+    """Converts options to the schema's types, and rejects options that require a gradient.
+
+    If an option should be a str but is not, it is replaced by its repr. The kernels then raise an error that lists the
+    valid words.
+    """
     refuse_learned(what, options)
     checked: dict[str, Any] = {}
     for name, value in options.items():
@@ -95,9 +104,10 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and kind == "float?":
             checked[name] = None
         elif value is None and name == "threads":
-            checked[name] = 0  # the operator schema has 0 for headgate.default_threads()
+            checked[name] = 0  # 0 means headgate.default_threads() in the schema
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # Without fullgraph=True, this TypeError causes a graph break. The call then runs eagerly.
+            # This TypeError causes a graph break, after which the call runs eagerly. With fullgraph=True, it is an
+            # error.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )
@@ -115,7 +125,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
 
 
 def refuse_learned(what: str, options: dict[str, Any]) -> None:
-    """Raises ValueError if an option requires a gradient, which would be lost silently."""
+    """Raises ValueError if an option requires a gradient. The gradient would be lost silently."""
     for name, value in options.items():
         if isinstance(value, Tensor) and value.requires_grad and torch.is_grad_enabled():
             raise ValueError(f"{what}: {name} requires a gradient but has none: detach it")
@@ -127,8 +137,10 @@ def autocast(
     cast: tuple[str, ...] = ("q", "k", "v"),
     device: str = "cpu",
 ) -> None:
-    """Casts tensors to the autocast dtype if autocast is on: all in `cast`, and those in `others` that are not f32.
-    Does nothing if the first tensor is f64."""
+    """Casts tensors to the autocast dtype if autocast is on. Does nothing if the first tensor is f64.
+
+    Casts all tensors in `cast`. Casts those in `others` only if they are not f32.
+    """
     if not torch.is_autocast_enabled(device) or tensors[cast[0]].dtype == torch.float64:
         return
     dtype = torch.get_autocast_dtype(device)
@@ -146,8 +158,9 @@ def sort_arguments(
     keywords: tuple[str, ...] = KEYWORDS,
     operation: Operation = ATTENTION,
 ) -> dict[str, Any]:
-    """Moves each argument with a name in `keywords` from `arguments` to `tensors`, and returns the remaining ones, the
-    options. Raises TypeError for unknown arguments."""
+    """Moves the arguments named in `keywords` from `arguments` to `tensors`. Returns the remaining arguments, which are
+    options. Raises TypeError for unknown arguments.
+    """
     require_known(what, arguments, {*operation.options, *keywords}, operation.tensors)
     options: dict[str, Any] = {}
     for name, value in arguments.items():

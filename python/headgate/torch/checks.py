@@ -10,21 +10,25 @@ from torch import Tensor
 
 
 def is_causal_bias(x: Any) -> bool:
-    """Returns whether `x` is PyTorch's CausalBias, a tensor whose memory is never written. Does not import its module,
-    which takes long: until a program imports it, no tensor is a CausalBias."""
+    """Returns whether `x` is PyTorch's CausalBias, a tensor whose memory is never written.
+
+    Does not import the module of CausalBias, since that takes long. No tensor is a CausalBias until a program imports
+    it.
+    """
     loaded = sys.modules.get("torch.nn.attention.bias")
     return loaded is not None and isinstance(x, loaded.CausalBias)
 
 
 def causal_bias_of(arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
-    """Returns the attn_mask of a call of scaled_dot_product_attention if it is a CausalBias, or else None."""
+    """Returns the attn_mask of a call of scaled_dot_product_attention if it is a CausalBias. Otherwise returns None."""
     bias: Any = arguments[3] if len(arguments) > 3 else named.get("attn_mask")
     return bias if is_causal_bias(bias) else None
 
 
 def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
-    """Raises TypeError if `x` is no tensor. Raises ValueError if `x` is sparse or a CausalBias, or if it is nested and
-    `nested` is false. Errors name the function `what` and its argument `name`."""
+    """Raises TypeError if `x` is no tensor. Raises ValueError for sparse tensors and CausalBias, and for nested tensors
+    unless `nested` is true. Errors name the function `what` and its argument `name`.
+    """
     if not isinstance(x, Tensor):
         found = "None" if x is None else f"a {type(x).__name__}"
         raise TypeError(f"{what}: {name} is {found} but must be a tensor")
@@ -39,8 +43,9 @@ def require_tensor(what: str, name: str, x: Any, nested: bool = False) -> None:
 
 
 def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -> None:
-    """Calls require_tensor for the tensors `needed` and for the `others` that are not None. Requires that all are on
-    the same device."""
+    """Calls require_tensor for all tensors in `needed`, and for those in `others` that are not None. Requires that all
+    tensors are on the same device.
+    """
     there = needed | {name: x for name, x in others.items() if x is not None}
     for name, x in there.items():
         require_tensor(what, name, x)
@@ -48,8 +53,10 @@ def require_tensors(what: str, needed: dict[str, Any], others: dict[str, Any]) -
 
 
 def require_one_device(what: str, tensors: dict[str, Tensor | None]) -> None:
-    """Raises ValueError if the tensors are on devices of different types. PyTorch would compute nothing for a tensor on
-    "meta", and would return uninitialized memory."""
+    """Raises ValueError if the tensors are on devices of different types.
+
+    If one of them were on "meta", PyTorch would compute nothing and return uninitialized memory.
+    """
     there = [(name, x.device) for name, x in tensors.items() if x is not None]
     for name, device in there[1:]:
         if device.type != there[0][1].type:
@@ -82,7 +89,7 @@ def require_number(name: str, value: Any, least: float, excluded: bool = False) 
 
 
 def is_whole(x: Any) -> bool:
-    """Returns whether `x` is a whole number, an int that is no bool."""
+    """Returns whether `x` is a whole number: an int, but no bool."""
     return isinstance(x, int) and not isinstance(x, bool)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A cache for transformers that can remove the last tokens from linear attention, for draft tokens and edited chats.
 
-A recurrent state cannot forget tokens. For each of the last passes, this cache keeps the state before the pass and the
-inputs of the delta rule. To remove tokens, it computes the state again from the inputs that remain.
+A recurrent state cannot forget tokens. For each of the last passes, this cache therefore keeps the state before the
+pass and the inputs of the delta rule. To remove tokens, it computes the state again from the remaining inputs.
 
 Letters: B batch, T tokens of a pass, C channels and K columns of a convolution's state, Hv heads, D and Dv features.
 """
@@ -22,30 +22,30 @@ from .hub_functions import RulePass, pass_of, record_passes
 
 
 class _Pass:
-    """A forward pass of one layer over T tokens. Each dict has an entry for each of the layer's states."""
+    """Holds a forward pass of one layer over T tokens. Each dict has one entry per state of the layer."""
 
     def __init__(self, T: int):
         self.T = T
-        self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's state before the pass, and its inputs
-        self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): the recurrent state before the pass; None for zeros
+        self.columns: dict[int, Tensor] = {}  # (B,C,K+T): the convolution's state before the pass, then its inputs
+        self.before: dict[int, Tensor | None] = {}  # (B,Hv,D,Dv): recurrent state before the pass; None means zeros
         self.rules: dict[int, RulePass | None] = {}  # inputs of the delta rule; None if Headgate did not compute it
 
 
 class _Layer(cache_utils.LinearAttentionLayer):
-    """Keeps the last pass, and as many earlier passes as are needed to hold the last `keep` tokens."""
+    """Keeps the last passes: the newest one, and as many earlier ones as are needed to cover the last `keep` tokens."""
 
     def __new__(cls, *_: Any) -> "_Layer":
         layer = super().__new__(cls)
-        record_passes(layer)  # not in __init__, which copies do not run
+        record_passes(layer)  # copies do not run __init__
         return layer
 
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
         super().__init__(number_of_states=like.number_of_states)
         self.keep = keep
-        self.record_past = True  # makes models call update_conv_state also for passes of one token
+        self.record_past = True  # makes models also call update_conv_state for passes of one token
         self.length = 0  # number of tokens of each sequence
         self.passes: list[_Pass] = []
-        self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
+        self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, because models may overwrite those
 
     def _begin(self, T: int) -> _Pass:
         self.passes.append(_Pass(T))
@@ -89,8 +89,10 @@ class _Layer(cache_utils.LinearAttentionLayer):
         return recurrent_states
 
     def _begin_in_place(self) -> None:
-        """Begins a pass of one token for which the model did not call update_conv_state. Such a model has written the
-        token's column into conv_states itself; the column is copied from there."""
+        """Begins a pass of one token for which the model did not call update_conv_state.
+
+        Such a model has written the token's column into conv_states itself. This method copies the column from there.
+        """
         now = self._begin(1)
         for state_idx, state in self.conv_states.items():
             if state is not None:
@@ -104,8 +106,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
             flags.update(dict.fromkeys(flags, False))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Selects the sequences `beam_idx`. Drops the kept passes, since their tensors hold the sequences in the old
-        order."""
+        """Selects the sequences `beam_idx`. Drops the kept passes, whose tensors have the old order of sequences."""
         super().reorder_cache(beam_idx)
         self.passes = []
         for state_idx, tail in self.tails.items():
@@ -120,7 +121,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
         return all(map(self._can_shorten, self.passes))
 
     def why_not(self, remove: int) -> str | None:
-        """Returns the reason why crop() cannot remove `remove` tokens, or None if it can."""
+        """Returns the reason why crop() cannot remove `remove` tokens. Returns None if it can."""
         for each in reversed(self.passes):
             if remove < each.T:
                 if remove == 0 or self._can_shorten(each):
@@ -135,7 +136,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
     def crop(self, tokens_to_remove: int) -> None:
         remove = -tokens_to_remove
         self.length -= remove
-        for state_idx, tail in self.tails.items():  # a failed pass of one token may have overwritten conv_states
+        for state_idx, tail in self.tails.items():  # a failed pass of one token may have changed conv_states
             self.conv_states[state_idx] = tail.clone()
         while remove > 0 and remove >= self.passes[-1].T:
             remove -= self.passes[-1].T
@@ -170,7 +171,7 @@ class CroppableCache(transformers.DynamicCache):
 
     Args:
         config: the model's config.
-        keep: the number of tokens that `crop` must be able to remove. It can always remove the whole last pass.
+        keep: the number of tokens that `crop` must be able to remove. `crop` can always remove the whole last pass.
 
     For each pass that `crop` may have to shorten or remove, each layer of linear attention stores two things: the state
     (B,Hv,D,Dv) before the pass, and the inputs of the delta rule. `crop` raises ValueError, and changes nothing, if it
@@ -194,13 +195,17 @@ class CroppableCache(transformers.DynamicCache):
                 raise ValueError(f"CroppableCache: layer {n}, a {type(layer).__name__}, cannot be cropped")
 
     def tokens(self) -> int:
-        """Returns the number of tokens of each sequence. After a failed pass, which leaves layers of different lengths,
-        this is the least of them."""
+        """Returns the number of tokens of each sequence.
+
+        A failed pass can leave layers of different lengths. The result is then the smallest length.
+        """
         return min(map(_length_of, self.layers), default=0)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Removes the last n = −tokens_to_remove tokens of each sequence. Counts from tokens(), so that tokens that a
-        failed pass has added to some layers are removed, too."""
+        """Removes the last n = −tokens_to_remove tokens of each sequence.
+
+        n is counted from tokens(). Tokens that a failed pass has added to only some layers are also removed.
+        """
         left = self.tokens() + tokens_to_remove
         if tokens_to_remove > 0 or left < 0:
             raise ValueError(
@@ -222,7 +227,7 @@ def _length_of(layer: Any) -> int:
 
 
 def _why_not(layer: Any, remove: int) -> str | None:
-    """Returns the reason why crop() of a layer cannot remove `remove` tokens, or None if it can."""
+    """Returns the reason why a layer's crop() cannot remove `remove` tokens. Returns None if it can."""
     if isinstance(layer, _Layer):
         return layer.why_not(remove)
     window = getattr(layer, "sliding_window", None)
@@ -233,12 +238,12 @@ def _why_not(layer: Any, remove: int) -> str | None:
 
 @contextlib.contextmanager
 def assisted_generation(model: nn.Module) -> Iterator[None]:
-    """Lets `model.generate` use draft tokens with linear-attention models, which transformers alone refuses.
+    """Lets `model.generate` use draft tokens with linear-attention models. transformers alone refuses this.
 
     Within this context, `prompt_lookup_num_tokens` and `assistant_model` work. Greedy generation returns the same
-    tokens as without drafts, up to rounding. With drafts, `generate` uses a CroppableCache. It raises ValueError for a
-    cache of another type. It also does so for a cache that holds tokens, since transformers would read those tokens
-    twice.
+    tokens as without drafts, up to rounding. With drafts, `generate` uses a CroppableCache. It raises ValueError for
+    other types of cache. It also raises ValueError if the cache already holds tokens, since transformers would read
+    those tokens twice.
     """
     prepare = model._prepare_cache_for_generation
 

@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gated DeltaNet layer: projections, short convolution, gated delta rule, gated norm.
 
-Parameter names and row orders match the checkpoints of Qwen3-Next, Qwen3.5, OLMo-Hybrid or Kimi-Linear. Letters: B
-batch, T tokens, C channels of the layer, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and of v,
-K taps, N sequences.
+Parameter names and row orders match the checkpoints of Qwen3-Next, Qwen3.5, OLMo-Hybrid or Kimi-Linear. Letters:
+
+- B batch, N sequences, T tokens, C channels of the layer
+- Hk heads of q and k, with D features
+- Hv heads of v, with Dv features
+- K taps
 """
 
 import inspect
@@ -33,7 +36,9 @@ _RULE: dict[str, Any] = {"l2_norm": L2_NORM_EPS, "layout": "bthd"}
 
 
 class _Pass(NamedTuple):
-    """Holds the inputs of a forward pass over T tokens, from which the states after fewer tokens can be computed."""
+    """Holds the inputs of a forward pass over T tokens. The states after any smaller number of tokens can be computed
+    from them.
+    """
 
     T: int
     columns: list[Tensor]
@@ -60,12 +65,15 @@ class _Pass(NamedTuple):
 
 
 class DeltaNetCache:
-    """Cache of one layer for inference without gradients: the last K − 1 inputs of the convolution and the state of
-    each head. Without `keep`, its size does not depend on the number of tokens.
+    """Cache of one layer for inference without gradients.
+
+    It holds the last K − 1 inputs of the convolution and the state of each head. Without `keep`, its size does not
+    depend on the number of tokens.
 
     Args:
-        keep: how many of the last tokens truncate() can drop. For each pass that holds some of these tokens, the cache
-            stores the state before the pass and the inputs of the convolution and the delta rule.
+        keep: how many of the last tokens truncate() can drop. The cache stores each pass that holds some of these
+        tokens:
+            the state before the pass, and the inputs of the convolution and the delta rule.
     """
 
     def __init__(self, keep: int = 0) -> None:
@@ -129,9 +137,14 @@ class Projected(NamedTuple):
 
 
 class _Layout:
-    """Names and order of the parameters in a model's files: `output` projection, `norm`, the output gate's function
-    `gate_fn`, whether each feature has its own decay, and the name prefix `inner_module` that transformers gives to
-    some parameters."""
+    """Describes the names and order of the parameters in a model's files.
+
+    - output: name of the output projection
+    - norm: name of the norm
+    - gate_fn: function of the output gate
+    - decay_of_feature: whether each feature has its own decay
+    - inner_module: prefix that transformers adds to the names of some parameters
+    """
 
     output: str
     norm: str
@@ -151,8 +164,9 @@ class _Layout:
 
 
 class _Qwen35(_Layout):
-    """Layout of Qwen3.5: in_proj_qkv holds the rows of q, k and v. in_proj_z holds the rows of the output gate,
-    in_proj_b those of β, and in_proj_a those of the decay."""
+    """Layout of Qwen3.5. Its matrices are in_proj_qkv for q, k and v, in_proj_z for the output gate, in_proj_b for β,
+    and in_proj_a for the decay.
+    """
 
     output, norm, gate_fn = "out_proj", "norm", "silu"
 
@@ -171,8 +185,11 @@ class _Qwen35(_Layout):
 
 
 class _Qwen3Next(_Qwen35):
-    """Layout of Qwen3-Next: for each key head, in_proj_qkvz has the rows [q D | k D | v R·Dv | z R·Dv] and in_proj_ba
-    has [b R | a R], with R = Hv / Hk."""
+    """Layout of Qwen3-Next. With R = Hv / Hk, each key head has these rows:
+
+    - in_proj_qkvz: D of q, D of k, R·Dv of v, R·Dv of z
+    - in_proj_ba: R of b, R of a
+    """
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
