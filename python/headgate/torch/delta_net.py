@@ -51,13 +51,13 @@ class _Pass(NamedTuple):
     """The options of linear_attention."""
 
     def of_first(self, T: int) -> "_Pass":
-        """Returns the same pass, cut to its first T tokens."""
+        """Returns a pass over the first T tokens of this pass."""
         rows = self.columns[0].shape[1] - self.T
         columns = [x[:, : rows + T] for x in self.columns]
         return _Pass(T, columns, tuple(x[:, :T] for x in self.rule), self.state, self.options)
 
     def states(self) -> tuple[Tensor | None, list[Tensor | None]]:
-        """Returns the state and the convolution's states after the pass."""
+        """Returns the recurrent state and the convolution's states after the pass."""
         state = self.state
         if self.T > 0:
             state = linear_attention(*self.rule, state=self.state, return_state=True, **self.options)[1]
@@ -90,9 +90,11 @@ class DeltaNetCache:
 
     @torch.no_grad()
     def truncate(self, length: int) -> None:
-        """Drops all tokens except the first `length`. The states are then bitwise identical to those of passes without
-        the dropped tokens. Raises ValueError, and changes nothing, if a dropped token is in none of the kept passes. A
-        `length` of 0 is always possible."""
+        """Drops all tokens except the first `length`. A `length` of 0 is always possible.
+
+        The states are then bitwise identical to those of passes without the dropped tokens. Raises ValueError, and
+        changes nothing, if no kept pass contains one of the dropped tokens.
+        """
         kept = sum(each.T for each in self._passes)
         least = self.length - kept
         if not is_whole(length) or not (length == 0 or least <= length <= self.length):
@@ -115,7 +117,8 @@ class DeltaNetCache:
         self.state, self.convolution, self.length = state, convolution, length
 
     def _add(self, T: int, state: Tensor, convolution: list[Tensor | None], read: _Pass | None) -> None:
-        """Completes a pass. If `read` is None, truncate() cannot drop tokens of this pass or of earlier ones."""
+        """Completes a pass. If `read` is None, truncate() can drop neither the tokens of this pass nor earlier tokens.
+        """
         self._passes = [*self._passes, read] if read is not None else []
         while sum(each.T for each in self._passes[1:]) >= max(self.keep, 1):
             del self._passes[0]
@@ -208,8 +211,9 @@ class _Qwen3Next(_Qwen35):
 
 
 class _OlmoHybrid(_Layout):
-    """Layout of OLMo-Hybrid: separate matrices q_proj, k_proj, v_proj, a_proj, b_proj, and g_proj for the output
-    gate."""
+    """Layout of OLMo-Hybrid. Its matrices are q_proj, k_proj, v_proj, a_proj for the decay, b_proj for β, and g_proj
+    for the output gate.
+    """
 
     output, norm, gate_fn = "o_proj", "o_norm", "silu"
 
@@ -228,12 +232,15 @@ class _OlmoHybrid(_Layout):
 
 
 class _KimiLinear(_Layout):
-    """Layout of Kimi-Linear: q_proj, k_proj, v_proj and b_proj, and two low-rank projections. The decay logits, one for
-    each feature, are f_b_proj(f_a_proj(h)). The output gate's logits are g_b_proj(g_a_proj(h))."""
+    """Layout of Kimi-Linear. Its matrices are q_proj, k_proj, v_proj, b_proj for β, and two low-rank projections.
+
+    The decay logits, one for each feature, are f_b_proj(f_a_proj(h)). The output gate's logits are
+    g_b_proj(g_a_proj(h)).
+    """
 
     output, norm, gate_fn = "o_proj", "o_norm", "sigmoid"
     decay_of_feature = True
-    inner_module = "forget_gate."  # transformers adds this prefix to parameter names; files do not have it
+    inner_module = "forget_gate."  # transformers adds this prefix to names; files lack it
 
     @staticmethod
     def make(layer: "GatedDeltaNet") -> None:
@@ -265,7 +272,7 @@ def _matrix(inputs: int, outputs: int) -> nn.Linear:
 
 
 class GatedNorm(nn.Module):
-    """Computes x / rms(x) · weight · g(gate) over the last dimension with headgate.torch.gated_norm."""
+    """Computes x / rms(x) · weight · g(gate) over the last dimension, with headgate.torch.gated_norm."""
 
     def __init__(self, features: int, eps: float, gate_fn: "GateFunction"):
         super().__init__()
@@ -277,35 +284,35 @@ class GatedNorm(nn.Module):
 
 
 class GatedDeltaNet(nn.Module):
-    """Gated DeltaNet layer: maps h (B,T,C), the normalized layer input, to (B,T,C). Causal.
+    """Causal Gated DeltaNet layer: maps h (B,T,C), the normalized layer input, to (B,T,C).
 
     The steps, in order:
 
       1. projections
       2. a causal convolution of K taps and SiLU over the channels of q, k and v
-      3. the gated delta rule on L2-normalized q and k, with β = σ(b), or 2σ(b) with `linear_allow_neg_eigval`, and the
-         decay −exp(A_log)·softplus(a + dt_bias)
+      3. the gated delta rule on L2-normalized q and k, with the decay −exp(A_log)·softplus(a + dt_bias) and with
+         β = σ(b), or β = 2σ(b) with `linear_allow_neg_eigval`
       4. the norm of each head, times `weight`, times silu(z) or σ(z)
       5. the output projection
 
     Value head h reads key head ⌊h / (Hv/Hk)⌋.
 
-    load_state_dict also accepts a convolution in three parts, `q_conv1d`, `k_conv1d` and `v_conv1d`, and the names that
-    transformers uses for Kimi-Linear.
+    load_state_dict also accepts a convolution in three parts, `q_conv1d`, `k_conv1d` and `v_conv1d`. It also accepts
+    the names that transformers uses for Kimi-Linear.
 
     Args:
         hidden_size: C, the features of a token.
         linear_num_key_heads: Hk, the heads of queries and keys.
-        linear_num_value_heads: Hv, the heads of values and states, a multiple of Hk; None means Hk.
+        linear_num_value_heads: Hv, the heads of values and states. It must be a multiple of Hk. None means Hk.
         linear_key_head_dim: D, the features of a head of queries and keys.
-        linear_value_head_dim: Dv, the features of a head of values; None means D.
+        linear_value_head_dim: Dv, the features of a head of values. None means D.
         weight_layout: the model that defines parameter names and row orders. "kimi_linear" has a decay for each feature
-            and the gate σ(z); the others have silu(z).
+            and the gate σ(z). The other layouts have one decay per head and the gate silu(z).
         linear_conv_kernel_dim: K, the taps of the convolution.
-        linear_allow_neg_eigval: whether β is 2σ(b), so that the state's transition may have negative eigenvalues.
+        linear_allow_neg_eigval: whether β is 2σ(b). The state's transition may then have negative eigenvalues.
         rms_norm_eps: added to the mean square in the norm.
         initializer_range: the standard deviation of the initial matrices.
-        precision: linear_attention's precision where the delta rule computes in bfloat16; other calls are exact.
+        precision: linear_attention's argument `precision` for calls in bfloat16. All other calls are exact.
     """
 
     @in_words_of("GatedDeltaNet", {})
@@ -364,9 +371,13 @@ class GatedDeltaNet(nn.Module):
             raise ValueError(f"linear_num_value_heads: {self.Hv} is not a multiple of linear_num_key_heads, {self.Hk}")
 
     def reset_parameters(self) -> None:
-        """Initializes the parameters. Matrices are normal, A is uniform in (0.01, 16), and the norm's weight is 1.
-        dt_bias is chosen such that softplus(dt_bias) is log-uniform in (0.001, 0.1). Initial half-lives of the heads
-        thus range from less than a token to tens of thousands of tokens."""
+        """Initializes the parameters.
+
+        - Matrices are normal, A is uniform in (0.01, 16), and the norm's weight is 1.
+        - dt_bias is chosen such that softplus(dt_bias) is log-uniform in (0.001, 0.1).
+
+        The half-lives of the heads thus range from less than one token to tens of thousands of tokens.
+        """
         for module in self.children():
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=self.keys["initializer_range"])
@@ -380,14 +391,17 @@ class GatedDeltaNet(nn.Module):
 
     @classmethod
     def from_config(cls, config: "Mapping[str, Any] | Any", precision: Precision = "exact") -> "GatedDeltaNet":
-        """Creates a layer from a model's config: the dict of a config.json, or a config object of transformers. The key
-        weight_layout selects the layout of the parameters. If it is missing, model_type does."""
+        """Creates a layer from a model's config: the dict of a config.json, or a config object of transformers.
+
+        The key weight_layout selects the layout of the parameters. If it is missing, the key model_type selects the
+        layout.
+        """
         keys = dict(config) if isinstance(config, Mapping) else config.to_dict()
         if isinstance(keys.get("text_config"), Mapping):
             keys = {**keys, **keys["text_config"]}
         kind = str(keys.get("weight_layout", keys.get("model_type", "")))
         layout = next((name for name in WEIGHT_LAYOUTS if kind.startswith(name)), kind)
-        # A key `precision` of a config would describe the model, not linear_attention's argument.
+        # A key `precision` in a config describes the model. It is not linear_attention's argument.
         given = {name: keys[name] for name in _PARAMETERS if keys.get(name) is not None and name != "precision"}
         if layout == "olmo_hybrid":
             given = {**_olmo_sizes(keys), **given, "rms_norm_eps": 1e-5}  # OLMo-Hybrid ignores the eps of its config
@@ -418,8 +432,9 @@ class GatedDeltaNet(nn.Module):
     def _convolved(
         self, mixed: list[Tensor], cache: DeltaNetCache | None, cu_seqlens: Tensor | None
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Applies the convolution. Returns q and k (B,T,Hk,D), v (B,T,Hv,Dv), and the new convolution state of each
-        part."""
+        """Applies the convolution. Returns q and k (B,T,Hk,D) and v (B,T,Hv,Dv). Also returns the new convolution state
+        of each part.
+        """
         weights = self.conv1d.weight.squeeze(1).split([part.shape[-1] for part in mixed])
         parts: list[Tensor] = []
         states: list[Tensor] = []
@@ -442,10 +457,10 @@ class GatedDeltaNet(nn.Module):
     ) -> Tensor:
         """Returns the layer's output (B,T,C).
 
-        `cache` holds the state of earlier tokens and is updated; it requires calls without gradients. `mask` (B,T) is
-        false at padding, where the input counts as 0. With a cache, padding must come before the tokens, since the
-        state also decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a packed batch
-        (1,T,C). Each sequence has its own state.
+        `cache` holds the state of earlier tokens, and the call updates it. Calls with a cache must not need gradients.
+        `mask` (B,T) is false at padding, whose input is replaced by 0. With a cache, padding must come before the
+        tokens, since the state also decays at padding. `cu_seqlens` (N+1) gives the first token of each sequence of a
+        packed batch (1,T,C). Each sequence has a separate state.
         """
         read, z, convolution, mixed = self._inputs(h, mask, cu_seqlens, cache)
         given = {"cu_seqlens": cu_seqlens, **self._rule(read[0])}
@@ -461,13 +476,12 @@ class GatedDeltaNet(nn.Module):
 
     def _rule(self, q: Tensor) -> dict[str, Any]:
         """Returns the options of linear_attention for queries q."""
-        return {**_RULE, **precision_of(q, self.keys.get("precision", "exact"))}  # older pickles have no precision
+        return {**_RULE, **precision_of(q, self.keys.get("precision", "exact"))}  # pickles of older releases lack this
 
     def _pass_of(
         self, cache: DeltaNetCache, read: tuple[Tensor, ...], mixed: list[Tensor], cu_seqlens: Tensor | None
     ) -> _Pass | None:
-        """Returns the inputs of a pass for the cache to keep. Returns None if cache.keep is 0 or the batch is
-        packed."""
+        """Returns the pass that the cache keeps. Returns None if cache.keep is 0 or the batch is packed."""
         if cache.keep == 0 or cu_seqlens is not None:
             return None
         rows, columns = self.conv1d.weight.shape[-1] - 1, []
@@ -486,9 +500,12 @@ class GatedDeltaNet(nn.Module):
         mask: Tensor | None = None,
         cu_seqlens: Tensor | None = None,
     ) -> headgate.LinearAttentionStatistics:
-        """Returns statistics of the layer's implicit attention weights for the arguments of forward(). Does not store
-        the T×T weights. `outputs` names fields of headgate.LinearAttentionStatistics, returned as tensors for each
-        query (B,Hv,T) or each head (N,Hv). Has no gradients."""
+        """Returns statistics of the layer's implicit attention weights, without storing the T×T weights. Has no
+        gradients.
+
+        The arguments are those of forward(). `outputs` names fields of headgate.LinearAttentionStatistics. Each is a
+        tensor with one number per query (B,Hv,T) or per head (N,Hv).
+        """
         read, *_ = self._inputs(h, mask, cu_seqlens, None)
         given = {} if cu_seqlens is None else {"cu_seqlens": cu_seqlens}
         return headgate.linear_attention_statistics(
@@ -498,8 +515,13 @@ class GatedDeltaNet(nn.Module):
     def _inputs(
         self, h: Tensor, mask: Tensor | None, cu_seqlens: Tensor | None, cache: DeltaNetCache | None
     ) -> tuple[tuple[Tensor, ...], Tensor, list[Tensor], list[Tensor]]:
-        """Returns the inputs of the delta rule, q, k, v, the decay g and β, each (B,T,heads,…). Also returns the output
-        gate's logits, the new convolution states, and the convolution's inputs."""
+        """Returns four results:
+
+        - the inputs of the delta rule: q, k, v, the decay g and β, each (B,T,heads,…)
+        - the logits of the output gate
+        - the new convolution states
+        - the inputs of the convolution
+        """
         require_tensors("GatedDeltaNet", {"h": h}, {"mask": mask, "cu_seqlens": cu_seqlens})
         require_input("GatedDeltaNet", h, self.keys["hidden_size"])
         self._check_convolution()
@@ -511,14 +533,17 @@ class GatedDeltaNet(nn.Module):
         if mask is not None:
             if mask.shape != h.shape[:-1]:
                 raise ValueError(f"GatedDeltaNet: mask is {list(mask.shape)} but must be {list(h.shape[:-1])}")
-            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would keep NaN, and turn inf into NaN
+            h = h.masked_fill((mask == 0).unsqueeze(-1), 0)  # multiplying by 0 would not clear NaN and inf
         mixed, z, b, a = self._layout.project(self, h)
         convolved, states = self._convolved(mixed, cache, cu_seqlens)
         return (*convolved, *self._decay_and_beta(a, b)), z, states, mixed
 
     def _check_convolution(self) -> None:
-        """Raises TypeError unless conv1d is a plain convolution. The layer reads its weight and does not call it, so an
-        adapter of conv1d, or a hook that sets its weight, would have no effect."""
+        """Raises TypeError unless conv1d is a plain convolution.
+
+        The layer reads the weight of conv1d and does not call conv1d. An adapter, or a hook that sets the weight, would
+        therefore have no effect.
+        """
         conv = self.conv1d
         if not isinstance(conv, nn.Conv1d):
             found = type(conv).__name__
@@ -532,8 +557,9 @@ class GatedDeltaNet(nn.Module):
             )
 
     def _refuse_transforms(self, h: Tensor) -> None:
-        """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer, not the arguments of
-        inner functions."""
+        """Rejects transforms of torch.func. Errors name the input h or a parameter of the layer instead of arguments of
+        inner functions.
+        """
         given = {"h": h}
         if transforms_are_active():
             given |= dict(self.named_parameters())
@@ -551,7 +577,7 @@ def _check_cache(cache: DeltaNetCache, h: Tensor, cu_seqlens: Tensor | None) -> 
 
 
 def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Renames the tensors of a file to the layer's names, and joins a convolution in three parts."""
+    """Renames tensors of a state dict to the layer's names. Joins a convolution that is stored in three parts."""
     parts = [f"{prefix}{letter}_conv1d.weight" for letter in "qkv"]
     if all(part in state_dict for part in parts):
         state_dict[f"{prefix}conv1d.weight"] = torch.cat([state_dict.pop(part) for part in parts])
@@ -561,7 +587,7 @@ def _in_own_names(layer: GatedDeltaNet, state_dict: dict[str, Any], prefix: str,
 
 
 def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the layer's sizes from a config of OLMo-Hybrid. Missing keys have the defaults of that model."""
+    """Returns the layer's sizes from a config of OLMo-Hybrid. Missing keys get the defaults of that model."""
     heads = keys.get("linear_num_key_heads") or keys.get("num_attention_heads")
     if not heads or not keys.get("hidden_size"):
         return {}
@@ -576,8 +602,10 @@ def _olmo_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kimi_sizes(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the layer's sizes from a config of Kimi-Linear. Reads the keys that transformers uses, or those in
-    linear_attn_config of a config.json."""
+    """Returns the layer's sizes from a config of Kimi-Linear.
+
+    Reads the keys that transformers uses, or those in linear_attn_config of a config.json.
+    """
     of_file = keys.get("linear_attn_config") or {}
     found = {
         "linear_num_key_heads": of_file.get("num_heads", keys.get("linear_num_heads")),

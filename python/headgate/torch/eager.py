@@ -2,10 +2,13 @@
 """Fast path for eager calls: bypasses PyTorch's dispatcher and calls the functions of `headgate` directly.
 
 For small problems, dispatching a custom operator takes longer than the computation. The fast path handles plain eager
-calls. If a gradient is needed, a torch.autograd.Function records the call. Every other call takes the general path,
-torch.ops.headgate. These are calls under torch.compile, export, tracing, torch.func, forward mode, autocast, the
-profiler or a PyTorch mode, and calls with tensor subclasses or unexpected argument types. A call that fails on the fast
-path is repeated on the general path, which then raises its own error.
+calls. If a gradient is needed, a torch.autograd.Function records the call.
+
+All other calls take the general path, torch.ops.headgate:
+
+- calls under torch.compile, export, tracing, torch.func, forward mode, autocast, the profiler or a PyTorch mode
+- calls with tensor subclasses or unexpected argument types
+- calls that fail on the fast path; the general path then raises its own error
 """
 
 import functools
@@ -35,12 +38,14 @@ _autocasts = torch._C._is_any_autocast_enabled
 _tracing = torch._C._get_tracing_state
 _profiling = torch.autograd._profiler_enabled
 
-# Errors after which a call is repeated on the general path.
+# After one of these errors, a call is repeated on the general path.
 _ERRORS = (ValueError, TypeError, RuntimeError, BufferError)
 
 
 def is_eager() -> bool:
-    """Returns True if nothing but autograd intercepts operations: neither torch.compile nor a mode."""
+    """Returns True if only autograd may intercept operations. Returns False, for example, under torch.compile or a
+    PyTorch mode.
+    """
     return not (
         _is_compiling()
         or _dispatch_modes()
@@ -54,7 +59,7 @@ def is_eager() -> bool:
 
 
 def are_plain(tensors: Iterable[Any]) -> bool:
-    """Returns whether the type of each tensor is exactly Tensor or Parameter, not another subclass."""
+    """Returns whether the type of each tensor is exactly Tensor or Parameter."""
     for tensor in tensors:
         if type(tensor) not in _PLAIN_TENSORS:
             return False
@@ -66,7 +71,7 @@ Named = dict[str, Tensor]
 
 
 class RecordedCall(NamedTuple):
-    """Holds what the backward pass of a recorded call receives."""
+    """Holds the data of a recorded call for its backward pass."""
 
     named: Named
     options: dict[str, Any]
@@ -77,23 +82,31 @@ class RecordedCall(NamedTuple):
 
 
 class EagerOperation:
-    """Base class of an operation with a fast path. Subclasses define which functions of `headgate` compute it."""
+    """Base class of an operation with a fast path. Subclasses call the functions of `headgate` that compute the
+    operation.
+    """
 
     def __init__(self, arguments: Operation):
         self.arguments = arguments
 
     def forward(self, named: Named, options: dict[str, Any], keep: Any, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        """Computes a call. Returns its result, and what the backward pass needs in addition to the inputs. `keep`
-        selects the optional outputs that the result contains."""
+        """Computes a call. Returns its result and a tuple of values that the backward pass needs in addition to the
+        inputs.
+
+        `keep` selects the optional outputs in the result. `recorded` is true if autograd records the call.
+        """
         raise NotImplementedError
 
     def without_gradient(self, result: Any, keep: Any) -> tuple[Tensor, ...]:
-        """Returns the optional outputs in `result` that are not differentiable. `keep` is that of forward()."""
+        """Returns the optional outputs in `result` that are not differentiable. `keep` is the argument of forward()."""
         return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
-        """Computes the gradients `names` ("dq" is that of the input q). Returns an object with an attribute for each.
-        Raises an error if it does not support the call."""
+        """Computes the gradients `names`, such as "dq" of the input q. Returns an object with an attribute for each
+        gradient.
+
+        Raises an error if this path does not support the call.
+        """
         raise NotImplementedError
 
     def general_backward(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> dict[str, Tensor]:
@@ -102,8 +115,9 @@ class EagerOperation:
         raise NotImplementedError
 
     def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: Any) -> Any:
-        """Returns the result of a call with the tensors `given` and more `arguments`, or None if the call needs the
-        general path."""
+        """Returns the result of a call with the tensors `given` and the other `arguments`. Returns None if the call
+        needs the general path.
+        """
         if not is_eager():
             return None
         named = {}
@@ -123,7 +137,7 @@ class EagerOperation:
         try:
             if not (recorded and _is_grad_enabled()):
                 return self.forward(named, options, keep, False)[0]
-            # The inputs in `given` are all differentiable, so only a call with `arguments` needs the check.
+            # All inputs in `given` are differentiable. Only a call with `arguments` needs the check.
             if not arguments or self._has_gradients(named, options):
                 return _record((self, named, options, keep), *named.values())
         except _ERRORS:
@@ -131,8 +145,9 @@ class EagerOperation:
         return None
 
     def _take_options(self, named: Named, given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """Copies the tensors in `arguments` to `named`, and returns the other arguments, the options. Returns None if
-        the general path must handle an argument."""
+        """Copies the tensors in `arguments` to `named`. Returns the other arguments, which are options. Returns None if
+        the call needs the general path.
+        """
         options = {}
         for name, value in arguments.items():
             option = self.arguments.options.get(name)
@@ -150,7 +165,8 @@ class EagerOperation:
         return options
 
     def _has_gradients(self, named: Named, options: dict[str, Any]) -> bool:
-        """Returns whether every requested gradient can be computed. If not, the general path raises the error."""
+        """Returns whether every requested gradient can be computed. If one cannot, the general path raises the error.
+        """
         operation = self.arguments
         for name in options:
             if operation.options[name].forward_only:
@@ -161,7 +177,7 @@ class EagerOperation:
         return True
 
     def all_arguments(self, recorded: RecordedCall, wanted: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns the inputs and the options to pass to the backward operator in torch.ops.headgate."""
+        """Returns the inputs and options for the backward operator in torch.ops.headgate."""
         operation = self.arguments
         given = {name: value for name, value in recorded.options.items() if value is not None}
         settings = {**operation.defaults(), **given, "wanted": [name in wanted for name in operation.differentiable]}
@@ -170,7 +186,7 @@ class EagerOperation:
 
 @functools.cache
 def _wanted(names: tuple[str, ...], asked: tuple[bool, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Returns the inputs that need a gradient, and the names of these gradients."""
+    """Returns the inputs that need a gradient, and the names of the gradients."""
     wanted = tuple(name for name, needed in zip(names, asked) if needed)
     return wanted, tuple("d" + name for name in wanted)
 
@@ -180,7 +196,7 @@ class HeadgateCall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], Any], *tensors: Tensor) -> Any:
-        operation, named, options, keep = call  # `tensors` are the values of `named`
+        operation, named, options, keep = call  # `tensors` are `named`'s values
         result, saved = operation.forward(named, options, keep, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
@@ -195,7 +211,7 @@ class HeadgateCall(torch.autograd.Function):
         saved = ctx.saved_tensors
         recorded = RecordedCall(dict(zip(names, saved)), options, saved[len(names) :], incoming)
         wanted, attributes = _wanted(names, ctx.needs_input_grad[1:])
-        # If create_graph=True records the backward pass, the general path rejects double backward.
+        # With create_graph=True, PyTorch records the backward pass. The general path then rejects double backward.
         if not _is_grad_enabled() and is_eager() and are_plain([dy for dy in incoming if dy is not None]):
             try:
                 found = operation.backward(recorded, attributes)
@@ -206,5 +222,5 @@ class HeadgateCall(torch.autograd.Function):
         return (None, *[general[name] if name in wanted else None for name in names])
 
 
-# Function.apply calls this base method if no torch.func transform is active, which is_eager() has checked.
+# The base method that Function.apply calls if no torch.func transform is active. is_eager() has checked this.
 _record = super(torch.autograd.Function, HeadgateCall).apply

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes error messages name the public function that was called, and the caller's arguments.
+"""Makes error messages name the public function that was called and the arguments of its caller.
 
-Errors of the kernels name the kernels' own functions and arguments. Each public function of headgate.torch declares the
-names that its callers use, and rewrites every error that passes through it.
+Errors of inner functions name the inner functions and their arguments. Each public function of headgate.torch therefore
+rewrites the errors that pass through it. It declares the names that its callers use.
 """
 
 import functools
@@ -15,8 +15,8 @@ import torch
 
 from .arguments import unexpected
 
-# Names of the inner functions, which the public functions of headgate.torch call. The error messages of an inner
-# function begin with its name.
+# Names of inner functions, which the public functions of headgate.torch call. Error messages of an inner function begin
+# with its name.
 _INNER = (
     "attention_forward",
     "attention_backward",
@@ -39,8 +39,9 @@ _INNER = (
 
 
 def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
-    """Rewrites the message "FUNCTION: …" of an inner function to name `what` and the caller's arguments. Returns other
-    messages unchanged."""
+    """Rewrites the message "FUNCTION: …" of an inner function. The result names `what` and the caller's arguments.
+    Other messages are returned unchanged.
+    """
     function, colon, rest = text.partition(": ")
     if not colon or function not in _INNER:
         return text
@@ -49,8 +50,10 @@ def renamed(text: str, what: str, names: Mapping[str, str]) -> str:
 
 
 def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls `function` and rewrites its errors to name `what`. Does not rewrite errors under torch.compile, where the
-    operators in the compiled program do so."""
+    """Calls `function` and rewrites its errors to name `what`.
+
+    Under torch.compile, nothing is rewritten here. The operators in the compiled program rewrite their errors.
+    """
     if torch.compiler.is_compiling():
         return function(*args, **kwargs)
     try:
@@ -65,7 +68,9 @@ def call_as(what: str, names: Mapping[str, str], function: Callable[..., Any], *
 
 
 def _with_suggestion(text: str, function: Callable[..., Any], given: Mapping[str, Any]) -> str:
-    """Adds a suggestion to Python's message about an unexpected keyword of `function`."""
+    """Adds a suggestion to Python's message about an unexpected keyword of `function`. Returns other messages
+    unchanged.
+    """
     known = inspect.signature(function).parameters
     for name in given:
         if name not in known and text.endswith(f"() got an unexpected keyword argument '{name}'"):
@@ -77,7 +82,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def in_words_of(what: str, names: Mapping[str, str]) -> Callable[[Function], Function]:
-    """Decorates a function so that its errors name `what` and the caller's arguments, like call_as."""
+    """Returns a decorator. Errors of the decorated function name `what` and the caller's arguments, as in call_as."""
 
     def decorate(function: Function) -> Function:
         @functools.wraps(function)

@@ -15,16 +15,18 @@ from .precision import Precision, precision_of, require_precision
 from .scaled_dot_product import Refusal, attend, refusal_of
 from .switches import Handle, Switch, unsupported
 
-# State to restore: PyTorch's function, and whether its fast path was enabled. None if the switch is off.
+# State to restore: PyTorch's function, and whether PyTorch's fast path was enabled. None if the switch is off.
 _replaced: tuple[Callable[..., Tensor], bool] | None = None
-# The function that computes calls that Headgate does not support.
+# Computes the calls that Headgate does not support.
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
 
 def _decline(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> str | None:
-    """Returns the reason why PyTorch must compute a call, or None if Headgate can. Does not check sizes."""
+    """Returns the reason why PyTorch must compute a call. Returns None if Headgate can compute it. Does not check
+    sizes.
+    """
     tensors = (query, key, value) if attn_mask is None else (query, key, value, attn_mask)
     reason = unsupported(tensors)
     if reason is not None:
@@ -49,8 +51,9 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> tuple[Tensor | None, str | None]:
-    """Computes a call with the arguments of PyTorch's function. Returns (result, None), or (None, reason) if Headgate
-    does not support the call."""
+    """Computes a call with the arguments of PyTorch's function. Returns (result, None). If Headgate does not support
+    the call, returns (None, reason).
+    """
     reason = _decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is not None:
         return None, reason
@@ -65,7 +68,7 @@ def _served(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
     bias = causal_bias_of(arguments, named)
     if bias is not None:
-        # PyTorch replaces a CausalBias by is_causal or a mask, but only in calls of the function that has this name.
+        # PyTorch replaces a CausalBias by is_causal or a mask only in calls of the function that has this name.
         return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), arguments, named)
     return _switch.serve(scaled_dot_product_attention, _original, arguments, named)
 
@@ -85,8 +88,11 @@ def _install() -> None:
 
 
 def _restore() -> None:
-    """Restores PyTorch's function and its fast path. Leaves torch.nn.functional unchanged if other code has replaced
-    the function since. If the newer replacement calls _served, _served forwards the call to PyTorch."""
+    """Restores PyTorch's function and its fast path.
+
+    Leaves torch.nn.functional unchanged if other code has replaced the function since then. That replacement may call
+    _served, which then forwards the call to PyTorch.
+    """
     global _replaced
     if _replaced is None:
         return
@@ -105,19 +111,21 @@ def use_everywhere(on: bool = True, *, precision: Precision = "exact") -> Handle
     process.
 
     The replacement lasts until the end of `with use_everywhere():`, or until off() of the returned object. Uses may
-    nest; PyTorch's function is restored when the last one ends. use_everywhere(False) ends all uses, and returns None.
-    In the returned object, `calls` is the number of attention calls that Headgate computed, and `declined` maps each
-    reason to the number of calls that PyTorch computed.
+    nest. PyTorch's function is restored when the last use ends. use_everywhere(False) ends all uses and returns None.
+    In the returned object, `calls` is the number of attention calls that Headgate computed. `declined` maps each reason
+    to the number of calls that PyTorch computed for that reason.
 
-    precision="native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are faster. They
-    round attention weights to bfloat16, as PyTorch's function does. Calls in other dtypes are not affected. If uses
-    nest, the newest one's precision applies.
+    precision="native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications if these are faster.
+    Attention weights are then rounded to bfloat16, as in PyTorch's function. Calls in other dtypes are not affected. If
+    uses nest, the precision of the newest use applies.
 
     PyTorch's function still computes unsupported calls: dropout in compiled programs, devices other than CPUs, nested
     tensors and other subclasses, forward-mode derivatives, heads of more than 576 features, and calls that PyTorch
-    itself rejects. Code that imported the function by name earlier keeps PyTorch's, which does not recognise a
-    CausalBias while a use is on. The fast path of nn.TransformerEncoderLayer and nn.MultiheadAttention, which calls no
-    Python function, is disabled meanwhile.
+    itself rejects.
+
+    Code that imported the function by name before keeps PyTorch's function. During a use, that function does not
+    recognise a CausalBias. nn.TransformerEncoderLayer and nn.MultiheadAttention have a fast path that calls no Python
+    function. During a use, it is disabled.
     """
     require_precision("use_everywhere", precision)
     if on:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs FlexAttention's BlockMask on Headgate's kernels, one block of queries at a time, without a T × S mask.
 
-A BlockMask has two lists of key blocks for each block of queries. In a partial block, mask_mod decides; a full block is
-visible to all queries of the block. Each kernel call computes one block of queries. It reads the keys listed for any
-sequence and head, and a mask of these keys.
+A BlockMask lists key blocks for each block of queries. In partial blocks, mask_mod decides which keys a query sees.
+Full blocks are visible to all queries of the block. Each kernel call computes one block of queries. It reads all keys
+that are listed for any sequence or head, and a mask of these keys.
 """
 
 from collections.abc import Iterator
@@ -30,7 +30,9 @@ _OPTIONS = tuple(name for name in ADDED if name != "sinks")
 
 
 class _QueryBlock(NamedTuple):
-    """A block of queries, the keys that it reads (a range or indices), and the mask of these keys."""
+    """A block of queries. `keys` is a range or a list of indices: the keys that the block reads. `mask` is the mask of
+    these keys.
+    """
 
     queries: slice
     keys: slice | Tensor
@@ -38,20 +40,25 @@ class _QueryBlock(NamedTuple):
 
 
 def _listed(numbers: Tensor | None, indices: Tensor | None, row: int, blocks: int) -> Tensor | None:
-    """Converts the list of key blocks of the query block `row` to bools (B,H,blocks), true for listed blocks. `numbers`
-    and `indices` are the counts and the lists of a BlockMask."""
+    """Converts the list of key blocks of the query block `row` to bools (B,H,blocks), true for listed blocks.
+
+    `numbers` and `indices` are the counts and the lists of a BlockMask.
+    """
     if numbers is None:
         return None
     numbers, indices = numbers[:, :, row, None], indices[:, :, row]
     there = torch.arange(indices.shape[-1], device="cpu") < numbers
     found = torch.zeros(*indices.shape[:2], blocks + 1, dtype=torch.bool, device="cpu")
-    # Entries past the end of a list are written to an extra column, which is cut off.
+    # Entries after the end of a list mark an extra column, which is cut off.
     return found.scatter_(2, torch.where(there, indices.long(), blocks), True)[..., :blocks]
 
 
 def query_blocks(block_mask: BlockMask, sequences: int = 1, heads: int = 1) -> Iterator[_QueryBlock]:
-    """Yields the blocks of queries of a BlockMask, for a batch of `sequences` with `heads` query heads. If the mask
-    lists blocks for one sequence or head, all have these blocks, but mask_mod is evaluated for each."""
+    """Yields the blocks of queries of a BlockMask, for a batch of `sequences` with `heads` query heads.
+
+    If the BlockMask has lists for only one sequence or head, all others share these lists. mask_mod is evaluated for
+    each sequence and head.
+    """
     T, S = block_mask.seq_lengths
     rows = max(sequences, block_mask.shape[0]), max(heads, block_mask.shape[1])
     block_t, block_s = block_mask.BLOCK_SIZE
@@ -68,7 +75,7 @@ def query_blocks(block_mask: BlockMask, sequences: int = 1, heads: int = 1) -> I
 
 
 def _as_range(columns: Tensor) -> slice | Tensor:
-    """Converts contiguous columns to a slice, which needs no copy of keys and values."""
+    """Converts contiguous columns to a slice. Slices do not copy keys and values."""
     if columns.numel() == 0:
         return slice(0, 0)
     first, end = int(columns[0]), int(columns[-1]) + 1
@@ -83,8 +90,10 @@ def _mask_of(
     partial: Tensor,
     full: Tensor | None,
 ) -> Tensor | None:
-    """Returns the mask (B|1,H|1,queries,columns), true where visible, or None if no key of `columns` is hidden. `rows`
-    is (B,H)."""
+    """Returns the mask (B|1,H|1,queries,columns), true for visible keys. Returns None if no key of `columns` is hidden.
+
+    `rows` is (B,H).
+    """
     if columns.numel() == 0:
         return None
     block = columns // block_mask.BLOCK_SIZE[1]
@@ -96,15 +105,18 @@ def _mask_of(
         return block_mask.mask_mod(b, h, q + queries.start, columns[kv])
 
     mask = create_mask(visible, *rows, queries.stop - queries.start, columns.numel(), device="cpu")
-    for dim in (0, 1):  # create_mask expands, with stride 0, the dimensions that mask_mod does not read
+    for dim in (0, 1):  # stride 0: mask_mod does not read this dimension, so create_mask has expanded it
         mask = mask.narrow(dim, 0, 1) if mask.stride(dim) == 0 else mask
     mask = mask & partial[..., block].unsqueeze(2)
     return mask if always is None else mask | always
 
 
 class _FlexAttention(torch.autograd.Function):
-    """Computes forward and backward, one block of queries at a time. The backward pass recomputes the masks. Returns y,
-    lse and the largest score of each row. The latter is None if `keep_max` is false."""
+    """Computes attention, forward and backward, one block of queries at a time. The backward pass recomputes the masks.
+
+    The forward pass returns y, lse and the largest score of each row. If `keep_max` is false, the largest scores are
+    None.
+    """
 
     @staticmethod
     def forward(
@@ -138,7 +150,7 @@ class _FlexAttention(torch.autograd.Function):
         *tensors, y, lse, attn = ctx.saved_tensors
         dy = torch.zeros_like(y) if dy is None else dy
         needed = dict(zip(_INPUTS, ctx.needs_input_grad[4:]))
-        # The gradients of keys and values are sums over blocks of queries, in f32 or better.
+        # Gradients of keys and values are summed over blocks of queries, in f32 or better.
         found = {
             name: torch.zeros_like(x, dtype=torch.promote_types(x.dtype, torch.float32) if name in "kv" else x.dtype)
             for name, x in zip(_INPUTS, tensors)
@@ -192,7 +204,7 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
         raise ValueError(
             f"{NAME}: block_mask is of lengths {tuple(block_mask.seq_lengths)} but query and key have {lengths}"
         )
-    # The kernel receives only blocks of these tensors, so it cannot detect wrong lengths of the whole tensors.
+    # The kernel receives only parts of these tensors, so it cannot detect that a whole tensor has a wrong length.
     for name, x, rows, of in (("value", value, key.shape[2], "key"), ("gate", gate, query.shape[2], "query")):
         if x is not None and x.shape[2] != rows:
             raise ValueError(f"{NAME}: {name} has {x.shape[2]} tokens but must have {rows}, as {of} has")
@@ -206,8 +218,9 @@ def _check_mask(block_mask: Any, query: Tensor, key: Tensor, value: Tensor, gate
 def _attend_in_blocks(
     tensors: dict[str, Tensor | None], block_mask: BlockMask, options: dict[str, Any], keep_max: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns y, the log-sum-exp, and the largest score of each row or None. `tensors` are keyed by their names in
-    gated_attention."""
+    """Returns y, the log-sum-exp, and the largest score of each row if `keep_max` is true. Keys of `tensors` are
+    argument names of gated_attention.
+    """
     refuse_transforms(NAME, {ARGUMENTS[name]: x for name, x in tensors.items()} | options)
     refuse_all_transforms(NAME)
     settings = {**ATTENTION.defaults(), **checked_options(NAME, options)}
@@ -221,7 +234,7 @@ def _attend_in_blocks(
 
 
 def _checked_aux(return_lse: bool, return_aux: Any) -> AuxRequest:
-    """Returns an AuxRequest that names the results to return in addition to y."""
+    """Returns an AuxRequest that names the results to return in addition to y. Checks the arguments."""
     if return_aux is None:
         return AuxRequest(lse=return_lse)
     if not isinstance(return_aux, AuxRequest):
@@ -255,13 +268,13 @@ def flex_attention(
 
     query is (B,Hq,T,D), key and value are (B|1,Hkv,S,·). gate, (B,Hq,T,1) or (B,Hq,T,Dv), holds the raw logits of the
     gate. `options` are gate_fn, gate_op, softcap, precision and threads of gated_attention. A score_mod is rejected,
-    since the kernels cannot run Python code. kernel_options are hints for other kernels and have no effect; unknown
-    ones are rejected.
+    since the kernels cannot run Python code. kernel_options are hints for other kernels. Known hints have no effect,
+    unknown ones are rejected.
 
     Returns y. With return_lse, also returns the log-sum-exp (B,Hq,T). With return_aux=AuxRequest(lse=True,
-    max_scores=True), also returns an AuxOutput with the log-sum-exp and the largest score of each row, (B,Hq,T) each;
-    max_scores has no gradient. Under torch.compile the call is a graph break. Raises ValueError with a one-line message
-    for invalid arguments.
+    max_scores=True), also returns an AuxOutput. It holds the log-sum-exp and the largest score of each row, (B,Hq,T)
+    each. max_scores has no gradient. Under torch.compile, the call is a graph break. Raises ValueError with a one-line
+    message for invalid arguments.
     """
     if "gate_logits" in options:
         gate = take_old_name(NAME, options, "gate_logits", "gate", gate)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifies keyword arguments of other libraries' calls: used, known to be harmless, or rejected by name.
+"""Classifies the keyword arguments in calls of other libraries' functions: used, harmless or rejected.
 
-A replacement of another library's function declares as parameters the arguments that it uses. The tables in this module
-list other arguments that do not change the result, each with the reason. Any other argument is an error, since ignoring
-it could silently give a wrong result.
+The function that replaces another library's function declares the arguments that it uses as parameters. The tables in
+this module list harmless arguments, with the reason why they do not change the result. Any other argument is an error,
+since ignoring it could silently give a wrong result.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-# Arguments that models of transformers pass on to every inner function, but that only the model itself reads.
+# Arguments that models of transformers pass on to every inner function. Only the model itself reads them.
 OF_MODELS = {
     "num_items_in_batch": "divides the loss",
     "output_hidden_states": "says what the model returns",
@@ -25,7 +25,7 @@ OF_MODELS = {
     "encoder_outputs": "the model has read it",
     "grid_thw": "the model has read it",
 }
-# Hints for kernels that need the longest sequence length of a packed batch in advance.
+# Hints for kernels that need the longest sequence length of a packed batch.
 _LENGTHS = {
     "max_length_q": "cu_seq_lens_q says it",
     "max_length_k": "cu_seq_lens_k says it",
@@ -76,10 +76,9 @@ MASK = {
 
 
 def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, str], instead: str) -> None:
-    """Raises ValueError if one of the arguments `given` is not in `harmless`. An argument with the value None is
-    ignored.
+    """Raises ValueError if an argument in `given` is not None and not in `harmless`.
 
-    The error names the function `what`, and advises what to do `instead`.
+    The error names the function `what`. The text `instead` in the error advises what to do.
     """
     for name, value in given.items():
         if value is not None and name not in harmless:

@@ -29,12 +29,12 @@ def gated_norm(
 ) -> Tensor:
     """Computes x / sqrt(mean(x^2) + eps) * weight * g(gate) for each row, with gradients.
 
-    The arguments are those of headgate.gated_norm, as CPU tensors with any strides; none is copied. Returns y, with x's
-    shape and dtype. x, weight and gate have gradients. torch.autocast casts x, and also weight and gate unless they are
-    float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message
-    for invalid arguments.
+    The arguments are those of headgate.gated_norm, as CPU tensors with any strides. No tensor is copied. Returns y,
+    with x's shape and dtype. x, weight and gate have gradients. torch.autocast casts x, and also weight and gate unless
+    they are float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line
+    message for invalid arguments.
     """
-    # gate_fn "none" ignores the gate. Drop it, since it has no gradient.
+    # gate_fn "none" ignores the gate, so the gate is dropped: it has no gradient.
     read = gate if arguments.get("gate_fn") != "none" else None
     given, others = {"x": x, "weight": weight, "gate": read}, cast("dict[str, Any]", arguments)
     backend = backend_of(x)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gate functions by name: PyTorch implementations, and properties from libheadgate's tables."""
+"""Gate functions by name: their PyTorch code, and properties that libheadgate's tables define."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from . import layer
 
 class GateFunction(NamedTuple):
     compute: Callable[[torch.Tensor], torch.Tensor]
-    has_zero: bool  # g(z) = 0 for some finite z; the gated output y does not determine the ungated one there
+    has_zero: bool  # whether g(z) = 0 for some finite z; the ungated output cannot be computed from y there
 
 
 GATE_FUNCTIONS = {

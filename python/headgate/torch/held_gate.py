@@ -1,36 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hand-over of a gate from an attention module of transformers, which computes its logits, to the module's kernel."""
+"""Passes a gate from an attention module of transformers, which computes the gate's logits, to the module's kernel."""
 
 import threading
 from typing import Any
 
 from torch import nn
 
-# Attribute names of the gate's matrix, and of a gate that does not depend on the input.
-# LoRA selects matrices by name, so no other matrix of a model has the name attention_gate.
+# Names of two attributes: the gate's matrix, and a gate that does not depend on the input. LoRA selects matrices by
+# name, so no other matrix of a model has the name attention_gate.
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
-# Holds what one hook of an attention module leaves for another one during a call. `logits` are those of the module's
-# gate. `gate` is a pair: the module, and the arguments of its gate for the kernel. `gated` is the running module, if its
-# kernel applies the gate. Each thread has its own values, since several may call one model at once.
+# Holds what one hook of an attention module passes to another hook of the same call:
+#
+# - logits: logits of the module's gate
+# - gate: the pair (module, gate arguments for the kernel)
+# - gated: the running module, if its kernel applies the gate
+#
+# Each thread has separate values, since several threads may call one model at once.
 calls = threading.local()
 
 
 def pending_gate(module: nn.Module) -> dict[str, Any] | None:
-    """Returns the gate arguments stored for this thread's call of an attention module, or None."""
+    """Returns the gate arguments stored for this thread's call of an attention module. Returns None if none are stored.
+    """
     owner, arguments = getattr(calls, "gate", (None, None))
     return arguments if owner is module else None
 
 
 def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
-    """Stores the gate arguments for the kernel, for this thread's call of an attention module."""
+    """Stores the gate arguments of this thread's call of an attention module. The module's kernel reads them."""
     calls.gate = (module, arguments)
 
 
 def take_gate(module: nn.Module) -> dict[str, Any]:
-    """Returns the gate arguments stored for this thread's call of an attention module, and clears them. Returns {} if
-    nothing is stored. Raises ValueError if a retrofitted module calls for them again."""
+    """Returns the gate arguments stored for this thread's call of an attention module, and clears them.
+
+    Returns {} if nothing is stored. Raises ValueError if a retrofitted module requests the arguments a second time.
+    """
     found = pending_gate(module)
     if found is None:
         if getattr(calls, "gated", None) is module:
@@ -44,8 +51,10 @@ def take_gate(module: nn.Module) -> dict[str, Any]:
 
 
 def require_gate(attention: nn.Module) -> None:
-    """Raises ValueError if the config names a gate but the attention module has none. That happens when from_pretrained
-    loads a retrofitted model, since it drops the gates."""
+    """Raises ValueError if the config names a gate but the attention module has none.
+
+    This happens when from_pretrained loads a retrofitted model, since from_pretrained drops the gates.
+    """
     site = getattr(getattr(attention, "config", None), "gate_site", "none")
     if site != "none" and not any(hasattr(attention, name) for name in (MATRIX, PARAMETER)):
         raise ValueError(

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Replaces the functions that linear-attention models of transformers take from the kernels hub.
 
-At every call, a model looks up these functions in the Python module of its code. register() replaces them there, so
-models built earlier use Headgate's, too. unregister() restores those of transformers. Calls that Headgate does not
-support go to the previous function.
+At every call, a model looks up these functions in the Python module of its code. register() replaces them in this
+module, so existing models also use Headgate's functions. unregister() restores the functions of transformers. Calls
+that Headgate does not support go to the previous function.
 
-Letters: B batch, T tokens, C channels, K taps, Hk heads of q and k, Hv heads of v, D and Dv features of a head of k and
-of v, N sequences.
+Letters: B batch, N sequences, T tokens, C channels, K taps, Hk heads of q and k with D features, Hv heads of v with Dv
+features.
 """
 
 import contextlib
@@ -49,8 +49,11 @@ def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) 
 
 
 def sequences_of_rows(what: str, batch: int, tokens: int, given: dict[str, Any]) -> Tensor | None:
-    """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Reads the arguments SEQUENCES of the
-    model's call. Returns None if none is given."""
+    """Returns cu_seqlens (N+1) of the packed batch that consists of all rows. Returns None if the call has no sequence
+    boundaries.
+
+    `given` are the model's arguments, which give the boundaries by one of the names SEQUENCES.
+    """
     *begins, numbers = (given.get(name) for name in SEQUENCES)
     for each in begins:
         if each is not None:

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes attention for models that fold proteins. The functions take any leading dimensions and a list of biases, and
-have the signatures of the fused GPU kernels that these models call. use_in() switches a protein-folding package to
-Headgate."""
+"""Computes attention for models that fold proteins.
+
+The functions accept any leading dimensions and a list of biases. Their signatures are those of the fused GPU kernels
+that these models call. use_in() switches a protein-folding package to Headgate.
+"""
 
 from .functions import attention, evoformer_attention, triangle_attention
 from .use_in import use_in

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention for models that fold proteins. The functions take any leading dimensions and a list of biases, and have the
-signatures of the fused GPU kernels that these models call."""
+"""Attention for models that fold proteins.
+
+The functions accept any leading dimensions and a list of biases. Their signatures are those of the fused GPU kernels
+that these models call.
+"""
 
 import math
 from collections.abc import Sequence
@@ -75,22 +78,24 @@ def attention(
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32 unless its dtype is `dtype`, that of q. The kernels accept both together. Beside float64
-    they accept float64 alone."""
+    """Converts `x` to a dtype that the kernels accept together with a q of `dtype`.
+
+    With q in float64, this is float64. Otherwise it is float32, but `x` stays as it is if it has the dtype of q.
+    """
     if x.dtype == dtype:
         return x
     return x.to(torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 def _total(biases: list[Tensor]) -> Tensor | None:
-    """Returns the sum of the biases, in float32 or better if there are several, or None if there are none."""
+    """Returns the sum of the biases, in float32 or better if there are several. Returns None if there are none."""
     if len(biases) > 1:
         biases = [x if x.dtype == torch.float64 else x.float() for x in biases]
     return sum(biases[1:], biases[0]) if biases else None
 
 
 def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
-    """Returns `biases`. Raises TypeError if it is a tensor or None instead of a sequence of tensors."""
+    """Returns `biases`. Raises TypeError if the argument is None, or one tensor instead of a sequence of tensors."""
     if biases is None:
         raise TypeError(f"{what}: biases is None but must be a sequence: write [] for no bias")
     if isinstance(biases, Tensor):
@@ -101,15 +106,15 @@ def _sequence(what: str, biases: Sequence[Tensor | None]) -> Sequence[Tensor | N
 def triangle_attention(
     q: Tensor, k: Tensor, v: Tensor, bias: Tensor, mask: Tensor | None = None, scale: float | None = None
 ) -> Tensor:
-    """Computes triangle attention with the arguments of cuequivariance_torch.triangle_attention, with gradients of
-    everything but mask.
+    """Computes triangle attention with the arguments of cuequivariance_torch.triangle_attention. All tensors except
+    mask have gradients.
 
     Args:
         q: (B, N, H, T, D), or without B.
         k: (B, N, H, S, D), or without B.
         v: (B, N, H, S, D), or without B.
-        bias: (B, 1, H, T, S), the bias of pairs that all N rows share.
-        mask: (B, N, 1, 1, S), boolean, true = visible. A row without a visible key returns 0.
+        bias: (B, 1, H, T, S), the bias of pairs. All N rows share it.
+        mask: (B, N, 1, 1, S), true for visible keys. A row without a visible key returns 0.
         scale: by default 1 / sqrt(D).
 
     Returns (B, N, H, T, D). Raises ValueError with a one-line message for tensors that do not fit together.
@@ -123,13 +128,13 @@ def triangle_attention(
 
 
 def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor | None] = ()) -> Tensor:
-    """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention, with gradients of everything.
+    """Computes attention with the arguments of DeepSpeed's DS4Sci_EvoformerAttention. All tensors have gradients.
 
     Args:
         Q: (B, N, L, H, D).
         K: (B, N, L, H, D).
         V: (B, N, L, H, D).
-        biases: (B, N, 1, 1, L) and (B, 1, H, L, L), either of them or both; None stands for an absent one.
+        biases: (B, N, 1, 1, L), or (B, 1, H, L, L), or both. None means that a bias is absent.
 
     Returns (B, N, L, H, D). Raises ValueError with a one-line message for tensors that do not fit together.
     """
@@ -139,8 +144,10 @@ def evoformer_attention(Q: Tensor, K: Tensor, V: Tensor, biases: Sequence[Tensor
 
 
 def _check_bias(what: str, name: str, bias: Tensor | None, full: tuple[int, ...]) -> None:
-    """Raises an error if the bias is no floating-point tensor or does not broadcast to `full`. Also raises it if the
-    bias is one of keys, without a gradient, and holds only 0 and 1."""
+    """Raises an error if the bias is no floating-point tensor or does not broadcast to `full`.
+
+    A bias of keys that has no gradient and holds only 0 and 1 is probably a mask, and also raises an error.
+    """
     require_tensor(what, name, bias)
     if not bias.is_floating_point():
         raise ValueError(f"{what}: {name} has dtype {bias.dtype}: write torch.where(mask, 0.0, -math.inf)")
@@ -165,9 +172,11 @@ def _in_batches(
     key_bias: Tensor | None,
     gate: Tensor | None,
 ) -> Tensor:
-    """Computes attention in one call if the leading sizes of pair_bias are those of q or all 1. Otherwise calls itself
-    for each index of the first leading dimension along which pair_bias varies. Biases have as many dimensions as q.
-    `options` are arguments of gated_attention."""
+    """Computes attention in one call if the leading sizes of pair_bias are those of q or all 1.
+
+    Otherwise, finds the first leading dimension along which pair_bias varies. Calls itself for each index of that
+    dimension. The biases have as many dimensions as q. `options` are arguments of gated_attention.
+    """
     lead = q.shape[:-3]
     if pair_bias is None or pair_bias.shape[:-3] in ((1,) * len(lead), lead) or 0 in lead:
         return _one_batch(what, options, q, k, v, pair_bias, key_bias, gate)
@@ -192,8 +201,11 @@ def _one_batch(
     key_bias: Tensor | None,
     gate: Tensor | None,
 ) -> Tensor:
-    """Computes attention with the leading dimensions merged into one batch. A bias whose leading sizes are all 1 is
-    shared by the batch; any other bias is expanded to the leading sizes of q."""
+    """Computes attention with the leading dimensions merged into one batch.
+
+    If all leading sizes of a bias are 1, the batch shares the bias. Any other bias is expanded to the leading sizes of
+    q.
+    """
     lead = q.shape[:-3]
 
     def batch(x: Tensor | None) -> Tensor | None:

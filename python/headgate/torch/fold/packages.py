@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the attention functions of packages that fold proteins, and how Headgate computes each of them."""
+"""Lists attention functions of packages that fold proteins, and how Headgate computes each function."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +13,7 @@ from .functions import attention
 
 
 class Replaced(NamedTuple):
-    """An attention function of a package, "module:function" or "module:Class.method"."""
+    """Describes an attention function of a package. `path` is "module:function" or "module:Class.method"."""
 
     path: str
     adapter: Callable[..., Any]
@@ -25,7 +25,7 @@ class Replaced(NamedTuple):
 
 
 class Package(NamedTuple):
-    """A package that folds proteins."""
+    """Describes a package that folds proteins."""
 
     distribution: str
     version: str
@@ -60,7 +60,7 @@ def _of_boltz(
 def _with_pair_bias(
     self: Any, s: Tensor, z: Tensor, mask: Tensor, k_in: Tensor, multiplicity: int, precision: Precision
 ) -> Tensor:
-    """Computes Boltz's attention with pair bias. Each matrix of z serves `multiplicity` consecutive sequences."""
+    """Computes Boltz's attention with pair bias. `multiplicity` consecutive sequences share each matrix of z."""
     B, M = s.shape[0], multiplicity
 
     def heads(x: Tensor) -> Tensor:
@@ -132,7 +132,7 @@ def _of_openfold3(query: Tensor, key: Tensor, value: Tensor, biases: Any, precis
 
 
 class _Weights:
-    """Placeholder for attention weights, which Headgate does not store. Reading an attribute raises AttributeError."""
+    """Stands for attention weights, which Headgate does not store. Reading an attribute raises AttributeError."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"fold.use_in('esmfold') computes no attention weights ('{name}'): read them without it")
@@ -185,8 +185,8 @@ PACKAGES = {
                 _gated,
                 {**_LOW_MEMORY, **_PRECISION},
             ),
-            # The package calls _attention for global attention and for chunks of an MSA. Attention.forward calls it if
-            # Headgate declines a call.
+            # The package calls _attention for global attention and for chunks of an MSA. It also does so in
+            # Attention.forward, for calls that Headgate declines.
             Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),

@@ -19,7 +19,7 @@ _WHAT = "fold.use_in"
 
 
 class _Replacement:
-    """Replaces a function of a package by one that lets Headgate compute its calls."""
+    """Replaces a function of a package by a function that computes the calls with Headgate."""
 
     def __init__(self, package: Package, replaced: Replaced, switch: Switch) -> None:
         self._replaced, self._switch = replaced, switch
@@ -37,7 +37,9 @@ class _Replacement:
         self.served = served
 
     def _require_signature(self, package: Package) -> None:
-        """Raises RuntimeError if the function lacks an argument, or needs one that the adapter does not know."""
+        """Raises RuntimeError if the function lacks an argument that the adapter uses, or requires an argument that the
+        adapter does not know.
+        """
         known = (*self._used, *self._replaced.harmless)
         needed = [name for name in self._names if name not in self._defaults]
         if set(known) <= set(self._names) and set(needed) <= set(known):
@@ -48,7 +50,7 @@ class _Replacement:
         )
 
     def _attempt(self, *given: Any, **named: Any) -> tuple[Any, str | None]:
-        """Returns (result, None), or (None, reason) for a call that is left to the package."""
+        """Computes a call and returns (result, None). If the package must compute the call, returns (None, reason)."""
         arguments = {**self._defaults, **dict(zip(self._names, given)), **named}
         by_name = self._names[len(given) :]
         if len(given) > len(self._names) or len(arguments) != len(self._names) or not set(named) <= set(by_name):
@@ -72,11 +74,11 @@ class _Replacement:
         self._exchange(self.original, self.served)
 
     def restore(self) -> None:
-        """Restores the package's function, except where other code has replaced it since install()."""
+        """Restores the package's function. Leaves it unchanged if other code has replaced it since install()."""
         self._exchange(self.served, self.original)
 
     def _exchange(self, old: Any, new: Any) -> None:
-        """Replaces `old` in its class, or in every module of the package that holds it."""
+        """Replaces `old` in its class, or in every module of the package that contains it."""
         owners = [self.owner]
         if inspect.ismodule(self.owner):
             top = self.owner.__name__.partition(".")[0]
@@ -92,7 +94,7 @@ class _Replacement:
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Yields the tensors among the arguments, and the elements of arguments that are lists or tuples."""
+    """Yields the tensors among the arguments. Also yields the elements of lists and tuples."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -101,7 +103,7 @@ def _tensors(values: Any) -> Iterator[Any]:
 
 
 def _versions(package: Package) -> str:
-    """Returns text for messages: which version of a package is supported, and which is installed."""
+    """Returns text for messages: the supported and the installed version of a package."""
     try:
         installed = importlib.metadata.version(package.distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -110,7 +112,7 @@ def _versions(package: Package) -> str:
 
 
 def _find(package: Package, replaced: Replaced) -> tuple[Any, Callable[..., Any]]:
-    """Returns the class or module that has the function, and the function."""
+    """Finds a function of a package. Returns the class or module that contains the function, and the function."""
     module, _, path = replaced.path.partition(":")
     *classes, name = path.split(".")
     top = module.partition(".")[0]
@@ -136,7 +138,7 @@ def _line(error: Exception) -> str:
 
 
 class _Use:
-    """Installs the replacements for a package's attention functions, and restores the originals."""
+    """Installs and removes the replacements of a package's attention functions."""
 
     def __init__(self, name: str, package: Package) -> None:
         self.switch = Switch(f"fold.use_in({name!r})", name, self._install, self._restore)
@@ -165,12 +167,13 @@ def use_in(package: str, on: bool = True, *, precision: Precision = "exact") -> 
 
     package: "boltz", "openfold3", "protenix", or "esmfold" (EsmForProteinFolding of transformers).
 
-    The replacement lasts until the end of `with`, or until off() of the returned object. Uses may nest; the last one
-    that ends restores the package's functions. use_in(package, False) ends all uses, and returns None. In the returned
-    object, `calls` is the number of attention calls that Headgate computed. `declined` maps each reason to the number
-    of calls that the package computed.
+    The replacement lasts until the end of `with`, or until off() of the returned object. Uses may nest. The package's
+    functions are restored when the last use ends. use_in(package, False) ends all uses and returns None. In the
+    returned object, `calls` is the number of attention calls that Headgate computed. `declined` maps each reason to the
+    number of calls that the package computed for that reason.
 
-    precision is an argument of attention() and affects calls in bfloat16. If uses nest, the newest one's applies.
+    precision is passed to attention() and affects calls in bfloat16. If uses nest, the precision of the newest use
+    applies.
 
     If the package uses activation checkpointing, keep the replacement on until backward() has run.
 
@@ -178,9 +181,8 @@ def use_in(package: str, on: bool = True, *, precision: Precision = "exact") -> 
     support: tensors on other devices, subclasses of the package's modules, forward-mode derivatives, and arguments that
     select another kernel.
 
-    Raises ValueError for an unknown package, and ImportError for one that is not installed or lacks a function. Raises
-    RuntimeError if a function of the package has other parameters than expected. The message names the supported
-    version.
+    Raises ValueError for an unknown package. Raises ImportError if the package is not installed or lacks a function.
+    Raises RuntimeError, which names the supported version, if a function has unexpected parameters.
     """
     if package not in _uses:
         raise ValueError(f"{_WHAT}: package is {package!r} but must be one of {', '.join(map(repr, _uses))}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments that the GPU operations share. Errors have one line and begin with the function's name."""
+"""Checks the arguments of GPU operations. Errors have one line and begin with the function's name."""
 
 import math
 from typing import Any
@@ -15,7 +15,9 @@ INDICES = (torch.int32, torch.int64)
 def refuse_declined(
     what: str, declined: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
 ) -> None:
-    """Raises ValueError if an argument in `declined`, a list from support.py, differs from its default."""
+    """Raises ValueError if an argument in `declined` differs from its default. support.py defines `declined` for each
+    operation.
+    """
     for name in declined:
         value = tensors.get(name) if name in operation.tensors else options.get(name)
         if value is not None and not (name in options and value == operation.options[name].default):
@@ -25,8 +27,10 @@ def refuse_declined(
 def check_tensors(
     what: str, tensors: dict[str, Any], first: Tensor, differentiable: tuple[str, ...], recorded: bool
 ) -> None:
-    """Raises ValueError unless all tensors are on the device of `first`, the first tensor. Also rejects a tensor that
-    requires a gradient but would get none."""
+    """Raises ValueError unless all tensors are on the device of `first`, the first tensor.
+
+    Also rejects a tensor that requires a gradient if the operation computes no gradient for it.
+    """
     leading = next(iter(tensors))
     for name, tensor in tensors.items():
         if tensor is None:
@@ -54,7 +58,7 @@ def check_types(what: str, tensors: dict[str, Tensor | None], allowed: dict[str,
 
 
 def check_precision(what: str, options: dict[str, Any], dtype: torch.dtype) -> None:
-    """Raises ValueError if options["precision"] is native16 and q, of type `dtype`, is not bfloat16."""
+    """Raises ValueError if options["precision"] is native16 and `dtype`, the dtype of q, is not bfloat16."""
     if options["precision"] == "native16" and dtype != torch.bfloat16:
         raise ValueError(f"{what}: precision native16 is for bfloat16, and q is {word(dtype)}")
 
@@ -67,7 +71,9 @@ def require_shape(what: str, name: str, tensor: Tensor | None, *shapes: tuple[An
 
 
 def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
-    """Raises ValueError unless all tensors have 3 dimensions, or all have 4, and each has 1 to `most` features."""
+    """Raises ValueError unless all tensors have the same number of dimensions, 3 or 4, and each has 1 to `most`
+    features.
+    """
     first = next(iter(tensors.values()))
     for name, tensor in tensors.items():
         if tensor.dim() != first.dim() or first.dim() not in (3, 4):
@@ -79,8 +85,10 @@ def check_features(what: str, tensors: dict[str, Tensor], most: int) -> None:
 
 
 def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, leading: str) -> int:
-    """Returns the number of sequences of a call: those of the packed batch if `starts` is given, otherwise `batch`.
-    Errors call the argument `starts` by the string `name`."""
+    """Returns the number of sequences of a call. Without `starts`, the bounds of a packed batch, this is `batch`.
+
+    Errors call the argument `starts` by the string `name`.
+    """
     if starts is None:
         return batch
     if batch != 1 or starts.dim() != 1 or starts.shape[0] < 2:
@@ -89,7 +97,7 @@ def count_sequences(what: str, name: str, starts: Tensor | None, batch: int, lea
 
 
 def shape_like(x: Tensor, layout: str, batch: int, heads: int, rows: int, features: int) -> tuple[int, ...]:
-    """Returns the shape of a tensor with these sizes in `layout`. Omits the batch dimension if x has 3 dimensions."""
+    """Returns the shape of a tensor with these sizes in `layout`. Omits the batch dimension if x lacks it."""
     whole = (batch, heads, rows, features) if layout == "bhtd" else (batch, rows, heads, features)
     return whole if x.dim() == 4 else whole[1:]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from . import convolution_kernels, launch
 from .launch import Launcher, launch_kernel, on_device_of
 
-# Tokens and channels in the tile of a program, and its number of warps. Calls with few tokens use _FEW.
+# Number of tokens and channels that a program computes, and its number of warps. Calls with few tokens use _FEW.
 _TILE, _FEW, _WARPS = (64, 64), (16, 64), 4
 
 
@@ -24,15 +24,17 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a call. `tile` overrides the tokens and channels of a program."""
+    """Options of a call. `tile` overrides the number of tokens and channels that a program computes."""
 
     activation: str = "silu"
     tile: tuple[int, int] | None = None
 
 
 def _strides(name: str, x: Tensor | None, letters: str) -> dict[str, int]:
-    """Returns the strides of a tensor, in elements, as kernel arguments NAME_x for each letter x. A stride is 0 if the
-    tensor or its batch dimension is absent."""
+    """Returns the strides of a tensor in elements, as kernel arguments NAME_x for each letter x.
+
+    A stride is 0 if the tensor is absent or lacks this dimension.
+    """
     found = [0] * len(letters) if x is None else [0] * (len(letters) - x.dim()) + list(x.stride())
     return {f"{name}_{letter}": stride for letter, stride in zip(letters, found)}
 
@@ -81,8 +83,11 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns y, with x's shape and dtype, and the new state. The state is the last K−1 rows (N,K−1,C), in the dtype of
-    the old state, or of x if there is none. If keep_state is false, returns None instead of the state."""
+    """Returns y, with x's shape and dtype, and the new state (N,K−1,C), which holds the last K−1 rows.
+
+    The new state has the dtype of the old state. Without an old state, it has the dtype of x. If keep_state is false,
+    it is None.
+    """
     x = inputs.x
     y = launch.new(x, tuple(x.shape))
     with on_device_of(x):
@@ -93,7 +98,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs. A gradient that is not wanted is None."""
+    """Gradients of the inputs. Gradients that are not wanted are None."""
 
     x: Tensor | None
     weight: Tensor | None
@@ -109,8 +114,10 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted`, given the gradients dy of y and dstate of the new state. Recomputes the sums
-    before the activation."""
+    """Returns the gradients `wanted`. dy and dstate are the gradients of y and of the new state.
+
+    Recomputes the sums before the activation.
+    """
     x = inputs.x
     f32 = torch.float32
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements headgate.torch.short_convolution on GPUs: checks, and the operator
-torch.ops.headgate.short_convolution_triton."""
+"""Implements headgate.torch.short_convolution on GPUs. Contains the checks and the operator
+torch.ops.headgate.short_convolution_triton.
+"""
 
 from typing import Any
 

@@ -7,9 +7,9 @@
     y    = o ∘ g(z)   or   o + g(z)
 
 Shapes: q (B,Hq,T,D), k (B,Hkv,S,D), v (B,Hkv,S,Dv), gate z (B,Hq,T,1) or (B,Hq,T,Dv). lse and delta are (B,Hq,T) in
-f32, contiguous. Query i of a sequence sees those of the keys i + low to i + high that are below `seen`. Sums are f32.
-No kernel uses atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in
-base 2: `inner` and `outer` include the factor log2(e).
+f32, contiguous. Query i of a sequence sees the keys i + low to i + high among the first `seen` keys. Sums are f32. No
+kernel uses atomics, and each sum has a fixed order, so results are bitwise reproducible. Kernels compute scores in base
+2: `inner` and `outer` include the factor log2(e).
 
 This file imports nothing but Triton, so that it can be compiled and run without the rest of the package.
 """
@@ -19,7 +19,7 @@ import triton.language as tl
 
 LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
 LN2: tl.constexpr = tl.constexpr(0.6931471805599453)
-# Limit for |low| and |high|. Larger values have the same effect, since no sequence in memory has more keys.
+# Limit for |low| and |high|. Larger values would have the same effect, since no sequence in memory has more keys.
 FAR: tl.constexpr = tl.constexpr(1 << 30)
 
 
@@ -32,7 +32,7 @@ def _sigmoid(z):
 @triton.jit
 def _softplus(z):
     e = tl.exp(-tl.abs(z))
-    # For e below 2^-12, log(1 + e) equals e - e²/2 in f32. Computing 1 + e would lose digits.
+    # For e below 2^-12, log(1 + e) equals e - e²/2 in f32. 1 + e would lose digits.
     return tl.maximum(z, 0.0) + tl.where(e < 0.000244140625, e - 0.5 * e * e, tl.log(1.0 + e))
 
 
@@ -77,8 +77,10 @@ def _gate_slope(z, FN: tl.constexpr):
 
 @triton.jit
 def _gate_log_slope(z, FN: tl.constexpr):
-    """Computes g′(z) / g(z) for a gate function without a zero. Then dz = dy ∘ y ∘ g′/g can be computed from y, without
-    o."""
+    """Computes g′(z) / g(z) for a gate function without a zero.
+
+    With this ratio, dz = dy ∘ y ∘ g′/g can be computed from y, without o.
+    """
     if FN == "sigmoid" or FN == "sigmoid2":
         slope = _sigmoid(-z)
     elif FN == "ns_sigmoid":
@@ -86,7 +88,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
         slope = s * _sigmoid(-z) / (1.0 + s)
     else:
         tl.static_assert(FN == "softplus")
-        # For z far below 0, g′ and g are both about e^z and may underflow. Their ratio tends to 1 − e^z / 2.
+        # For z far below 0, g′ and g are both about e^z and may underflow. Their ratio is then about 1 − e^z / 2.
         slope = tl.where(z < -9.0, 1.0 - 0.5 * tl.exp(tl.minimum(z, 0.0)), _sigmoid(z) / _softplus(tl.maximum(z, -9.0)))
     return slope
 
@@ -95,7 +97,7 @@ def _gate_log_slope(z, FN: tl.constexpr):
 def _tanh(x):
     e = tl.exp(-2.0 * tl.abs(x))
     t = (1.0 - e) / (1.0 + e)
-    # For x near 0, 1 − e loses digits, so use the Taylor series of tanh, which has f32 precision.
+    # For x near 0, 1 − e loses digits. The Taylor series of tanh keeps f32 precision there.
     x2 = x * x
     series = x * (1.0 + x2 * (-0.3333333333333333 + x2 * (0.13333333333333333 - x2 * 0.05396825396825397)))
     return tl.where(x2 < 0.0078125, series, tl.where(x >= 0, t, -t))
@@ -103,11 +105,11 @@ def _tanh(x):
 
 @triton.jit
 def _place(tile, cu, n_sequences, b, BLOCK: tl.constexpr):
-    """Returns the sequence of a tile of BLOCK rows, and the tile's first row within it.
+    """Returns the sequence of a tile of BLOCK rows, and the tile's first row within the sequence.
 
-    In a packed batch, the tiles of sequence n start at index cu[n] // BLOCK + n. Each sequence gets at least as many
-    tiles as it needs. Surplus tiles start after its last row and do nothing. The host can therefore launch the kernel
-    without reading the lengths.
+    In a packed batch, the tiles of sequence n start at index cu[n] // BLOCK + n. Each sequence thus gets at least as
+    many tiles as it needs. Surplus tiles start after the sequence's last row and do nothing. The host can therefore
+    launch the kernel without reading the lengths.
     """
     if cu is None:
         n = b
@@ -138,8 +140,12 @@ def _sequence(n, cu, length):
 
 @triton.jit
 def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
-    """Returns the work of a program: batch, head, sequence, the tile's first row within the sequence, and the
-    sequence's first row and length."""
+    """Returns the work of a program, in this order:
+
+    - batch, head, sequence
+    - first row of the tile, counted within the sequence
+    - first row and length of the sequence
+    """
     tile = tl.program_id(0) % tiles
     h = tl.program_id(0) // tiles % H
     b = tl.program_id(0) // tiles // H
@@ -150,8 +156,8 @@ def _place_of_program(cu, length, H, n_sequences, tiles, BLOCK: tl.constexpr):
 
 @triton.jit
 def _visibility(n, t, s, key_lengths, query_offsets, left, right):
-    """Returns seen, low and high. Query i of sequence n sees keys i + low to i + high, as far as these are among the
-    first `seen` keys."""
+    """Returns seen, low and high. Query i of sequence n sees the keys i + low to i + high among the first `seen` keys.
+    """
     if query_offsets is None:
         shift = (n * 0 + s - t).to(tl.int64)
     else:
@@ -170,8 +176,10 @@ def _load_rows(
     base, first, stride_t, stride_d, n_rows, N_COLUMNS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
     WHOLE: tl.constexpr,
 ):  # fmt: skip
-    """Loads rows first … first + ROWS − 1 of a tensor (n_rows, N_COLUMNS). Elements outside are 0. WHOLE asserts that
-    all these rows exist."""
+    """Loads rows first … first + ROWS − 1 of a tensor (n_rows, N_COLUMNS). Elements outside the tensor are 0.
+
+    WHOLE asserts that all these rows exist.
+    """
     rows = tl.arange(0, ROWS)
     columns = tl.arange(0, COLUMNS)
     at = base + (first + rows).to(tl.int64)[:, None] * stride_t + columns.to(tl.int64)[None, :] * stride_d
@@ -205,7 +213,7 @@ def _base(pointer, b, h, begin, stride_b, stride_h, stride_t):
 
 @triton.jit
 def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
-    """Returns the address of row `begin` of head h of batch b, or None if the tensor is absent."""
+    """Returns the address of row `begin` of head h of batch b. Returns None if the tensor is absent."""
     if pointer is None:
         base = None
     else:
@@ -215,8 +223,8 @@ def _base_if_there(pointer, b, h, begin, stride_b, stride_h, stride_t):
 
 @triton.jit
 def _visible(rows, columns, seen, low, high, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Returns a mask that is true where a query of `rows` sees a key of `columns`. `rows` and `columns` are
-    broadcast."""
+    """Returns a mask that is true if the query in `rows` sees the key in `columns`. `rows` and `columns` are broadcast.
+    """
     visible = (columns < seen) & (rows >= 0)
     if RIGHT:
         visible = visible & (columns <= rows + high)
@@ -253,8 +261,11 @@ def _attend(
     MASKED: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Runs the online softmax over keys begin … end − 1 in blocks. Updates the running maxima `top` of the scores, and
-    the sums `total` of weights and `acc` of weighted values, scaled by 2^−top."""
+    """Runs the online softmax over keys begin … end − 1 in blocks.
+
+    Updates the running maxima `top` of the scores. Updates the sums `total` of weights and `acc` of weighted values,
+    which are scaled by 2^−top.
+    """
     rows = first + tl.arange(0, BLOCK_M)
     for n in tl.range(begin, end, BLOCK_N):
         k = _load_rows(k_base, n, k_t, k_d, seen, D, BLOCK_N, BLOCK_D, not MASKED)
@@ -263,7 +274,7 @@ def _attend(
             columns = n + tl.arange(0, BLOCK_N)
             x = tl.where(_visible(rows[:, None], columns[None, :], seen, low, high, LEFT, RIGHT), x, float("-inf"))
         new_top = tl.maximum(top, tl.max(x, 1))
-        # A row that has seen no key yet has the maximum −∞. Subtract 0 instead, since −∞ − (−∞) is NaN.
+        # Subtracts 0 in rows that have seen no key yet. Their maximum is −∞, and −∞ − (−∞) is NaN.
         anchor = tl.where(new_top == float("-inf"), 0.0, new_top)
         p = tl.exp2(x - anchor[:, None])
         shrink = tl.exp2(top - anchor)
@@ -283,8 +294,7 @@ def attention_forward(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes y, lse and, unless it is None, attn = o, for BLOCK_M queries of a head. y and attn have the same
-    strides."""
+    """Writes y, lse and attn = o for BLOCK_M queries of a head. attn may be None. y and attn have the same strides."""
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:
@@ -294,7 +304,7 @@ def attention_forward(
     k_base = _base(k, b, h // GROUP, k0, k_b, k_h, k_t)
     v_base = _base(v, b, h // GROUP, k0, v_b, v_h, v_t)
 
-    # Every row sees all keys [all_from, all_to), so these need no mask. No row sees a key outside [begin, end).
+    # Every row sees all keys in [all_from, all_to), so these keys need no mask. No row sees a key outside [begin, end).
     begin = first * 0
     end = seen
     all_from = begin
@@ -357,11 +367,13 @@ def attention_backward_rows(
     DV: tl.constexpr, GATE: tl.constexpr, FN: tl.constexpr, ADD: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Computes the inputs of the other two backward kernels: delta = Σ do ∘ o − dlse for each row, and do = dy ∘ g for
-    an elementwise gate. Also computes dgate.
+    """Computes delta, do and dgate. The other two backward kernels read delta and do.
 
-    If the gate is multiplied onto o, Σ do ∘ o = Σ dy ∘ y. attn, if present, is o, and then dgate = dy ∘ o ∘ g′.
-    Without attn, dgate = dy ∘ y ∘ g′/g. dgate and do are None if not wanted. do has the strides of y.
+    - delta = Σ do ∘ o − dlse for each row. If the gate is multiplied, Σ do ∘ o = Σ dy ∘ y.
+    - do = dy ∘ g for an elementwise gate. It has the strides of y, and may be None.
+    - dgate = dy ∘ o ∘ g′ if attn, which is o, is present. Otherwise dgate = dy ∘ y ∘ g′/g. It may be None.
+
+    An added gate has the derivative dgate = dy ∘ g′.
     """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     if first >= t:
@@ -381,7 +393,7 @@ def attention_backward_rows(
     d = row_sum
     if dlse is not None:
         d -= tl.load(dlse + at, mask=rows < t, other=0.0)
-    # A row that sees no key has no gradient: its delta must be 0 even if dlse is not.
+    # A row that sees no key has no gradient. Its delta must be 0 even if its dlse is not.
     natural = tl.load(lse + at, mask=rows < t, other=0.0)
     tl.store(delta + at, tl.where(natural == float("-inf"), 0.0, d), mask=rows < t)
 
@@ -417,7 +429,7 @@ def attention_backward_rows(
 
 @triton.jit
 def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.constexpr, BLOCK_M: tl.constexpr):
-    """Returns the factor of each row of do: g for a headwise gate, 1 for other gates."""
+    """Returns the factor of each row of do: g for a headwise gate, otherwise 1."""
     rows = first + tl.arange(0, BLOCK_M)
     if GATE == "headwise":
         z = tl.load(gate_base + rows.to(tl.int64) * stride_t, mask=rows < t, other=0.0)
@@ -429,7 +441,9 @@ def _row_factors(gate_base, first, stride_t, t, GATE: tl.constexpr, FN: tl.const
 
 @triton.jit
 def _saved_rows(lse_base, delta_base, first, t, BLOCK_M: tl.constexpr):
-    """Returns lse in base 2, and delta. lse is 0, not −∞, in rows that see no key; their weights are masked anyway."""
+    """Returns lse in base 2, and delta. In rows that see no key, lse is 0 instead of −∞. Their weights are masked
+    anyway.
+    """
     rows = first + tl.arange(0, BLOCK_M)
     natural = tl.load(lse_base + rows, mask=rows < t, other=0.0)
     lse2 = tl.where(natural == float("-inf"), 0.0, natural * LOG2E)
@@ -445,10 +459,10 @@ def attention_backward_keys(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do for BLOCK_N keys of a key/value head. H counts key/value heads.
+    """Writes dk = scale · Σ dsᵀ q and dv = Σ Pᵀ do for BLOCK_N keys of a key/value head.
 
-    Sums over the GROUP query heads of the key/value head in order. With GATE "headwise", do is dy without the gate's
-    factor; the kernel multiplies Pᵀ and v doᵀ by g instead.
+    Sums over the GROUP query heads of the key/value head in order. H is the number of key/value heads. With GATE
+    "headwise", the argument do is dy without the factor g. The kernel then multiplies Pᵀ and v doᵀ by g.
     """
     b, h, n, first, k0, s = _place_of_program(cu_seqlens_k, S, H, n_sequences, tiles, BLOCK_N)
     q0, t = _sequence(n, cu_seqlens_q, T)
@@ -514,8 +528,10 @@ def attention_backward_queries(
     LEFT: tl.constexpr, RIGHT: tl.constexpr, CAP: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dq = scale · Σ ds k for BLOCK_M queries of a head. With GATE "headwise", do is dy without the gate's
-    factor, as in attention_backward_keys."""
+    """Writes dq = scale · Σ ds k for BLOCK_M queries of a head.
+
+    With GATE "headwise", the argument do is dy without the factor g, as in attention_backward_keys.
+    """
     b, h, n, first, q0, t = _place_of_program(cu_seqlens_q, T, H, n_sequences, tiles, BLOCK_M)
     k0, s = _sequence(n, cu_seqlens_k, S)
     if first >= t:

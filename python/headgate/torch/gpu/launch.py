@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Host code for kernels.py: creates outputs, chooses tiles and launches kernels.
 
-Nothing here reads the elements of a GPU tensor, so no call waits for the GPU. The arguments are those of
-gated_attention, already checked.
+This file never reads elements of a GPU tensor, so no call waits for the GPU. The arguments are those of
+gated_attention. The caller has checked them.
 """
 
 import contextlib
@@ -65,8 +65,9 @@ def new(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) 
 
 
 def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
-    """Returns the strides of a tensor, in elements, as kernel arguments NAME_b, NAME_h, NAME_t and NAME_d. All are 0 if
-    the tensor is absent."""
+    """Returns the strides of a tensor in elements, as kernel arguments NAME_b, NAME_h, NAME_t and NAME_d. All are 0 if
+    the tensor is absent.
+    """
     if x is None:
         return {f"{name}_{letter}": 0 for letter in "bhtd"}
     batch, one, other, feature = (0, *x.stride()) if x.dim() == 3 else x.stride()
@@ -75,7 +76,9 @@ def strides(name: str, x: Tensor | None, layout: str) -> dict[str, Any]:
 
 
 def sink_strides(sinks: Tensor | None) -> dict[str, Any]:
-    """Returns the strides of sinks (H), (H,T) or (B|1,H,T), in elements; 0 where batches or queries share a sink."""
+    """Returns the strides of sinks (H), (H,T) or (B|1,H,T) in elements. A stride is 0 if batches or queries share their
+    sinks.
+    """
     batch, head, row = 0, 0, 0
     if sinks is not None and sinks.dim() == 1:
         head = sinks.stride(0)
@@ -98,8 +101,12 @@ def lse_shape(q: Tensor, layout: str) -> tuple[int, ...]:
 
 
 def gate_shape(gate: Tensor | None, features: int) -> str:
-    """Returns the kind of gate by the name that the kernels use: "headwise" (one logit for each head), "elementwise"
-    (one logit for each feature of v), or "none"."""
+    """Returns the kind of gate as the kernels name it:
+
+    - "headwise": one logit for each head
+    - "elementwise": one logit for each feature of v
+    - "none": no gate
+    """
     if gate is None:
         return "none"
     return "headwise" if gate.shape[-1] == 1 and features != 1 else "elementwise"
@@ -136,8 +143,7 @@ def _column() -> str:
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which the device of x is the current device. Triton launches kernels on the current
-    device."""
+    """Returns a context in which the device of x is the current device, on which Triton launches kernels."""
     return torch.cuda.device(x.device) if x.is_cuda and torch.cuda.is_available() else contextlib.nullcontext()
 
 
@@ -148,8 +154,10 @@ _INDICES = ("key_lengths", "query_offsets", "cu_seqlens", "cu_seqlens_q", "cu_se
 def launch_kernel(
     launcher: Launcher, kernel: Any, programs: int, given: dict[str, Any], num_warps: int, num_stages: int
 ) -> None:
-    """Launches `kernel`. Passes only those arguments in `given` that are parameters of the kernel. Makes indices
-    contiguous. Does nothing if `programs` is 0."""
+    """Launches `kernel` with those arguments in `given` that the kernel has as parameters.
+
+    Makes index arrays contiguous. Does nothing if `programs` is 0.
+    """
     if programs == 0:
         return
     arguments = {parameter: given[parameter] for parameter in _parameters(kernel)}
@@ -160,7 +168,7 @@ def launch_kernel(
 
 
 class _Call:
-    """Sizes of a call, and the arguments that its kernels share, by their names in kernels.py."""
+    """Sizes of a call, and arguments that its kernels share. The arguments are keyed by their names in kernels.py."""
 
     def __init__(self, inputs: Inputs, options: Options, launcher: Launcher):
         q, k, v, gate = inputs[:4]
@@ -171,7 +179,7 @@ class _Call:
         self.features = max(D, DV)
         scale = 1 / math.sqrt(D) if options.scale is None else options.scale
         causal = options.causality == "causal"
-        right = 0 if causal else options.window_right  # causal: no query sees a later key, so the right window is 0
+        right = 0 if causal else options.window_right  # a causal call has right window 0: no query sees a later key
         capped = options.softcap > 0
         self.sequences = None if inputs.cu_seqlens_q is None else inputs.cu_seqlens_q.shape[0] - 1
         self.gate = gate_shape(gate, DV)
@@ -201,13 +209,14 @@ class _Call:
             "LEFT": options.window_left >= 0,
             "RIGHT": right >= 0,
             "CAP": capped,
-            # Computes f32 products in full f32, not TF32. Has no effect for 16-bit types.
+            # Computes f32 products in f32, not TF32. Does not affect 16-bit types.
             "PRECISION": "ieee",
         }
 
     def launch(self, name: str, over_keys: bool = False, **more: Any) -> None:
-        """Launches a program for each head and tile of queries. If `over_keys` is true, launches one for each key/value
-        head and tile of keys."""
+        """Launches a program for each head and tile of queries. If `over_keys` is true, launches a program for each
+        key/value head and tile of keys instead.
+        """
         tile = (self.options.tiles or {}).get(name)
         if tile is None:
             tile = tile_for(name, _column(), self.inputs.q.element_size(), self.features)
@@ -224,8 +233,12 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_attn: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns y, with q's shape except for Dv features; lse (B,H,T) in f32; and attn, the output before the gate, with
-    y's shape. If keep_attn is false, attn is None."""
+    """Returns y, lse and attn.
+
+    - y: (B,H,T,Dv) in q's dtype
+    - lse: (B,H,T) in f32
+    - attn: the output before the gate, with y's shape; None if keep_attn is false
+    """
     q, v, layout = inputs.q, inputs.v, options.layout
     y = new(q, (*q.shape[:-1], v.shape[-1]))
     lse = new(q, lse_shape(q, layout), torch.float32)
@@ -237,7 +250,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs. A gradient that is not wanted is None."""
+    """Gradients of the inputs. Gradients that are not wanted are None."""
 
     q: Tensor | None
     k: Tensor | None
@@ -257,13 +270,13 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted`, given the gradients dy of y and dlse of lse.
+    """Returns the gradients `wanted`. dy and dlse are the gradients of y and lse.
 
-    attn is the output before the gate. It is required if gate_op is "add", or if the gate function g is 0 for some z,
-    because attn = y / g(z) is then undefined.
+    attn is the output before the gate. It is required if gate_op is "add". It is also required if the gate function g
+    is 0 for some z, because y / g(z) is then undefined.
     """
     q, layout, gate = inputs.q, options.layout, inputs.gate
-    # Hooks of saved tensors may return y, lse and attn with other strides than forward() gave them.
+    # Hooks of saved tensors may change the strides of y, lse and attn.
     y, lse, attn, dlse = (None if x is None else x.contiguous() for x in (y, lse, attn, dlse))
     found = {name: new(x, tuple(x.shape)) for name in wanted if (x := getattr(inputs, name)) is not None}
     delta = new(lse, tuple(lse.shape))
@@ -287,8 +300,8 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The next two kernels apply the factor of a headwise gate to dy. An added gate has no factor.
-        # do already includes the factor of an elementwise gate.
+        # The next two kernels multiply dy by the factor of a headwise gate. do already includes the factor of an
+        # elementwise gate. An added gate has no factor.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}

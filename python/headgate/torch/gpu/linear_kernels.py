@@ -4,13 +4,13 @@
 S is the state before a chunk. Within the chunk, G_i = Σ_{j ≤ i} g_j, γ_i = exp(G_i) and η_i = exp(G_C − G_i). The
 decayed products are ⟨x, y⟩_ij = Σ_d x_id y_jd exp(G_id − G_jd) for j ≤ i. The recurrence of a chunk is
 
-    A  = β ∘ ⟨k, k⟩ below the diagonal,     u = (1 + A)⁻¹ β (v − (γ ∘ k) S)      the delta rule; u = v without it
+    A  = β ∘ ⟨k, k⟩ below the diagonal,     u = (1 + A)⁻¹ β (v − (γ ∘ k) S)      with the delta rule; otherwise u = v
     P  = ⟨q, k⟩,                            y = scale ((γ ∘ q) S + P u),         S ← γ_C ∘ S + (η ∘ k)ᵀ u
 
 q, k and v are (B,H,T,·) with any strides; decay g is (B,Hv,T,1), or (B,Hv,T,D) with FEATURES; beta β is (B,Hv,T,1);
-states are (N,Hv,D,Dv) in f32. All computation is in f32. In two kernels, a program handles BLOCK_DV columns of the
-state of one value head and sequence, and iterates over its chunks. In linear_backward_chunks, a program handles one
-chunk. There are no atomics.
+states are (N,Hv,D,Dv) in f32. All computation is in f32. linear_backward_chunks runs a program for each chunk. In the
+other two kernels, a program handles BLOCK_DV columns of the state of one value head and sequence, and iterates over the
+chunks of the sequence. There are no atomics.
 """
 
 import triton
@@ -18,13 +18,13 @@ import triton.language as tl
 
 from .kernels import _base, _base_if_there, _load_rows, _place_of_program, _sequence, _store_rows
 
-# Lower bound to which the decay g is raised. exp(−100) is about 0, and g = −∞ would give NaN in differences of sums.
+# Lower bound for the decay g. exp(−100) is about 0. g = −∞ would give NaN in differences of sums.
 LEAST_DECAY: tl.constexpr = tl.constexpr(-100.0)
 
 
 @triton.jit
 def _normalized(x, eps, NORM: tl.constexpr):
-    """Returns x / sqrt(Σ x² + eps) and the factor 1 / sqrt(…), which is 0 for a row with norm 0."""
+    """Returns x / sqrt(Σ x² + eps), and the factor 1 / sqrt(…). The factor is 0 for a row with norm 0."""
     if NORM:
         squares = tl.sum(x * x, 1) + eps
         factor = tl.where(squares > 0, 1.0 / tl.sqrt(tl.where(squares > 0, squares, 1.0)), 0.0)
@@ -35,7 +35,7 @@ def _normalized(x, eps, NORM: tl.constexpr):
 
 @triton.jit
 def _through_norm(dx, x, factor, NORM: tl.constexpr):
-    """Returns the gradient of the input of _normalized, given the gradient dx of its result x."""
+    """Returns the gradient of _normalized's input. dx is the gradient of its result x."""
     if NORM:
         dx = (dx - x * tl.sum(dx * x, 1)[:, None]) * factor[:, None]
     return dx
@@ -43,7 +43,9 @@ def _through_norm(dx, x, factor, NORM: tl.constexpr):
 
 @triton.jit
 def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.constexpr):
-    """Loads one number for each token. The number is `absent` if the tensor is None, and 0 after the last token."""
+    """Loads one number for each token. If the tensor is None, the numbers are `absent`. They are 0 after the last
+    token.
+    """
     rows = first + tl.arange(0, C)
     if base is None:
         x = tl.where(rows < n_rows, absent, 0.0)
@@ -56,7 +58,7 @@ def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.conste
 def _load_decays(
     base, first, row_stride, stride, n_rows, D: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr
 ):  # fmt: skip
-    """Loads the decays g of a chunk, (C,BLOCK_D) or (C,1), or 0 if the tensor is None."""
+    """Loads the decays g of a chunk, (C,BLOCK_D) or (C,1). If the tensor is None, they are 0."""
     if FEATURES:
         g = _load_rows(base, first, row_stride, stride, n_rows, D, C, BLOCK_D, False).to(tl.float32)
     else:
@@ -66,8 +68,7 @@ def _load_decays(
 
 @triton.jit
 def _decays(g):
-    """Returns G, γ and η in the shape of g. Also returns γ_C as a column, whose elements scale the rows of the
-    state."""
+    """Returns G, γ and η in the shape of g. Also returns γ_C as a column vector, which scales the rows of the state."""
     sums = tl.cumsum(g, 0)
     whole = tl.sum(g, 0)
     return sums, tl.exp(sums), tl.exp(whole[None, :] - sums), tl.exp(whole)[:, None]
@@ -75,14 +76,16 @@ def _decays(g):
 
 @triton.jit
 def _row(x, i, C: tl.constexpr):
-    """Returns row i of x, which has C rows."""
+    """Returns row i of x. x has C rows."""
     return tl.sum(tl.where(tl.arange(0, C)[:, None] == i, x, 0.0), 0)
 
 
 @triton.jit
 def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr):
-    """Returns ⟨x, y⟩, with 0 above the diagonal. Computes exp(G_i − G_j), not exp(G_i) · exp(−G_j), since exp(−G_j) may
-    overflow."""
+    """Returns ⟨x, y⟩, with 0 above the diagonal.
+
+    Computes exp(G_i − G_j), not exp(G_i) · exp(−G_j), since exp(−G_j) may overflow.
+    """
     rows = tl.arange(0, C)
     if FEATURES:
         products = tl.zeros((C, C), tl.float32)
@@ -100,8 +103,10 @@ def _products(x, y, sums, C: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl
 def _through_products(
     dproducts, x, y, sums, C: tl.constexpr, BLOCK_D: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr
 ):
-    """Returns the gradients dx and dy of x and y, given the gradient dproducts of ⟨x, y⟩, which is 0 above the
-    diagonal. The gradient of G is x ∘ dx − y ∘ dy."""
+    """Returns the gradients dx of x and dy of y. dproducts is the gradient of ⟨x, y⟩, and must be 0 above the diagonal.
+
+    The gradient of G is x ∘ dx − y ∘ dy.
+    """
     rows = tl.arange(0, C)
     if FEATURES:
         dx = tl.zeros((C, BLOCK_D), tl.float32)
@@ -134,7 +139,7 @@ def _inverse(a, C: tl.constexpr):
 def _load_state(
     pointer, index, h, H, first, D: tl.constexpr, DV: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_DV: tl.constexpr
 ):  # fmt: skip
-    """Loads columns first … first + BLOCK_DV − 1 of the state at [index, h] in a tensor of states (·,H,D,DV)."""
+    """Loads columns first … first + BLOCK_DV − 1 of the state [index, h] from a tensor of states (·,H,D,DV)."""
     d = tl.arange(0, BLOCK_D)[:, None]
     columns = first + tl.arange(0, BLOCK_DV)[None, :]
     at = (index.to(tl.int64) * H + h) * D * DV + d * DV + columns
@@ -153,8 +158,10 @@ def _store_state(
 
 @triton.jit
 def _first_chunk(n, cu, chunks, C: tl.constexpr):
-    """Returns the index of the first chunk of sequence n. Chunks of packed sequences are numbered in the way that
-    kernels._place numbers tiles."""
+    """Returns the index of the first chunk of sequence n.
+
+    Chunks of packed sequences are numbered like tiles in kernels._place.
+    """
     if cu is None:
         first = n * chunks
     else:
@@ -164,8 +171,12 @@ def _first_chunk(n, cu, chunks, C: tl.constexpr):
 
 @triton.jit
 def _columns_of_program(cu, T, H, DV: tl.constexpr, BLOCK_DV: tl.constexpr):
-    """Returns the work of a program: the first column of the state, the index of the block of columns, the value head,
-    the sequence, the batch, and the sequence's first row and length."""
+    """Returns the work of a program, in this order:
+
+    - first column of the state, index of the block of columns
+    - value head, sequence, batch
+    - first row and length of the sequence
+    """
     BLOCKS: tl.constexpr = (DV + BLOCK_DV - 1) // BLOCK_DV
     block = tl.program_id(0) % BLOCKS
     h = tl.program_id(0) // BLOCKS % H
@@ -187,7 +198,7 @@ def linear_forward(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes y, new_state, and `states`, which holds the state before each chunk. Skips an output that is None."""
+    """Writes y, new_state and `states`, the state before each chunk. Each of them may be None."""
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
     k_base = _base(k, b, h // GROUP_K, begin, k_b, k_h, k_t)
@@ -239,11 +250,13 @@ def linear_backward_states(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Computes the gradients of v and of the states. Iterates from the last chunk to the first, and reads `states`,
-    which linear_forward wrote.
+    """Computes the gradients of v and of the states. Iterates from the last chunk to the first. Reads `states`, which
+    linear_forward wrote.
 
-    Writes dv and dstate, unless they are None. Writes the inputs of linear_backward_chunks: u and db = (1 + A)⁻ᵀ du
-    (B,H,T,DV), and dstates, the gradient of the state after each chunk.
+    Writes dv and dstate, which may be None. Also writes the inputs of linear_backward_chunks:
+
+    - u and db = (1 + A)⁻ᵀ du, (B,H,T,DV) each
+    - dstates: the gradient of the state after each chunk
     """
     first, block, h, n, b, begin, t = _columns_of_program(cu_seqlens, T, H, DV, BLOCK_DV)
     q_base = _base(q, b, h // GROUP_Q, begin, q_b, q_h, q_t)
@@ -314,9 +327,9 @@ def linear_backward_chunks(
     NORM: tl.constexpr, FEATURES: tl.constexpr, PRECISION: tl.constexpr, C: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_DV: tl.constexpr,
 ):  # fmt: skip
-    """Writes dq and dk (B,H,T,D), ddecay and dbeta (B,H,T) of a chunk for a value head, in f32, unless they are None.
+    """Writes dq and dk (B,H,T,D), ddecay and dbeta (B,H,T) of a chunk and value head, in f32. Each of them may be None.
 
-    Each is a sum over the columns of the states, computed a block of columns at a time from the results of
+    Each gradient is a sum over the columns of the states, computed block by block from the results of
     linear_backward_states.
     """
     b, h, n, c, begin, t = _place_of_program(cu_seqlens, T, H, n_sequences, chunks, C)
@@ -379,8 +392,7 @@ def linear_backward_chunks(
     dk_rows += dk_pairs
     dsums = dq_rows * q_rows
     if DELTA:
-        # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S). In A, the row index belongs to β ∘ k and the column index to
-        # k.
+        # Differentiates u = (1 + A)⁻¹ β (v − (γ ∘ k) S). The rows of A come from β ∘ k, its columns from k.
         b_rows = _load_column(_base_if_there(beta, b, h, begin, beta_b, beta_h, beta_t), c, beta_t, t, C, 1.0)
         reading = b_rows[:, None] * k_rows
         da = tl.where(rows[:, None] > rows[None, :], da, 0.0)

@@ -10,7 +10,8 @@ from torch import Tensor
 from . import launch, linear_kernels
 from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
 
-# Tokens in a chunk, and columns of the state that a program handles. These sizes keep most of the state in registers.
+# Number of tokens in a chunk, and of columns of the state that a program handles. With these sizes, most of the state
+# stays in registers.
 _CHUNK, _COLUMNS = 16, 32
 
 
@@ -28,7 +29,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a call. `tile` overrides the tokens of a chunk and the columns of a program."""
+    """Options of a call. `tile` overrides the number of tokens in a chunk and of columns that a program computes."""
 
     layout: str = "bhtd"
     rule: str = "gated_delta"
@@ -80,7 +81,7 @@ class _Call:
             "DELTA": options.rule in ("delta", "gated_delta"),
             "NORM": options.l2_norm is not None,
             "FEATURES": decay is not None and decay.shape[-1] > 1,
-            # NVIDIA's tensor cores do not support f32 products. Three TF32 products together are about as accurate.
+            # NVIDIA's tensor cores do not support f32 products. The sum of three TF32 products is about as accurate.
             "PRECISION": "tf32x3" if launch.backend() == "cuda" else "ieee",
             "C": chunk,
             "BLOCK_D": block_d,
@@ -90,8 +91,9 @@ class _Call:
             self.arguments["beta_h"] = 0
 
     def launch(self, name: str, launcher: Launcher, of_chunks: bool = False, **more: Any) -> None:
-        """Launches a program for each block of columns, head and sequence. If `of_chunks` is true, launches one for
-        each chunk and head instead."""
+        """Launches a program for each block of columns, head and sequence. If `of_chunks` is true, launches a program
+        for each chunk and head instead.
+        """
         programs = self.states * self.heads if of_chunks else self.blocks * self.heads * self.sequences
         warps = 8 if launch.backend() == "cuda" else 4
         launch_kernel(launcher, getattr(linear_kernels, name), programs, {**self.arguments, **more}, warps, 1)
@@ -103,8 +105,11 @@ class _Call:
 def forward(
     inputs: Inputs, options: Options, keep_state: bool = False, launcher: Launcher = lambda kernel: kernel
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns y in q's dtype, with v's heads and features, and the state after the last token (N,Hv,D,Dv) in f32. If
-    keep_state is false, returns None instead of the state."""
+    """Returns y and the state after the last token.
+
+    - y: q's dtype, with the heads and features of v
+    - state: (N,Hv,D,Dv) in f32; None if keep_state is false
+    """
     q, v = inputs.q, inputs.v
     y = launch.new(q, tuple(v.shape))
     with on_device_of(q):
@@ -115,7 +120,7 @@ def forward(
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs. A gradient that is not wanted is None."""
+    """Gradients of the inputs. Gradients that are not wanted are None."""
 
     q: Tensor | None
     k: Tensor | None
@@ -133,8 +138,10 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted`, given the gradients dy of y and dstate of the last state. Recomputes the state
-    before each chunk."""
+    """Returns the gradients `wanted`. dy and dstate are the gradients of y and of the last state.
+
+    Recomputes the state before each chunk.
+    """
     q, layout = inputs.q, options.layout
     wanted = tuple(name for name in wanted if getattr(inputs, name) is not None)
     with on_device_of(q):
@@ -179,8 +186,9 @@ def backward(
 
 
 def _summed(parts: Tensor, like: Tensor, layout: str) -> Tensor:
-    """Sums the gradients `parts` (B,Hv,T,·) of value heads that share a head of `like`. Returns the sums in the shape
-    and dtype of `like`."""
+    """Sums the gradients `parts` (B,Hv,T,·) over the value heads that share a head of `like`. The result has the shape
+    and dtype of `like`.
+    """
     heads = sizes(like, layout)[1]
     batch, value_heads, tokens, features = parts.shape
     if heads != value_heads:

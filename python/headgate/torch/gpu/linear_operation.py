@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements headgate.torch.linear_attention on GPUs: checks, and the operator
-torch.ops.headgate.linear_attention_triton."""
+"""Implements headgate.torch.linear_attention on GPUs. Contains the checks and the operator
+torch.ops.headgate.linear_attention_triton.
+"""
 
 from typing import Any
 

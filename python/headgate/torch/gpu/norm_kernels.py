@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated norm in Triton: one kernel for each pass.
+"""Gated norm in Triton: one kernel for the forward pass, one for the backward pass.
 
     r = 1 / √( (1/D) Σ x² + eps )        y = x · r · weight · g(z)        for each row of D features
 
@@ -23,10 +23,10 @@ DOWN: tl.constexpr = tl.constexpr(2.0**-80)
 
 @triton.jit
 def _normalized(x, eps, up, eps_up, D: tl.constexpr):
-    """Returns n = x · r, and r. Rows with only elements below SMALL are scaled by `up`, and their eps is eps_up = eps ·
+    """Returns n = x · r, and r. Rows with only elements below SMALL are scaled by `up`. Their eps is eps_up = eps ·
     up².
 
-    r is 0 for a row of zeros with eps 0, and for a row with an infinity.
+    r is 0 for a row that contains an infinity. r is also 0 for a row of zeros if eps is 0.
     """
     top = tl.max(tl.abs(x), 1)
     scale = tl.where(top > LARGE, DOWN, tl.where(top < SMALL, up, 1.0))
@@ -39,7 +39,7 @@ def _normalized(x, eps, up, eps_up, D: tl.constexpr):
 
 @triton.jit
 def _load_weight(weight, h, weight_h, weight_d, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Loads the weights of head h, or 1 if they are absent."""
+    """Loads the weights of head h. If the weights are absent, returns ones."""
     features = tl.arange(0, BLOCK_D)
     if weight is None:
         w = tl.full((BLOCK_D,), 1.0, tl.float32)
@@ -71,7 +71,7 @@ def norm_backward(
     dy_b, dy_h, dy_t, dy_d, dx_b, dx_h, dx_t, dgate_b, dgate_h, dgate_t, T, H, tiles, eps, up, eps_up,
     FN: tl.constexpr, D: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Writes dx, dgate, and this program's part of dweight (B,H,tiles,D) in f32, unless they are None.
+    """Writes dx, dgate, and this program's part of dweight (B,H,tiles,D) in f32. Each of them may be None.
 
     With e = dy · weight · g(z): dx = r (e − n Σ e n / D), dweight = Σ dy · n · g(z), dgate = dy · n · weight · g′(z).
     """

@@ -9,7 +9,7 @@ from torch import Tensor
 from . import launch, norm_kernels
 from .launch import Launcher, block_of_features, launch_kernel, on_device_of, sizes, strides
 
-# Elements in the tile of a program, and its number of warps.
+# Number of elements that a program computes, and its number of warps.
 _ELEMENTS, _WARPS = 4096, 4
 
 
@@ -77,7 +77,7 @@ def forward(inputs: Inputs, options: Options, launcher: Launcher = lambda kernel
 
 
 class Gradients(NamedTuple):
-    """Gradients of the inputs. A gradient that is not wanted is None."""
+    """Gradients of the inputs. Gradients that are not wanted are None."""
 
     x: Tensor | None
     weight: Tensor | None
@@ -91,7 +91,7 @@ def backward(
     wanted: tuple[str, ...] = Gradients._fields,
     launcher: Launcher = lambda kernel: kernel,
 ) -> Gradients:
-    """Returns the gradients `wanted`, given the gradient dy of y. Recomputes r."""
+    """Returns the gradients `wanted`. dy is the gradient of y. Recomputes r."""
     x, weight, gate = inputs
     found = {name: launch.new(x, tuple(x.shape)) for name in wanted if name == "x"}
     if "gate" in wanted and gate is not None:

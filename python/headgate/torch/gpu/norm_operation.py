@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements headgate.torch.gated_norm on GPUs: checks, and the operator torch.ops.headgate.gated_norm_triton."""
+"""Implements headgate.torch.gated_norm on GPUs. Contains the checks and the operator
+torch.ops.headgate.gated_norm_triton.
+"""
 
 from typing import Any
 

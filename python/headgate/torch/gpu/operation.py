@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements headgate.torch.gated_attention on GPUs: checks, and the operator
+"""Implements headgate.torch.gated_attention on GPUs. Contains the checks and the operator
 torch.ops.headgate.gated_attention_triton.
 
-The operator and its backward pass are triton_ops, so that torch.compile can trace the kernels in them. The arguments
-are those of the CPU operator; support.py lists the ones that GPUs support.
+The operator and its backward pass are triton_ops, so that torch.compile can trace their kernels. The arguments are
+those of the CPU operator. support.py lists the arguments that GPUs support.
 """
 
 from collections.abc import Sequence

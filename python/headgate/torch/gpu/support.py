@@ -9,8 +9,10 @@ from ...operations import ATTENTION, GATED_NORM, LINEAR_ATTENTION, SHORT_CONVOLU
 
 
 class Supported(NamedTuple):
-    """Inputs and options that the GPU kernels of one operation support. The inputs have the same order as the fields of
-    Inputs in the operation's launch module."""
+    """Inputs and options that the GPU kernels of one operation support.
+
+    The inputs have the order of the fields of Inputs in the operation's launch module.
+    """
 
     operation: Operation
     tensors: tuple[str, ...]
@@ -18,7 +20,7 @@ class Supported(NamedTuple):
 
     @property
     def declined(self) -> tuple[str, ...]:
-        """Returns the unsupported arguments, which are rejected unless they have their default."""
+        """Returns the unsupported arguments. Calls may pass them only with their defaults."""
         names = (*self.operation.tensors, *self.operation.options)
         return tuple(name for name in names if name not in self.tensors + self.options)
 

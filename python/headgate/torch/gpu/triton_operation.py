@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch operators computed by Triton kernels: schemas, registration and calls.
+"""PyTorch operators that Triton kernels compute: schemas, registration and calls.
 
-The operators are triton_ops, so that torch.compile can trace the kernels in them.
+The operators are triton_ops, so that torch.compile can trace their kernels.
 """
 
 import inspect
@@ -28,9 +28,11 @@ def with_signature(
     flags: dict[str, Any],
     results: Any,
 ) -> Callable[..., Any]:
-    """Sets the signature of `function`, from which triton_op derives the operator schema. The parameters are `leading`,
-    the inputs, and the keyword-only `flags` and options. A flag of type bool defaults to False; other flags are
-    required."""
+    """Sets the signature of `function`. triton_op derives the operator schema from the signature.
+
+    The parameters are `leading`, the inputs, and the keyword-only `flags` and options. Flags of type bool default to
+    False. Other flags are required.
+    """
     positional, by_name = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
     operation = supported.operation
     parameters = list(leading)
@@ -53,7 +55,9 @@ def with_signature(
 
 
 def leading(**kinds: Any) -> list[inspect.Parameter]:
-    """Returns a required parameter for each name and type in `kinds`, to precede the inputs in a signature."""
+    """Returns a required parameter for each name and type in `kinds`. In a signature, these parameters precede the
+    inputs.
+    """
     return [
         inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=kind)
         for name, kind in kinds.items()
@@ -67,8 +71,10 @@ def sorted_and_checked(
     supported: Supported,
     differentiable: tuple[str, ...],
 ) -> tuple[dict[str, Any], dict[str, Any], bool]:
-    """Returns the inputs of a call of the function `what`, its options, and whether autograd records the call. Rejects
-    arguments that GPUs do not support; does not check types and shapes."""
+    """Returns the inputs and the options of a call of the function `what`, and whether autograd records the call.
+
+    Rejects arguments that GPUs do not support. Does not check types and shapes.
+    """
     operation = supported.operation
     tensors = {**dict.fromkeys(operation.tensors), **given}
     keywords = tuple(name for name in operation.tensors if name not in given)
@@ -82,12 +88,12 @@ def sorted_and_checked(
 
 
 class TritonOperation:
-    """Registers the operators torch.ops.headgate.NAME_triton and NAME_triton_backward, and computes the function NAME
-    of headgate.torch on GPUs.
+    """Registers the operators torch.ops.headgate.NAME_triton and NAME_triton_backward. Computes the function NAME of
+    headgate.torch on GPUs.
 
-    The module `compute` implements the operation with its Inputs, Options, Gradients, forward and backward.
+    The module `compute` implements the operation. It contains Inputs, Options, Gradients, forward and backward.
     `check(tensors, options)` raises ValueError for invalid types, shapes or values. The option `precision` has no
-    effect if Options lacks it. The other arguments are those of CustomOperation.
+    effect if Options has no such field. The other arguments are those of CustomOperation.
     """
 
     def __init__(
