@@ -36,7 +36,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
-# Maps arguments of linear_attention and short_convolution to transformers' names, for error messages.
+# Maps argument names of linear_attention and short_convolution to transformers' names, for error messages.
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
@@ -67,8 +67,9 @@ def sequences_of_rows(what: str, batch: int, tokens: int, given: dict[str, Any])
 
 
 def _are_known(*tensors: Any) -> bool:
-    """Returns whether all arguments are dense floating-point CPU tensors with supported derivatives, and the dtype of
-    the first is in DTYPES."""
+    """Returns whether Headgate supports these arguments. All must be dense floating-point tensors on the CPU, with
+    supported derivatives. The first must have a dtype in DTYPES.
+    """
     if not all(isinstance(t, Tensor) and t.device.type == "cpu" and t.layout == torch.strided for t in tensors):
         return False
     try:
@@ -79,14 +80,15 @@ def _are_known(*tensors: Any) -> bool:
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32 unless its dtype is float32 or `dtype`. The kernels accept both in a call whose other
-    tensors have `dtype`."""
+    """Converts `x` to float32 unless its dtype is float32 or `dtype`. Kernels accept both dtypes beside tensors of
+    `dtype`.
+    """
     return x if x.dtype in (dtype, torch.float32) else x.float()
 
 
 def _without_autocast() -> Any:
-    """Returns a context without torch.autocast. transformers requires results in the dtype of the input even under
-    autocast."""
+    """Returns a context without torch.autocast. transformers requires results in the input's dtype even under autocast.
+    """
     return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else contextlib.nullcontext()
 
 
@@ -108,13 +110,15 @@ def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tens
 
 
 class RulePass(NamedTuple):
-    """Holds the inputs and options of a call of recurrent_rule, from which its final state can be computed again."""
+    """Holds the inputs and options of a call of recurrent_rule. The final state of the call can be computed from them
+    again.
+    """
 
     inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
     options: dict[str, Any]  # arguments of linear_attention
 
     def of_first(self, T: int) -> "RulePass":
-        """Returns the same call, cut to its first T tokens."""
+        """Returns a RulePass over the first T tokens of this pass."""
         return RulePass([x[:, :T] for x in self.inputs], self.options)
 
     @torch.no_grad()
@@ -128,18 +132,23 @@ _precision: Precision = "exact"
 """precision of linear_attention in calls in bfloat16. register() sets it."""
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()
 """Objects that call pass_of()."""
-# Holds in `state` a weak reference to the final state to which this thread's last call attached its RulePass.
+# `state` is a weak reference to the final state to which this thread's last call attached a RulePass.
 _last = threading.local()
 
 
 def record_passes(reader: Any) -> None:
-    """Makes recurrent_rule attach its RulePass to each final state, for pass_of(), while the object `reader` lives."""
+    """Makes recurrent_rule attach its RulePass to each final state while the object `reader` lives. pass_of() returns
+    it.
+    """
     _readers.add(reader)
 
 
 def _attach(state: Tensor, found: RulePass) -> None:
-    """Attaches a RulePass to a final state. Removes that of this thread's previous call, if pass_of() has not done so:
-    a state keeps the inputs of its pass in memory as long as it has a RulePass."""
+    """Attaches a RulePass to a final state.
+
+    A state with a RulePass keeps the inputs of its pass in memory. Therefore, this function first removes the RulePass
+    of this thread's previous call if pass_of() has not done so.
+    """
     before = getattr(_last, "state", lambda: None)()
     if before is not None:
         pass_of(before)
@@ -149,8 +158,11 @@ def _attach(state: Tensor, found: RulePass) -> None:
 
 def pass_of(state: Tensor) -> RulePass | None:
     """Removes the RulePass that recurrent_rule attached to this state, and returns it. Returns None if none is
-    attached. Only the state of this thread's last call has one. recurrent_rule attaches none without record_passes(),
-    for packed batches, in compiled models and to states with gradients."""
+    attached.
+
+    Only the final state of this thread's last call has a RulePass. recurrent_rule attaches none in these cases: without
+    record_passes(), for packed batches, in compiled models, and to states with gradients.
+    """
     found: RulePass | None = state.__dict__.pop("_headgate_pass", None)
     return found
 
@@ -172,15 +184,16 @@ def recurrent_rule(
         S ← e^g S;  S ← S + k (β (v − Sᵀk))ᵀ;  y = scale Sᵀq,  scale 1 / √D by default
 
     query and key (B,T,Hk,D) and value (B,T,Hv,Dv) are float32, bfloat16 or float16. g, the natural logarithm of the
-    decay, is (B,T,Hv) or (B,T,Hv,D); beta is (B,T,Hv). initial_state is (N,Hv,D,Dv), or zero if None.
+    decay, is (B,T,Hv) or (B,T,Hv,D). beta is (B,T,Hv). initial_state is (N,Hv,D,Dv). None means zeros.
     use_qk_l2norm_in_kernel first divides query and key by √(Σx² + 1e-6). Value head h reads key head ⌊h / (Hv/Hk)⌋.
     Computes in float32. If register() permits native16, calls in bfloat16 may multiply bfloat16 numbers instead.
 
-    Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32, or None without output_final_state. Both are
-    differentiable. A row may hold several sequences, each with its own state. Either cu_seqlens or cu_seq_lens_q (N+1),
-    over all B·T tokens, or seq_idx (B,T) defines them. Without these arguments, each row is one sequence and N = B.
-    Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise. Returns
-    NotImplemented for calls that transformers must compute.
+    Returns y (B,T,Hv,Dv) in query's dtype, and the final state in float32. Without output_final_state, the state is
+    None. Both results are differentiable. Returns NotImplemented for calls that transformers must compute.
+
+    A row may hold several sequences, each with a separate state. One of three arguments defines them: cu_seqlens or
+    cu_seq_lens_q (N+1), which count all B·T tokens, or seq_idx (B,T). Without these arguments, each row is one sequence
+    and N = B. Harmless other arguments (foreign_arguments.py) are ignored. All others are rejected.
     """
     states = () if initial_state is None else (initial_state.float(),)
     if not _takes_rule(query, key, value, g, beta, *states):
@@ -208,8 +221,8 @@ def recurrent_rule(
     y, state = found if output_final_state else (found, None)
     if state is not None and begins is None and not torch.compiler.is_compiling() and _readers:
         if not state.requires_grad:
-            # Each RulePass holds the state before its pass, to which an earlier RulePass may be attached. detach()
-            # returns a tensor without that attribute, so that no chain of all earlier passes stays in memory.
+            # A RulePass holds the state before its pass, to which another RulePass may be attached. detach() returns a
+            # tensor without this attribute. Otherwise, the chain of all earlier passes would stay in memory.
             own = {**options, "state": states[0].detach()} if states else options
             _attach(state, RulePass(read, own))
     return y.view(value.shape), state
@@ -228,7 +241,7 @@ def chunk_rule(
     scale: float | None = None,
     **given: Any,
 ) -> Any:
-    """Computes chunk_gated_delta_rule and chunk_kda of transformers. Calls recurrent_rule; chunk_size has no effect."""
+    """Computes chunk_gated_delta_rule and chunk_kda of transformers with recurrent_rule. chunk_size has no effect."""
     return recurrent_rule(
         query, key, value, g, beta, initial_state, output_final_state, use_qk_l2norm_in_kernel, scale, **given
     )
@@ -249,7 +262,7 @@ def _takes_convolution(x: Tensor, weight: Tensor, bias: Tensor | None, activatio
 
 
 def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | None, **options: Any) -> Tensor:
-    """Computes the convolution of x (B,T,C), with the same shape."""
+    """Convolves x (B,T,C). The result has the shape of x."""
     with _without_autocast():
         return call_as(
             "headgate: causal_conv1d",
@@ -270,8 +283,8 @@ def convolution(
 
         y[c,t] = activation(bias[c] + Σ over j < K of weight[c,j] · x[c,t−K+1+j])
 
-    hidden_states (B,C,T) is float32, bfloat16 or float16; weight is (C,K), bias (C), activation "silu", "swish" or
-    None. Returns y (B,C,T) in the dtype of hidden_states; it is differentiable. cu_seqlens, cu_seq_lens_q or seq_idx
+    hidden_states (B,C,T) is float32, bfloat16 or float16. weight is (C,K), bias (C), activation "silu", "swish" or
+    None. Returns y (B,C,T) in the dtype of hidden_states. y is differentiable. cu_seqlens, cu_seq_lens_q or seq_idx
     define the sequences in the rows, as in recurrent_rule. Returns NotImplemented for calls that transformers must
     compute.
     """
@@ -293,9 +306,11 @@ def convolution_step(
     bias: Tensor | None = None,
     activation: str | None = None,
 ) -> Any:
-    """Computes causal_conv1d_update of transformers: the convolution of hidden_states (B,C,T), where the columns of
-    conv_state (B,C,S), S ≥ K−1, precede the first token. Overwrites conv_state with the last S columns of conv_state
-    and hidden_states together."""
+    """Computes causal_conv1d_update of transformers, the convolution of hidden_states (B,C,T).
+
+    The columns of conv_state (B,C,S), S ≥ K−1, precede the first token. Overwrites conv_state with the last S columns
+    of conv_state and hidden_states joined.
+    """
     if not _takes_convolution(hidden_states, weight, bias, activation, conv_state):
         return NotImplemented
     S, before = conv_state.shape[-1], weight.shape[1] - 1
@@ -331,8 +346,9 @@ _replaced: list[_Replaced] = []
 
 
 def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that calls `ours`, and falls back to `theirs` if `ours` returns NotImplemented. During
-    torch.export, calls only `theirs`."""
+    """Returns a function that calls `ours`. If the result is NotImplemented, the function falls back to `theirs`.
+    During torch.export, it calls only `theirs`.
+    """
 
     @functools.wraps(theirs, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -343,7 +359,7 @@ def _with_fallback(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Call
 
 
 def module_of(model: str) -> ModuleType | None:
-    """Returns the module with a model's code, or None if this version of transformers lacks the model."""
+    """Returns the module with a model's code. Returns None if this version of transformers lacks the model."""
     name = f"transformers.models.{model}.modeling_{model}"
     try:
         return importlib.import_module(name)
@@ -354,8 +370,10 @@ def module_of(model: str) -> ModuleType | None:
 
 
 def register(precision: Precision | None = None) -> None:
-    """Replaces FUNCTIONS in the modules of MODELS. A repeated call only sets the precision of calls in bfloat16. None
-    leaves the precision as it is."""
+    """Replaces FUNCTIONS in the modules of MODELS, and sets the precision of calls in bfloat16.
+
+    None leaves the precision unchanged. A repeated call only sets the precision.
+    """
     global _precision
     _precision = _precision if precision is None else precision
     for module in filter(None, map(module_of, MODELS)):
@@ -369,8 +387,10 @@ def register(precision: Precision | None = None) -> None:
 
 
 def unregister() -> None:
-    """Restores the functions that register() replaced, except those that other code has replaced since, and the
-    precision "exact". Does nothing if register() was not called."""
+    """Undoes register(): restores the replaced functions and the precision "exact". Does nothing without register().
+
+    Leaves functions unchanged that other code has replaced since.
+    """
     global _precision
     _precision = "exact"
     while _replaced:

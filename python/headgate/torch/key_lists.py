@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks lists of visible keys, and converts them for gated_attention. Models with sparse attention produce such lists
-with an indexer, which selects keys for each query."""
+"""Checks lists of visible keys, and converts them for gated_attention. In models with sparse attention, an indexer
+selects keys for each query and produces these lists.
+"""
 
 from typing import Any, NamedTuple
 
@@ -13,18 +14,20 @@ from .checks import shape_of
 class KeyLists(NamedTuple):
     """Lists of the keys that each query sees.
 
-    The query heads are divided into G groups of Hq/G consecutive heads, and each query has one list per group.
-    An entry is the number of a block of `block` keys: entry e lists the keys e * block to e * block + block - 1.
-    An entry of -1 lists no key.
+    The query heads are divided into G groups of Hq/G consecutive heads. Each query has one list per group. An entry is
+    the index of a block of `block` keys: entry e lists the keys e * block to e * block + block - 1. An entry of -1
+    lists no key.
     """
 
     entries: Tensor  # (B,G,T,K), int32 or int64
     block: int
-    keys: int  # number of keys S that the entries may name
+    keys: int  # number S of keys that exist
 
     def rules(self, keys: int, kv_heads: int) -> dict[str, Any]:
-        """Returns `entries` and `block` as arguments of gated_attention, for the first `keys` keys and `kv_heads`
-        key/value heads, of which G is a divisor."""
+        """Returns `entries` and `block` as arguments of gated_attention.
+
+        The call must have the first `keys` keys and `kv_heads` key/value heads. G must be a divisor of `kv_heads`.
+        """
         entries = self.entries
         if entries.shape[1] not in (1, kv_heads):
             entries = entries.repeat_interleave(kv_heads // entries.shape[1], dim=1)
@@ -33,13 +36,15 @@ class KeyLists(NamedTuple):
         return {"key_indices": entries, "key_block_size": self.block}
 
     def in_sequences(self, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor) -> "KeyLists":
-        """Returns the lists for packed sequences, joined to one row of B·T queries. An entry is the index of a key in
-        its row; the result has the key's index within the sequence of the query. Entries for keys of other sequences
-        become -1. Requires `block` = 1."""
+        """Returns the lists for a packed batch, in which all B·T queries form one row. Requires `block` = 1.
+
+        The entries of this object are indices of keys in their row. Entries of the result are indices within the
+        query's sequence. Keys of other sequences become -1.
+        """
         B, G, T, K = self.entries.shape
         queries = torch.arange(B * T, device=self.entries.device)
         sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
-        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # in range even for bounds that gated_attention rejects
+        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # in range even if gated_attention will reject the bounds
         begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
         key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
         own = (self.entries >= 0) & (key >= begin) & (key < end)
@@ -47,10 +52,10 @@ class KeyLists(NamedTuple):
         return KeyLists(entries.transpose(0, 1).reshape(1, G, B * T, K), 1, B * self.keys)
 
     def mask(self, heads: int, keys: int) -> Tensor:
-        """Returns the lists as a mask (B,1|heads,T,keys) of the first `keys` keys, true where visible."""
+        """Returns the lists as a mask (B,1|heads,T,keys) of the first `keys` keys, true for visible keys."""
         size = -(-keys // self.block)
         listed = torch.where((self.entries < 0) | (self.entries >= size), size, self.entries).long()
-        # Entries that name none of these keys are written to an extra column, which is cut off.
+        # Entries that name none of these keys mark an extra column, which is cut off.
         found = torch.zeros(*listed.shape[:-1], size + 1, dtype=torch.bool, device=listed.device)
         found = found.scatter_(-1, listed, True)[..., :size]
         if self.block > 1:
@@ -63,10 +68,10 @@ def lists_of_index(
     what: str, module: nn.Module, queries: Tensor, keys: int, indices: Tensor | None, block_indices: Tensor | None
 ) -> list[KeyLists]:
     """Returns the lists of keys that an indexer chose among `keys` keys for `queries` (B,Hq,T,D). Raises ValueError for
-    invalid shapes and types, and for entries that name no key. Errors name the function `what`.
+    invalid shapes, types and entries. Errors name the function `what`.
 
-    `indices` (B,T,K) lists keys for all heads. `block_indices` (B,G,T,K) lists blocks of `module.config`'s
-    index_block_size keys. Each of its G lists is for Hq/G consecutive heads.
+    `indices` (B,T,K) lists keys for all heads. `block_indices` (B,G,T,K) lists blocks of keys. Each of its G lists
+    applies to Hq/G consecutive heads. `module.config` gives the size of a block, index_block_size.
     """
     B, heads, T, _ = queries.shape
     lists = []

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated attention layer in plain PyTorch, except for attention itself.
+"""Gated attention layer in plain PyTorch. Attention itself is left to subclasses.
 
 headgate.torch.GatedAttention combines this layer with libheadgate's kernels. The file modeling_headgate.py of a
-checkpoint combines it with PyTorch's softmax, since CMake copies all code after the imports into that file. This module
-therefore imports nothing from headgate. `config` is any object with the keys of config.json as attributes. Letters: B
-batch, T queries, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+checkpoint combines it with PyTorch's softmax. CMake copies all code after the imports into that file, so this module
+imports nothing from headgate.
+
+`config` is any object with the keys of config.json as attributes. Letters: B batch, T queries, Hq query heads, Hkv
+key/value heads, D features of a head, C channels.
 """
 
 import math
@@ -24,7 +26,7 @@ GATE_FUNCTIONS = {
 
 
 def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
-    """Returns (heads, features) of the gate's logits for one token, or (0, 0) without a gate."""
+    """Returns (heads, features) of the gate's logits for one token. Returns (0, 0) without a gate."""
     if config.gate_site == "none":
         return 0, 0
     count = {"g2": kv_heads, "g3": kv_heads, "g5": 1}.get(config.gate_site, heads)
@@ -33,8 +35,9 @@ def logits_of_gate(config, hidden_size: int, heads: int, kv_heads: int, head_dim
 
 
 def gate_values(config, z: Tensor) -> Tensor:
-    """Computes g(z) for the logits z (B,T,heads,features). If all heads share one gate, returns the mean of g(z) over
-    the heads, (B,T,1,features)."""
+    """Computes g(z) for the logits z (B,T,heads,features). If all heads share one gate, returns the mean over the
+    heads, (B,T,1,features).
+    """
     g = GATE_FUNCTIONS[config.gate_fn](z)
     return g.mean(dim=-2, keepdim=True) if config.gate_grain == "head_shared" else g
 
@@ -45,20 +48,23 @@ def apply_gate(config, y: Tensor, z: Tensor) -> Tensor:
 
 
 def blocks_of_layout(layout: str, heads: int, kv_heads: int) -> int:
-    """Returns the number of blocks in a q_proj that also holds the gate. Each block holds the rows of some query heads,
-    followed by the rows of their gates."""
+    """Returns the number of blocks in a q_proj that also holds the gate. In each block, the rows of some query heads
+    precede the rows of their gates.
+    """
     return {"per_query_head": heads, "per_group": kv_heads, "trailing": 1}[layout]
 
 
 def split_heads(x: Tensor, lead: int, features: int) -> Tensor:
-    """Reshapes x to (…,heads,features), and keeps its first `lead` dimensions. Infers `heads` from x, since a process
-    may hold only some heads of a projection."""
+    """Reshapes the dimensions of x after the first `lead` to (heads,features). Infers `heads` from x, since a process
+    may hold only some heads of a projection.
+    """
     return x.reshape(*x.shape[:lead], math.prod(x.shape[lead:]) // features, features)
 
 
 class RMSNorm(nn.Module):
-    """Computes x / rms(x) over the last dimension in f32 or better, times weight, or times 1 + weight if
-    zero-centred."""
+    """Computes x / rms(x) over the last dimension in f32 or better. Multiplies the result by weight, or by 1 + weight
+    if zero-centred.
+    """
 
     def __init__(self, features: int, eps: float, kind: str):
         super().__init__()
@@ -73,7 +79,7 @@ class RMSNorm(nn.Module):
 
 
 def rope_frequencies(config, device: torch.device | str) -> Tensor:
-    """Returns RoPE's frequencies in radians per token, (R/2) in f64, for the R rotated features of a head."""
+    """Returns RoPE's frequencies (R/2) in radians per token, in f64. R is the number of rotated features of a head."""
     half = int(config.partial_rotary_factor * config.head_dim) // 2
     plain = config.rope_theta ** -(torch.arange(half, dtype=torch.float64, device=device) / max(half, 1))
     slow = plain / config.rope_scaling_factor
@@ -91,8 +97,9 @@ def rope_frequencies(config, device: torch.device | str) -> Tensor:
 
 
 def yarn_weights(config, half: int, low: float, high: float, device: torch.device | str) -> Tensor:
-    """Returns YaRN's interpolation weights (R/2) in f64. Weight 1 keeps a frequency, and weight 0 divides it by
-    rope_scaling_factor."""
+    """Returns YaRN's interpolation weights (R/2) in f64. Weight 1 keeps a frequency. Weight 0 divides it by
+    rope_scaling_factor.
+    """
 
     def index_of(turns: float) -> float:
         return half * math.log(config.rope_original_seq_len / (turns * 2 * math.pi)) / math.log(config.rope_theta)
@@ -107,15 +114,16 @@ def yarn_weights(config, half: int, low: float, high: float, device: torch.devic
 
 
 def rope_attention_factor(config) -> float:
-    """Returns the factor by which RoPE multiplies the rotated features of q and k; 1 except for YaRN."""
+    """Returns the factor by which RoPE multiplies the rotated features of q and k. It is 1 except for YaRN."""
     if config.rope_scaling_type != "yarn":
         return 1.0
     return config.rope_attention_factor or 0.1 * math.log(config.rope_scaling_factor) + 1
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Applies RoPE to x (B,T,H,D) with cos, sin (B|1,T,1,R/2), or to x (B,H,T,D) with (B|1,1,T,R/2). Rotates feature i
-    with feature i + R/2."""
+    """Applies RoPE to x (B,T,H,D) with cos and sin (B|1,T,1,R/2), or to x (B,H,T,D) with cos and sin (B|1,1,T,R/2).
+    Rotates feature i with feature i + R/2.
+    """
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     turned = (first * cos - second * sin, second * cos + first * sin)
@@ -136,8 +144,15 @@ class GateBias(nn.Module):
 class GatedLayer(nn.Module):
     """Parameters of a layer, and its computations before and after attention.
 
-    The steps, in order: projections of q, gate, k and v; a gate at g4 (q), g3 (k) or g2 (v); QK-norm; RoPE and
-    attention, implemented in the subclass; a gate at g1 or a control; W_o; a gate at g5.
+    The steps, in order:
+
+    1. projections of q, gate, k and v
+    2. a gate at g4 (q), g3 (k) or g2 (v)
+    3. QK-norm
+    4. RoPE and attention, which subclasses implement
+    5. a gate at g1, or a control
+    6. W_o
+    7. a gate at g5
     """
 
     def __init__(self, config):
@@ -174,13 +189,14 @@ class GatedLayer(nn.Module):
         self.o_proj = nn.Linear(self.Hq * D, C, bias=config.attention_out_bias)
 
     def block_rows(self) -> tuple[int, int, int]:
-        """Returns the number of blocks of a q_proj that also holds the gate. Also returns how many rows of q and of the
-        gate each block has."""
+        """Returns the number of blocks of a q_proj that also holds the gate. Also returns the number of rows of q and
+        of the gate in each block.
+        """
         blocks = blocks_of_layout(self.config.gate_layout, self.Hq, self.Hkv)
         return blocks, self.Hq * self.D // blocks, self.gate_heads * self.gate_features // blocks
 
     def queries_and_logits(self, h: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Returns q (B,T,Hq,D), and the gate's logits (B,T,heads,features), or None without a gate."""
+        """Returns q (B,T,Hq,D) and the gate's logits (B,T,heads,features). Without a gate, the logits are None."""
         q, z = self.q_proj(h), None
         if self.fused:
             _, *rows = self.block_rows()
@@ -196,12 +212,13 @@ class GatedLayer(nn.Module):
         return split_heads(q, h.dim() - 1, self.D), z
 
     def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
-        """Applies the gate to y (B,T,heads,features) if the layer's gate is at `site`. Otherwise returns y
-        unchanged."""
+        """Applies the gate to y (B,T,heads,features) if `site` is the site of the layer's gate. Otherwise returns y
+        unchanged.
+        """
         return apply_gate(self.config, y, z) if self.config.gate_site == site else y
 
     def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns q (B,T,Hq,D), k and v (B,T,Hkv,D), before RoPE, and the gate's logits."""
+        """Returns q (B,T,Hq,D), k and v (B,T,Hkv,D), and the gate's logits. RoPE is not yet applied."""
         q, z = self.queries_and_logits(h)
         k, v = (split_heads(x, h.dim() - 1, self.D) for x in (self.k_proj(h), self.v_proj(h)))
         q, k, v = self.gated("g4", q, z), self.gated("g3", k, z), self.gated("g2", v, z)
@@ -216,6 +233,6 @@ class GatedLayer(nn.Module):
         return F.silu(y) if self.config.attention_output_control == "output_silu" else y
 
     def output(self, y: Tensor, z: Tensor | None) -> Tensor:
-        """Returns the layer's output (B,T,C), given the output y (B,T,Hq,D) of attention."""
+        """Returns the layer's output (B,T,C). y (B,T,Hq,D) is the output of attention."""
         out = self.o_proj(y.flatten(-2))
         return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Splits and joins projections that hold the rows of a gate and of q, k or v.
 
-There are Hq query heads in Hkv groups. A head has D rows of q and F rows of its gate (F is 1 headwise, D elementwise).
-A layout gives the order of the rows:
+There are Hq query heads in Hkv groups. A head has D rows of q and F rows of its gate. F is 1 for a headwise gate, and D
+for an elementwise gate. A layout gives the order of the rows:
 
     separate        q alone; the gate has its own matrix
     per_query_head  for each head: q, gate                                           (Qwen3-Next, Qwen3.5)
@@ -28,7 +28,7 @@ FUSED = get_args(Fused)
 
 
 class Heads(NamedTuple):
-    """Sizes that determine how many rows q, k, v and the gate have in projections."""
+    """Holds the sizes that determine how many rows q, k, v and the gate have."""
 
     num_attention_heads: int
     num_key_value_heads: int
@@ -49,8 +49,9 @@ class Heads(NamedTuple):
 
 
 def blocks_of(layout: str, heads: Heads, what: str = "blocks_of") -> int:
-    """Returns the number of blocks in a q_proj that also holds the gate. Each block holds the rows of some query heads,
-    followed by the rows of their gates. Errors name the function `what`."""
+    """Returns the number of blocks in a q_proj that also holds the gate. In each block, the rows of some query heads
+    precede the rows of their gates. Errors name the function `what`.
+    """
     if layout not in FUSED:
         raise ValueError(f"{what}: layout: '{layout}' is none of {', '.join(FUSED)}")
     return blocks_of_layout(layout, heads.num_attention_heads, heads.num_key_value_heads)
@@ -63,7 +64,7 @@ def _require_rows(what: str, name: str, tensor: Tensor, rows: int) -> None:
 
 
 def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor]:
-    """Splits a q_proj weight (rows,C) or bias (rows) into the rows of q, head by head, and the rows of the gate."""
+    """Splits a q_proj weight (rows,C) or bias (rows) into the rows of q and the rows of the gate, both head by head."""
     blocks = blocks_of(layout, heads, "split_gate")
     _require_rows(f"split_gate: layout {layout}", "fused", fused, heads.q_rows + heads.gate_rows)
     parts = fused.unflatten(0, (blocks, -1)).split((heads.q_rows // blocks, heads.gate_rows // blocks), dim=1)
@@ -71,7 +72,7 @@ def split_gate(fused: Tensor, layout: str, heads: Heads) -> tuple[Tensor, Tensor
 
 
 def join_gate(q: Tensor, gate: Tensor, layout: str, heads: Heads) -> Tensor:
-    """Joins the rows of q and of the gate; the inverse of split_gate."""
+    """Joins the rows of q and of the gate. Inverse of split_gate."""
     blocks = blocks_of(layout, heads, "join_gate")
     _require_rows("join_gate", "q", q, heads.q_rows)
     _require_rows("join_gate", "gate", gate, heads.gate_rows)
@@ -86,7 +87,7 @@ def split_blocks(fused: Tensor, heads: Heads) -> tuple[Tensor, Tensor, Tensor, T
 
 
 def join_blocks(q: Tensor, gate: Tensor, k: Tensor, v: Tensor, heads: Heads) -> Tensor:
-    """Joins q, gate, k and v; the inverse of split_blocks."""
+    """Joins q, gate, k and v to a matrix with layout "blocks". Inverse of split_blocks."""
     for name, tensor, rows in (
         ("q", q, heads.q_rows),
         ("gate", gate, heads.gate_rows),

@@ -109,17 +109,17 @@ def linear_attention(
 ) -> Tensor | tuple[Tensor, ...]:
     """Computes gated linear attention with the delta rule, the recurrence of Gated DeltaNet, with gradients.
 
-    The arguments are those of headgate.linear_attention, as CPU tensors with any strides; none is copied. Returns y in
-    q's dtype. With return_state, also returns the state after the last token (N,Hv,D,Dv). That state is differentiable,
-    and is the argument `state` of the call for the next tokens.
+    The arguments are those of headgate.linear_attention, as CPU tensors with any strides. No tensor is copied. Returns
+    y in q's dtype. With return_state, also returns the state after the last token (N,Hv,D,Dv). The state is
+    differentiable. The call for the next tokens takes it as `state`.
 
-    With snapshot_lengths, also returns snapshots (N*M,Hv,D,Dv): states after these numbers of tokens. Row n*M + m is
-    the state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Calls with snapshots have no gradients: make them under torch.no_grad(), or with inputs that
-    require none.
+    snapshot_lengths (N|1,M) holds numbers of tokens, in non-decreasing order. A list of M numbers applies to every
+    sequence. The call then also returns snapshots (N*M,Hv,D,Dv). Row n*M + m is the state of sequence n after its first
+    snapshot_lengths[n,m] tokens. Calls with snapshots have no gradients. Make them under torch.no_grad(), or with
+    inputs that require no gradient.
 
     q, k, v, decay, beta and state have gradients. torch.autocast casts q, k and v, and also decay and beta unless they
-    are float32. Triton kernels compute GPU tensors; they support fewer arguments (docs/reference/pytorch.md). Raises
+    are float32. Triton kernels compute GPU tensors. They support fewer arguments (docs/reference/pytorch.md). Raises
     ValueError with a one-line message for invalid arguments.
     """
     given = {"q": q, "k": k, "v": v, "decay": decay, "beta": beta}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds attributes to the mask functions of transformers, so that Headgate can tell which rule a function applies.
+"""Adds attributes to the mask functions of transformers. The attributes tell Headgate which rule a function applies.
 
 transformers builds mask functions as closures, and compiled programs cannot read the variables of a closure. register()
 replaces some functions of transformers that build mask functions. A replacement builds the same mask function and sets
@@ -16,7 +16,8 @@ MaskFunction = Callable[..., Any]
 
 _make_window = masking_utils.sliding_window_causal_mask_function
 _make_packed = masking_utils.packed_sequence_mask_function
-# transformers' function that remaps positions of packed sequences. None in older versions, which use and_masks.
+# The function of transformers that remaps positions of packed sequences. It is None in older versions, which use
+# and_masks instead.
 _make_remapped = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
 _join = masking_utils.and_masks
 
@@ -54,8 +55,9 @@ def register() -> None:
 
 
 def is_causal(mask_function: MaskFunction, window: int | None) -> bool:
-    """Returns whether `mask_function` is the causal mask of transformers. If `window` is given, returns whether it is
-    the causal mask with this window."""
+    """Returns whether `mask_function` is the causal mask of transformers with this window. Without a window, returns
+    whether it is the plain causal mask.
+    """
     if window is None:
         return mask_function is masking_utils.causal_mask_function
     return getattr(mask_function, "headgate_window", None) == window
@@ -63,7 +65,8 @@ def is_causal(mask_function: MaskFunction, window: int | None) -> bool:
 
 def numbers_of(mask_function: MaskFunction, window: int | None) -> Tensor | None:
     """Returns the sequence number of each token, (B,T), if `mask_function` is transformers' mask for packed causal rows
-    with this window. Returns None for any other function, since it may hide more keys."""
+    with this window. Returns None for any other function, which may hide more keys.
+    """
     parts: tuple[Any, ...] = getattr(mask_function, "headgate_parts", ())
     if len(parts) != 2:
         return None

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gated attention layer of docs/reference/training.md as a module, with every gate site, grain, function and control,
-and a cache.
+"""Gated attention layer of docs/reference/training.md as a module. Supports every gate site, grain, function and
+control, and a cache.
 
 The arguments are named like the keys of config.json, and the parameters like the tensors of a checkpoint. Letters: B
-batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C channels.
+batch, T queries, S keys, Hq query heads, Hkv key/value heads, D features of a head, C channels.
 """
 
 import inspect
@@ -41,8 +41,11 @@ if TYPE_CHECKING:
 
 
 class AttentionCache:
-    """Caches the keys and values of one layer, for inference without gradients. Holds `length` tokens of each sequence
-    in the batch. Doubles its capacity when it is full. Attention reads the keys and values in place, without a copy."""
+    """Caches the keys and values of one layer, for inference without gradients.
+
+    Holds `length` tokens of each sequence in the batch. Doubles its capacity when it is full. Attention reads the keys
+    and values in place, without a copy.
+    """
 
     def __init__(self) -> None:
         self.length = 0
@@ -55,8 +58,9 @@ class AttentionCache:
         return whole
 
     def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes and returns the same as append, but does not increase `length`. The layer increases `length` after a
-        successful call; after a failed one, the next call overwrites k and v."""
+        """Like append, but does not increase `length`. The layer increases `length` after a successful call. After a
+        failed call, the next call overwrites k and v.
+        """
         if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
             raise ValueError("cache: there are no gradients with a cache: call the layer under torch.no_grad()")
         if self.length == 0 and not all(_takes_rows(held, new) for held, new in zip(self._held, (k, v))):
@@ -88,8 +92,9 @@ class AttentionCache:
 
 
 def _takes_rows(held: Tensor, new: Tensor) -> bool:
-    """Returns whether `new` (B,T,Hkv,D) has the same B, Hkv, D and dtype as `held` (B,capacity,Hkv,D). Does not check
-    the capacity."""
+    """Returns whether `new` (B,T,Hkv,D) and `held` (B,capacity,Hkv,D) have the same B, Hkv, D and dtype. Ignores the
+    capacity.
+    """
     return (held.shape[0], held.shape[2:], held.dtype) == (new.shape[0], new.shape[2:], new.dtype)
 
 
@@ -99,7 +104,7 @@ def _refuse_beside(what: str, others: dict[str, Any]) -> None:
             raise ValueError(f"GatedAttention: {name} cannot be given with {what}")
 
 
-# Maps names of gated_attention's arguments to the layer's names.
+# Maps argument names of gated_attention to the layer's names.
 _ARGUMENTS = {"cu_seqlens_q": "cu_seqlens", "cu_seqlens_k": "cu_seqlens"}
 
 GateLayout = Literal["separate"] | Fused
@@ -117,7 +122,7 @@ _CHOICES = {
 }
 
 
-# Minimum of each numeric argument, and whether the argument must be greater than the minimum.
+# Minimum of each numeric argument, and whether the minimum itself is excluded.
 _NUMBERS = {
     "gate_init_std": (0, False),
     "initializer_range": (0, False),
@@ -140,8 +145,10 @@ def _require_numbers(keys: dict[str, Any]) -> None:
 
 
 def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
-    """Raises ValueError unless q_proj can hold the gate's rows. This requires a gate at g1 or g4 that depends on the
-    input, and a layer without biases."""
+    """Raises ValueError unless q_proj can hold the gate's rows.
+
+    q_proj can hold them if the layer has no biases, and the gate is at g1 or g4 and depends on the input.
+    """
     fits = variant.gate_site in ("g1", "g4") and variant.gate_source == "input"
     if not fits or keys["attention_qkv_bias"] == "learned" or variant.gate_bias != "none":
         raise ValueError(
@@ -153,43 +160,54 @@ def _require_fusable(variant: GateVariant, keys: dict[str, Any]) -> None:
 class GatedAttention(GatedLayer):
     """Gated attention layer: maps h (B,T,C), the normalized layer input, to (B,T,C). Causal by default.
 
-    The steps, in order: projections of q, gate, k and v; a gate at g2 (v), g3 (k) or g4 (q); QK-norm; RoPE; attention,
-    with a gate at g1 in the kernel; a control, if any; W_o; a gate at g5. The arguments are the keys of config.json.
+    The steps, in order:
+
+    1. projections of q, gate, k and v
+    2. a gate at g2 (v), g3 (k) or g4 (q)
+    3. QK-norm and RoPE
+    4. attention, with a gate at g1 in the kernel
+    5. a control of attention's output
+    6. W_o
+    7. a gate at g5
+
+    The gate at one site and the control are optional. The arguments are the keys of config.json.
 
     Args:
         hidden_size: C, the features of a token.
         num_attention_heads: Hq, the heads of queries.
-        num_key_value_heads: Hkv, the heads of keys and values, which divides Hq; None means Hq.
-        head_dim: D, the features of a head; None means hidden_size / num_attention_heads.
+        num_key_value_heads: Hkv, the heads of keys and values. It must divide Hq. None means Hq.
+        head_dim: D, the features of a head. None means hidden_size / num_attention_heads.
         gate_site: where the gate acts: on attention's output (g1), v (g2), k (g3), q (g4) or the layer's output (g5).
-        gate_grain: a gate for each feature, for each head, or for each feature with all heads sharing it.
-        gate_source: whether the gate's logits are a projection of h or parameters.
+        gate_grain: one gate per feature ("elementwise"), per head ("headwise"), or per feature and shared by all heads
+            ("head_shared").
+        gate_source: "input" projects h to the gate's logits. "parameter" makes the logits parameters.
         gate_fn: the gate's function g.
         gate_op: whether g is multiplied or added.
         gate_bias: "bias" gives the gate's projection a bias.
         gate_bias_init: the initial value of that bias.
         gate_init_std: the standard deviation of the gate's initial matrix.
-        gate_layout: "separate" for its own gate_proj; otherwise the order of the gate's rows in q_proj, see layouts.py.
-        attention_output_control: for a layer without a gate, an RMSNorm of each head, or SiLU, on attention's output.
-        attention_sinks: a learned logit for each head in the softmax's sum, or a logit of 0.
+        gate_layout: "separate" puts the gate's rows into gate_proj. Other layouts put them into q_proj (layouts.py).
+        attention_output_control: applies an RMSNorm of each head, or SiLU, to attention's output in a layer without a
+            gate.
+        attention_sinks: adds a learned logit for each head, or a logit of 0, to the softmax.
         attention_qkv_bias: "learned" gives q_proj, k_proj and v_proj biases.
         attention_out_bias: whether o_proj has a bias.
-        attention_window: how many keys, including its own, a query sees; 0 for all.
-        qk_norm: "per_head" for an RMSNorm of each head's q and k.
+        attention_window: number of keys that a query sees, including its own key. 0 means all keys.
+        qk_norm: "per_head" applies an RMSNorm to q and k of each head.
         norm_kind: whether norms multiply by their weight or by 1 + weight.
         rms_norm_eps: added to the mean square in norms.
         rope_theta: the base of RoPE's frequencies.
-        partial_rotary_factor: the share of a head's features that RoPE rotates; 0 for no RoPE.
+        partial_rotary_factor: the share of a head's features that RoPE rotates. 0 means no RoPE.
         rope_scaling_type: how RoPE's frequencies are scaled.
         rope_scaling_factor: the divisor of scaled frequencies.
-        rope_low_freq_factor: for llama3 and yarn; frequencies with fewer turns than this over the original length are
-            scaled in full.
-        rope_high_freq_factor: for llama3 and yarn; frequencies with more turns than this are not scaled.
-        rope_original_seq_len: for llama3 and yarn; the length that the model was trained with.
-        rope_truncate: for yarn; whether the range of scaled frequencies begins and ends at whole indices.
-        rope_attention_factor: for yarn; the factor of rotated features, 0 for 0.1 ln(rope_scaling_factor) + 1.
+        rope_low_freq_factor: llama3 and yarn scale frequencies in full that have fewer turns than this over the
+            original length.
+        rope_high_freq_factor: llama3 and yarn do not scale frequencies that have more turns than this.
+        rope_original_seq_len: the length that the model was trained with. Used by llama3 and yarn.
+        rope_truncate: whether yarn rounds the range of scaled frequencies to whole indices.
+        rope_attention_factor: yarn's factor of rotated features. 0 means 0.1 ln(rope_scaling_factor) + 1.
         initializer_range: the standard deviation of the other initial matrices.
-        precision: gated_attention's precision; "native16" is for a layer in bfloat16, or under autocast to it.
+        precision: gated_attention's precision. "native16" requires a layer in bfloat16, or autocast to bfloat16.
     """
 
     @in_words_of("GatedAttention", {})
@@ -252,12 +270,17 @@ class GatedAttention(GatedLayer):
             _require_fusable(variant, keys)
         super().__init__(SimpleNamespace(**{**keys, "num_key_value_heads": Hkv, "head_dim": D}))
         self.variant, self.keys = variant, keys
-        self._frequencies = rope_frequencies(self.config, "cpu")  # not a buffer, since .bfloat16() would round a buffer
+        self._frequencies = rope_frequencies(self.config, "cpu")  # no buffer: .bfloat16() would round it
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initializes the parameters. Matrices are normal, norms have unit scale, and the bias of the gate is
-        gate_bias_init. Other biases, sinks, and gates that do not depend on the input are 0."""
+        """Initializes the parameters.
+
+        - Matrices are normal.
+        - Norms have unit scale.
+        - The bias of the gate is gate_bias_init.
+        - Other biases, sinks, and gates that do not depend on the input are 0.
+        """
         for name, module in self.named_children():
             if isinstance(module, RMSNorm):
                 nn.init.constant_(module.weight, 1.0 - module.center)
@@ -277,8 +300,11 @@ class GatedAttention(GatedLayer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "GatedAttention":
-        """Creates a layer from a config.json that Headgate's programs wrote. Uses the keys that are arguments of this
-        class; without gate_site, there is no gate. rope_theta may be in rope_parameters."""
+        """Creates a layer from a config.json that Headgate's programs wrote.
+
+        Uses the keys that are arguments of this class. Without gate_site, the layer has no gate. rope_theta may be in
+        rope_parameters.
+        """
         rope = config.get("rope_parameters") or {}
         if rope.get("rope_type", "default") != "default":
             raise ValueError(f"rope_parameters: rope_type '{rope['rope_type']}' is not known, only 'default'")
@@ -288,7 +314,7 @@ class GatedAttention(GatedLayer):
 
     @property
     def heads(self) -> Heads:
-        """Returns the sizes that determine how many rows q, k, v and the gate have in projections."""
+        """Sizes that determine how many rows q, k, v and the gate have."""
         return Heads(self.Hq, self.Hkv, self.D, self.gate_features)
 
     def extra_repr(self) -> str:
@@ -320,11 +346,11 @@ class GatedAttention(GatedLayer):
         is each token's index in its sequence. `key_lengths` (B) gives the number of keys of each sequence before its
         padding, which is hidden. `mask` (B|1,Hq|1,T|1,S) hides keys where it is false. `cu_seqlens` (N+1) makes h
         (1,T,C) a packed batch. h may also be a jagged nested tensor (N,T*,C). `causality` "none" lets every token see
-        later ones, as in an encoder.
+        later tokens, as in an encoder.
 
-        If `ring`, a process group, is given, h is this rank's shard of longer sequences, shard_sequence(…, 1,
-        group=ring). The layer then uses ring_attention, and key_lengths counts keys of the whole sequences. The
-        gradients of parameters include only this rank's tokens; sum them over the ranks.
+        `ring` is a process group for sharded sequences. h is then this rank's shard, shard_sequence(…, 1, group=ring).
+        The layer uses ring_attention, and key_lengths counts keys of the whole sequences. The gradients of parameters
+        include only this rank's tokens. The caller must sum them over the ranks.
         """
         others = {"cache": cache, "mask": mask, "cu_seqlens": cu_seqlens}
         require_tensor("GatedAttention", "h", h, nested=True)
@@ -357,10 +383,12 @@ class GatedAttention(GatedLayer):
         causality: Literal["none", "causal"] = "causal",
         **selection: Any,
     ) -> headgate.AttentionStatistics:
-        """Returns attention statistics of the layer for the arguments of forward(). Does not store the T×S weights.
-        `outputs` names fields of headgate.AttentionStatistics, returned as tensors for each query (B,Hq,T), or as means
-        over queries (B,Hq). `selection` passes the arguments keys, queries, window and top_keys to
-        headgate.attention_statistics. Has no gradients."""
+        """Returns attention statistics of the layer, without storing the T×S weights. Has no gradients.
+
+        The arguments are those of forward(). `outputs` names fields of headgate.AttentionStatistics. Each is a tensor
+        with one number per query (B,Hq,T), or a mean over the queries (B,Hq). `selection` passes the arguments keys,
+        queries, window and top_keys to headgate.attention_statistics.
+        """
         require_tensor("GatedAttention", "h", h, nested=True)
         if h.is_nested:
             raise ValueError("GatedAttention: statistics of a nested h are those of its values (1,T,C) with cu_seqlens")
@@ -382,7 +410,7 @@ class GatedAttention(GatedLayer):
     def _check(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> None:
-        """Checks the arguments that the layer itself reads. Attention checks the others."""
+        """Checks the arguments that the layer itself reads. The attention function checks the other arguments."""
         require_tensors("GatedAttention", {"h": h}, {"positions": positions, "cu_seqlens": cu_seqlens})
         require_input("GatedAttention", h, self.keys["hidden_size"])
         refuse_transforms("GatedAttention", {"h": h}, differentiable=("h",))
@@ -401,8 +429,10 @@ class GatedAttention(GatedLayer):
     def _inputs(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        """Returns the inputs of attention: q (B,T,Hq,D), k and v (B,S,Hkv,D), and the gate's logits. With a cache, k
-        and v begin with the cached keys and values."""
+        """Returns the inputs of attention: q (B,T,Hq,D), k and v (B,S,Hkv,D), and the gate's logits.
+
+        With a cache, k and v include the cached keys and values, which come first.
+        """
         q, k, v, z = self.projected(h)
         if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
             raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
@@ -420,8 +450,9 @@ class GatedAttention(GatedLayer):
         return torch.nested.nested_tensor_from_jagged(out.squeeze(0), h.offsets())
 
     def _rules(self, causality: str, q: Tensor) -> dict[str, Any]:
-        """Returns arguments of gated_attention for this layer: causality, the window, and a sink for each head of q
-        (B,T,Hq,D)."""
+        """Returns this layer's arguments of gated_attention: causality, the window, and a sink for each head of q
+        (B,T,Hq,D).
+        """
         window = self.keys["attention_window"]
         return {
             "sinks": self._sinks(q.shape[2], q.device),
@@ -432,7 +463,7 @@ class GatedAttention(GatedLayer):
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, z: Tensor | None, causality: str, rules: dict[str, Any]
     ) -> Tensor:
-        """Computes attention with a gate at g1, and the control. Returns (B,T,Hq,D)."""
+        """Computes attention, a gate at g1, and the control. Returns (B,T,Hq,D)."""
         gate = self.variant.kernel_arguments(z) if self.variant.gate_site == "g1" else {}
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
@@ -447,7 +478,7 @@ class GatedAttention(GatedLayer):
             first = 0 if cache is None else cache.length
             positions = torch.arange(first, first + h.shape[1], device=h.device).unsqueeze(0)
             if cu_seqlens is not None:
-                # A token after the last sequence gets the sequence index N. Attention later rejects it.
+                # A token after the last sequence gets the sequence index N. The attention function rejects it later.
                 sequence = torch.searchsorted(cu_seqlens[1:].contiguous(), positions[0], right=True)
                 positions = positions - cu_seqlens[sequence]
         angles = positions[..., None, None].double() * self._frequencies.to(h.device)

@@ -8,16 +8,20 @@ from .arguments import FORWARD_ONLY
 
 
 def _same_lengths(one: Tensor, other: Tensor, ragged: int) -> bool:
-    """Returns whether two nested tensors have equal sequence lengths. A compiled program cannot read the lengths, so it
-    requires that both tensors share their offsets."""
+    """Returns whether two nested tensors have equal sequence lengths.
+
+    A compiled program cannot read the lengths. There, both tensors must share their offsets.
+    """
     if one.shape[ragged] == other.shape[ragged]:
         return True
     return not torch.compiler.is_compiling() and torch.equal(one.offsets(), other.offsets())
 
 
 def unnest(what: str, tensors: dict[str, Tensor | None], layout: str) -> Tensor | None:
-    """Converts jagged nested tensors in `tensors` to a packed batch, in place. Returns the original q, or None if no
-    tensor is nested. Errors name the function `what`."""
+    """Converts jagged nested tensors in `tensors` to a packed batch, in place.
+
+    Returns the original q. Returns None if no tensor is nested. Errors name the function `what`.
+    """
     nested = [name for name, tensor in tensors.items() if tensor is not None and tensor.is_nested]
     if not nested:
         return None

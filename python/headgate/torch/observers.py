@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lists of functions to call with the arguments of Headgate's operations before each call. watch() adds a function
-while it is on. The operations therefore need not import watch."""
+"""Holds lists of functions that Headgate's operations call before each call, with its arguments. While watch() is on,
+its functions are in these lists. The operations therefore need not import watch.
+"""
 
 import contextlib
 import threading
@@ -14,15 +15,17 @@ ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
 LINEAR_ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
 """Functions to call with two dicts: the tensors q, k, v, decay and beta, and linear_attention's other arguments."""
 
-# Holds the lists of the running kept_lse() contexts in `lists`. Other threads may compute attention at the same time,
-# so each thread has its own lists.
+# `lists` holds the lists of the running kept_lse() contexts. Each thread has separate lists, since other threads may
+# compute attention at the same time.
 _kept = threading.local()
 
 
 @contextlib.contextmanager
 def kept_lse() -> Iterator[list[Tensor]]:
-    """Yields a list. Each attention call of this thread within the context that computes a log-sum-exp, (B,H,T) in f64,
-    adds it."""
+    """Yields a list. Attention calls of this thread within the context append their log-sum-exp, (B,H,T) in f64.
+
+    Calls that compute no log-sum-exp append nothing.
+    """
     found: list[Tensor] = []
     lists = vars(_kept).setdefault("lists", [])
     lists.append(found)
@@ -33,7 +36,9 @@ def kept_lse() -> Iterator[list[Tensor]]:
 
 
 def report_lse(lse: Tensor) -> None:
-    """Appends the log-sum-exp of a call to the list of this thread's innermost kept_lse(), if any."""
+    """Appends the log-sum-exp of a call to the list of this thread's innermost kept_lse() context. Does nothing outside
+    of such a context.
+    """
     lists = getattr(_kept, "lists", None)
     if lists:
         lists[-1].append(lse)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch operators that return y and possibly states: linear attention, short convolution and gated norm.
+"""PyTorch operators for linear attention, short convolution and gated norm. They return y, and some also return states.
 
 The custom operators have fake kernels, like those of attention.py. The functions of `headgate` with the same names do
 the computation.
@@ -25,10 +25,12 @@ SNAPSHOT_LENGTHS = "snapshot_lengths"
 class CustomOperation:
     """The operators torch.ops.headgate.NAME and NAME_backward, registered with autograd and torch.compile.
 
-    headgate.NAME, or NAME_forward if there is a state, and NAME_backward do the computation. `empty_y` and
-    `empty_state` create the results of the fake kernel. An operator with a state returns (y, state, snapshots); the
-    state is empty unless keep_state is true, and snapshots are empty without snapshot_lengths. torch.autocast casts the
-    inputs `cast`, and the inputs `cast_unless_f32` that are not float32.
+    The functions NAME and NAME_backward of `headgate` compute the results. For operators with a state, NAME_forward
+    replaces NAME. `empty_y` and `empty_state` create the results of the fake kernel.
+
+    An operator with a state returns (y, state, snapshots). The state is empty unless keep_state is true. The snapshots
+    are empty without snapshot_lengths. torch.autocast casts the inputs in `cast`. It casts those in `cast_unless_f32`
+    only if they are not float32.
     """
 
     def __init__(
@@ -125,13 +127,14 @@ class CustomOperation:
         )
 
     def keywords(self, *positional: str) -> tuple[str, ...]:
-        """Returns the names of the public function's keyword-only inputs, all except `positional`."""
+        """Returns the names of the public function's keyword-only inputs: all inputs except `positional`."""
         return tuple(name for name in self.arguments.tensors if name not in positional)
 
     def call(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
-        """Calls the operator with the tensors `given` and more inputs and options in `arguments`.
+        """Calls the operator with the tensors `given` and the inputs and options in `arguments`.
 
-        Returns y, or a tuple of y, the state with keep_state=True, and the snapshots with snapshot_lengths.
+        Returns y. With keep_state=True or snapshot_lengths, returns a tuple: y, the state if keep_state is true, the
+        snapshots if there are snapshot_lengths.
         """
         result = self._eager.call(given, arguments, keep.get("keep_state", False))
         if result is None:
@@ -139,7 +142,7 @@ class CustomOperation:
         return result
 
     def _call_generally(self, given: dict[str, Any], arguments: dict[str, Any], **keep: bool) -> Any:
-        """Calls the operator through PyTorch's dispatcher, with torch.ops.headgate."""
+        """Calls the operator through PyTorch's dispatcher (torch.ops.headgate)."""
         tensors = {**dict.fromkeys(self.arguments.tensors), **given}
         options = sort_arguments(self.name, tensors, arguments, self.keywords(*given), self.arguments)
         recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
@@ -178,7 +181,9 @@ class _EagerCustomOperation(EagerOperation):
         return dict(zip(self.arguments.differentiable, compute(dy, *states, *inputs, **settings)))
 
     def _incoming(self, recorded: RecordedCall) -> tuple[Tensor, Tensor | None]:
-        """Returns dy, zeros if absent, and the gradient of the state, or None."""
+        """Returns dy and the gradient of the state. An absent dy is replaced by zeros. The gradient of the state may be
+        None.
+        """
         dy, dstate = recorded.incoming if len(recorded.incoming) == 2 else (*recorded.incoming, None)
         return self._empty_y(recorded.named, **recorded.options).zero_() if dy is None else dy, dstate
 
@@ -189,15 +194,17 @@ def _outputs(named: Named, keep_state: bool) -> list[str]:
 
 
 def _wanted(result: tuple[Any, Any, Any], keep_state: bool, snapshots: bool) -> Any:
-    """Returns y, or a tuple of y and those of the state and the snapshots that are wanted."""
+    """Returns y, or a tuple of y and the wanted states: the state, the snapshots, or both."""
     y, *states = result
     wanted = [state for state, keep in zip(states, (keep_state, snapshots)) if keep]
     return (y, *wanted) if wanted else y
 
 
 def lengths_for(what: str, x: Tensor, lengths: Any) -> Any:
-    """Returns snapshot lengths as a tensor on x's device. A list of integers is one row, for all sequences. Errors name
-    the function `what`."""
+    """Returns snapshot lengths as a tensor on x's device.
+
+    Converts a list of integers to one row that applies to all sequences. Errors name the function `what`.
+    """
     if not isinstance(lengths, (list, tuple)):
         return lengths
     for length in lengths:
@@ -208,5 +215,5 @@ def lengths_for(what: str, x: Tensor, lengths: Any) -> Any:
 
 
 def sequences_of(named: Named, batch: int) -> int:
-    """Returns the number of sequences of a call: those of the packed batch if there is one, otherwise `batch`."""
+    """Returns the number of sequences of a call. Without cu_seqlens, this is `batch`."""
     return named["cu_seqlens"].shape[0] - 1 if "cu_seqlens" in named else batch

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts rows that hold several sequences each, a format of transformers, to one packed batch."""
+"""Converts rows that hold several sequences each to one packed batch. transformers uses such rows."""
 
 import torch
 from torch import Tensor
 
 
 def begins_of(numbers: Tensor) -> Tensor:
-    """Returns cu_seqlens (N+1) of packed rows, from the sequence number of each token (B,T). In compiled programs,
-    shapes must not depend on values, so N is B·T, and all sequences after the real ones are empty."""
+    """Returns cu_seqlens (N+1) of packed rows, from the sequence number of each token (B,T).
+
+    In compiled programs, shapes must not depend on values. N is then B·T, and all sequences after the real ones are
+    empty.
+    """
     first = torch.ones_like(numbers, dtype=torch.bool)
     first[:, 1:] = numbers[:, 1:] != numbers[:, :-1]
     rows = first.numel()
@@ -24,5 +27,5 @@ def one_row(x: Tensor) -> Tensor:
 
 
 def numbers_in_one_row(x: Tensor, batch: int) -> Tensor:
-    """Reshapes x, which holds one number per head and query, from (B,H,T) or (1,H,T) to (1,H,B·T). `batch` is B."""
+    """Reshapes x, one number per head and query, from (B,H,T) or (1,H,T) to (1,H,B·T). `batch` is B."""
     return x.expand(batch, -1, -1).transpose(0, 1).flatten(1).unsqueeze(0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines the precisions of attention in bfloat16, and which calls of other libraries they apply to."""
+"""Defines the precisions of attention in bfloat16, and selects the calls that they apply to."""
 
 from typing import Any, Literal, get_args
 
@@ -19,8 +19,11 @@ def require_precision(what: str, precision: Any) -> None:
 
 
 def precision_of(query: Tensor, precision: Precision) -> dict[str, Any]:
-    """Returns {"precision": precision} for gated_attention if the call computes in bfloat16, by the dtype of `query` or
-    under autocast. Otherwise returns {}, so that the call is exact."""
+    """Returns {"precision": precision} for gated_attention if the call computes in bfloat16. Otherwise returns {}, so
+    that the call is exact.
+
+    A call computes in bfloat16 if `query` has that dtype or autocast casts to it.
+    """
     dtype = query.dtype
     device = query.device.type
     available = torch.amp.autocast_mode.is_autocast_available(device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds gates to models of transformers that have none. The gates start as the identity."""
+"""Adds gates to models of transformers that have none. At first, the gates do not change the output."""
 
 import copy
 import os
@@ -34,8 +34,10 @@ GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
-    """Raises ValueError unless a module with q_proj, k_proj, v_proj and o_proj has the sizes of Llama's attention, and
-    no gate."""
+    """Raises ValueError if an attention module does not have the sizes of Llama's attention, or already has a gate.
+
+    The module must have q_proj, k_proj, v_proj and o_proj.
+    """
     what, config = f"{name} ({type(attention).__name__})", getattr(attention, "config", None)
     head_dim = getattr(attention, "head_dim", None)
     sizes = [getattr(config, key, None) for key in ("num_attention_heads", "num_key_value_heads")]
@@ -54,8 +56,9 @@ def _require_known(name: str, attention: nn.Module) -> None:
 
 
 def _give_own_config(model: nn.Module) -> None:
-    """Gives the model its own copy of its config, including nested configs, since other models may share them. Replaces
-    the config in every module."""
+    """Replaces a model's config, including nested configs, by a copy in every module. Other models may share the
+    original.
+    """
     from transformers import PretrainedConfig
 
     copies: dict[int, Any] = {}
@@ -69,16 +72,16 @@ def _give_own_config(model: nn.Module) -> None:
 def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid2") -> nn.Module:
     """Adds a gate to every attention module of a transformers model, in place, and returns the model.
 
-    A new matrix `attention_gate` of zeros computes the gate from the layer's input. An input-independent gate is a
-    parameter `gate` of zeros instead. The gate function must have no effect at 0: multiplied sigmoid2, or added silu or
-    identity. The model's output is then unchanged until the gates are trained.
+    A new matrix `attention_gate` of zeros computes the gate from the layer's input. If the gate does not depend on the
+    input, it is a parameter `gate` of zeros. A gate with logits 0 must have no effect: allowed are multiplied sigmoid2,
+    and added silu or identity. The model's output is then unchanged until the gates are trained.
 
-    Sets the attention implementation to "headgate", which applies a gate at g1 in its kernel. Gives the model its own
-    copy of the config, with the keys of the gate. Use load_retrofit to load what save_pretrained wrote; from_pretrained
-    drops the gates.
+    Sets the attention implementation to "headgate", which applies a gate at g1 in its kernel. Gives the model a
+    separate copy of the config, with the keys of the gate. Load a saved model with load_retrofit. from_pretrained would
+    drop the gates.
 
-    Raises ValueError, before any change, if the model's attention is not like Llama's: q_proj, k_proj, v_proj and
-    o_proj with equal heads.
+    Raises ValueError, before any change, unless the model's attention is like Llama's: it needs q_proj, k_proj, v_proj
+    and o_proj, with heads of equal size.
     """
     from transformers import PreTrainedModel
 
@@ -109,8 +112,10 @@ def retrofit(model: nn.Module, gate: str | GateVariant = "g1-elementwise-sigmoid
 
 
 def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Returns a dict of the gates' parameters by their names in the model, for training or saving only the gates. An
-    adapted gate has those of its adapter, too."""
+    """Returns a dict of the gates' parameters by their names in the model. Use it to train or save only the gates.
+
+    If an adapter such as LoRA changes a gate, the dict includes the adapter's parameters.
+    """
     from .added_gate import AddedGate
 
     attentions = [
@@ -130,8 +135,8 @@ _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolde
 def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:
     """Loads a retrofitted model, with its gates, from the files that save_pretrained wrote.
 
-    The model has the class that config.json names, and attention "headgate". `directory` and `options` are those of
-    from_pretrained, such as dtype. Raises ValueError if the files have no gates.
+    The model has the class that config.json names, and the attention implementation "headgate". `directory` and
+    `options` are the arguments of from_pretrained, such as dtype. Raises ValueError if the files contain no gates.
     """
     import transformers
 
@@ -149,7 +154,7 @@ def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Modul
         kind.__init__(self, *args, **kwargs)
         retrofit(self, variant)
 
-    # A temporary subclass adds the gates in its constructor, so that from_pretrained loads their parameters, too.
+    # The constructor of a temporary subclass adds the gates, so that from_pretrained also loads their parameters.
     gated: Any = type(name, (kind,), {"__init__": init, "__module__": kind.__module__})
     old_matrix = {rf"(\w*att\w*)\.{re.escape(OLD_MATRIX)}\.": rf"\1.{MATRIX}."}
     model, found = gated.from_pretrained(directory, key_mapping=old_matrix, output_loading_info=True, **options)
