@@ -125,7 +125,7 @@ def _(
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
-    """Returns a dict of the tensors that are not None. Their order is that of TENSORS. Trailing tensors may be missing.
+    """Returns a dict of the tensors that are not None. `tensors` has the order of TENSORS. The last ones may be missing.
     """
     return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 

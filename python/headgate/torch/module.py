@@ -207,7 +207,7 @@ class GatedAttention(GatedLayer):
         rope_truncate: whether yarn rounds the range of scaled frequencies to whole indices.
         rope_attention_factor: yarn's factor of rotated features. 0 means 0.1 ln(rope_scaling_factor) + 1.
         initializer_range: the standard deviation of the other initial matrices.
-        precision: gated_attention's precision. "native16" requires a layer in bfloat16, or autocast to bfloat16.
+        precision: gated_attention's precision. "native16" is for layers in bfloat16, or under autocast to bfloat16.
     """
 
     @in_words_of("GatedAttention", {})

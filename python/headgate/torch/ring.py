@@ -2,9 +2,9 @@
 """Attention over a sequence that is sharded over the processes of a torch.distributed group.
 
 Each rank keeps the queries of its tokens. Keys and values pass around the ring of ranks. A rank computes attention over
-the shard that it holds while the next shard arrives. The partial results are merged by their log-sum-exp
-(docs/reference/math.md, section 6), and the gate is applied once, to the merged result. In the backward pass, keys and
-values pass around again, followed by the sums of their gradients.
+one shard of keys while it receives the next shard. The partial results are merged by their log-sum-exp
+(docs/reference/math.md, section 6). The gate is applied once, to the merged result. In the backward pass, keys and
+values pass around again, together with the sums of their gradients.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 NAME = "ring_attention"
 # Input tensors of ring_attention in addition to q, k, v and the gate.
 INPUTS = ("key_lengths", "alibi_slopes", "sinks")
-# A ring takes no lists of keys.
+# ring_attention supports no lists of keys, and so no block size for them.
 SCORING = tuple(name for name in options_of("scores") if name != "key_block_size")
 GATING = options_of("gate")
 DEFAULTS = {name: OPTIONS[name].default for name in ("layout", *SCORING, *GATING, "threads")}
@@ -37,7 +37,7 @@ KEYS_TAG, GRADIENTS_TAG = 0, 1
 
 
 class Rules(NamedTuple):
-    """Rules that determine which keys a query sees. All positions and lengths are those of the whole sequence."""
+    """Holds the rules that determine which keys a query sees. Positions and lengths refer to the whole sequence."""
 
     causality: str
     window_left: int
@@ -55,13 +55,14 @@ class Rules(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A block of work: a range of queries and a range of keys, each given by token indices in its shard."""
+    """A block of work: a range of queries `q` and a range of keys `k`. Both are ranges of token indices within a shard.
+    """
 
     q: Span
     k: Span
     offset: int  # position of the first query relative to the first key
     keys_begin: int  # position of the first key in the whole sequence
-    own: bool  # whether q and k are the same tokens; only such blocks add sinks and compute the gate's gradient
+    own: bool  # whether q and k are the same tokens; if so, the block adds the sinks and computes dgate
 
 
 class Plan:
@@ -77,8 +78,10 @@ class Plan:
         are hidden from every query."""
 
     def blocks(self, rank: int, source: int) -> list[Block]:
-        """Returns the blocks that `rank` computes with the keys of rank `source`. Omits blocks whose keys are all
-        hidden, unless queries and keys are the same tokens."""
+        """Returns the blocks that `rank` computes with the keys of rank `source`.
+
+        Omits blocks whose keys are all hidden. Keeps them if their queries and keys are the same tokens.
+        """
         found = []
         for i, q in enumerate(self.spans[rank]):
             for j, k in enumerate(self.spans[source % self.ranks]):
@@ -89,14 +92,14 @@ class Plan:
 
 
 class Ring(NamedTuple):
-    """Process group, and this process's rank in it."""
+    """Holds a process group and this process's rank in the group."""
 
     group: "dist.ProcessGroup | None"
     rank: int
     ranks: int
 
     def exchange(self, sent: Tensor, received: Tensor, tag: int, distance: int = 1) -> list[dist.Work]:
-        """Starts sending to the rank `distance` places ahead, and receiving from the rank `distance` places behind."""
+        """Starts to send to the rank `distance` places ahead, and to receive from the rank `distance` places behind."""
         to, source = (self.rank + distance) % self.ranks, (self.rank - distance) % self.ranks
         group = dist.group.WORLD if self.group is None else self.group
         return dist.batch_isend_irecv(
@@ -122,8 +125,11 @@ def _wait(works: list[dist.Work]) -> None:
 
 
 def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
-    """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time. Receives the next
-    shard while the caller uses the current one. The caller must not keep a shard, since its memory is reused."""
+    """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time.
+
+    Receives the next shard while the caller uses the current one. The caller must not keep a shard, since the next
+    shards reuse its memory.
+    """
     if rounds == 1:
         yield shard
         return
@@ -137,8 +143,8 @@ def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Ten
 
 
 class _Homing:
-    """Accumulates the gradients of keys and values around the ring. Each rank adds its part to the sum from the ranks
-    before it."""
+    """Sums the gradients of keys and values around the ring. Each rank adds its part to the sum of the preceding ranks.
+    """
 
     def __init__(self, ring: Ring, rounds: int):
         self.ring, self.rounds, self.done = ring, rounds, 0
@@ -146,15 +152,18 @@ class _Homing:
         self.sent = self.coming = None
 
     def add(self, own: Tensor) -> Tensor | None:
-        """Adds this rank's gradients of the current shard to the sum from the previous rank, and sends the sum to the
-        next rank. The last call returns the complete sum for this rank's own shard; others return None."""
+        """Adds this rank's gradients of the current shard to the sum from the previous rank. Sends the new sum to the
+        next rank.
+
+        The last call returns the complete sum for this rank's own shard. All other calls return None.
+        """
         if self.rounds == 1:
             return own
         _wait(self.works)
         if self.coming is not None:
             own += self.coming
         self.done += 1
-        last = self.done == self.rounds  # the last sum goes to the owner of the shard, rounds - 1 ranks back
+        last = self.done == self.rounds  # sends the last sum to the owner of the shard, rounds - 1 ranks back
         self.sent, self.coming = own, torch.empty_like(own) if self.coming is None else self.coming
         self.works = self.ring.exchange(own, self.coming, GRADIENTS_TAG, 1 - self.rounds if last else 1)
         if not last:
@@ -164,22 +173,23 @@ class _Homing:
 
 
 class Call(NamedTuple):
-    """Settings of one ring_attention call; the tensors are passed separately."""
+    """Settings of one ring_attention call. The tensors are not included."""
 
     ring: Ring
     plan: Plan
     layout: str
-    scoring: dict[str, Any]  # options that affect the scores, and alibi_slopes
+    scoring: dict[str, Any]  # scoring options and alibi_slopes
     gating: dict[str, Any]  # options of the gate
     threads: int | None
 
     def rows(self, x: Tensor | None, span: Span) -> Tensor | None:
-        """Returns the tokens of `span` in a tensor (B,H,T,·) or, by the layout, (B,T,H,·)."""
+        """Returns the tokens of `span` in x. x is (B,H,T,·) or, with layout "bthd", (B,T,H,·)."""
         return None if x is None else x.narrow(-2 if self.layout == "bhtd" else -3, span.begin, span.end - span.begin)
 
     def options(self, block: Block, batch: int) -> dict[str, Any]:
-        """Returns the options of attention over a block. Passes positions and lengths relative to the first key of the
-        block, not to the whole sequence."""
+        """Returns the options of attention over a block. Their positions and lengths are relative to the block's first
+        key.
+        """
         options = {
             **self.scoring,
             "layout": self.layout,
@@ -197,14 +207,14 @@ def _batch(q: Tensor) -> int:
 
 
 def _widened(x: Tensor | None) -> Tensor | None:
-    """Converts x to f32 or better, the precision of partial results and of gradient sums."""
+    """Converts x to f32 or better, the dtype of partial results and gradient sums."""
     return None if x is None else x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def _forward(
     call: Call, q: Tensor, k: Tensor, v: Tensor, gate: Tensor | None, sinks: Tensor | None, keep_attn: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns y, lse and attn in f32 or better. attn is None if `keep_attn` is false."""
+    """Computes this rank's y, lse and attn in f32 or better. If `keep_attn` is false, attn is None."""
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
     settings: dict[str, Any] = {"layout": call.layout, "threads": call.threads}
     wide = _widened(q)
@@ -220,7 +230,7 @@ def _forward(
                 **call.options(block, _batch(q)),
             )
             found = parts.setdefault(block.q, [])
-            if len(found) == 2:  # merges eagerly, to keep at most two partial results
+            if len(found) == 2:  # merges now, to keep at most two partial results
                 merged = headgate.attention_merge(found, outputs=["attn", "lse"], **settings)
                 found[:] = [(merged.attn, merged.lse)]
             found.append((out.y, out.lse))
@@ -244,8 +254,11 @@ def _backward(
     saved: list[Tensor | None],
     wanted: dict[str, bool],
 ) -> dict[str, Tensor]:
-    """Computes the requested gradients of q, k, v, gate and sinks, in f32 or better. Each block computes its weights
-    with the lse over all keys, not only its own. The gradients of the blocks therefore add up to those of the whole."""
+    """Computes the requested gradients of q, k, v, gate and sinks, in f32 or better.
+
+    The weights of each block are computed with the lse over all keys. The gradients of the blocks therefore add up to
+    the gradients of the whole.
+    """
     q, k, v, gate, sinks = tensors
     dy, q, gate, y, attn = map(_widened, (dy, q, gate, saved[0], saved[2]))
     lse = saved[1]
@@ -291,8 +304,9 @@ def _backward(
 
 
 class _RingAttention(torch.autograd.Function):
-    """Computes (y, lse) for this rank's queries. The backward pass computes the gradients of this rank's q, k, v, gate
-    and sinks."""
+    """Computes y and lse of this rank's queries. The backward pass computes gradients of this rank's q, k, v, gate and
+    sinks.
+    """
 
     @staticmethod
     def forward(ctx: Any, call: Call, keep_attn: bool, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -355,13 +369,14 @@ def _make_plan(ranks: int, length: int, sharding: str, rules: Rules, by_position
         plan = Plan(ranks, length, sharding, rules)
     except ValueError as error:
         raise ValueError(f"{NAME}: {error}") from None
-    # If no rule depends on positions, one block per shard is enough.
+    # Without rules that depend on positions, one block per shard is enough.
     return plan if by_position else Plan(ranks, length, "contiguous", rules)
 
 
 def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any]) -> Call:
-    """Returns the Call, or raises an error for invalid arguments. Runs the kernels on zero tokens, so that they check
-    the arguments."""
+    """Returns the Call, or raises an error for invalid arguments. Lets the kernels check the arguments in a call with
+    zero tokens.
+    """
     layout = options["layout"]
     _require_shards(tensors, layout)
     q, slopes, sinks = tensors["q"], tensors["alibi_slopes"], tensors["sinks"]
@@ -390,7 +405,7 @@ def _refuse_others(others: dict[str, Any]) -> None:
 def _facts(
     call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool
 ) -> dict[str, str]:
-    """Returns the values that must be equal on every rank. The keys are names for error messages."""
+    """Returns the values that must be equal on every rank, keyed by names for error messages."""
     moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
     return {
         **{name: described(x) for name, x in tensors.items()},
@@ -409,7 +424,7 @@ def _prepare(
     others: dict[str, Any],
     recorded: bool,
 ) -> tuple[Call, dict[str, str]]:
-    """Returns the call, and the values that must be equal on every rank. Casts `tensors` under autocast."""
+    """Returns the Call, and the values that must be equal on every rank. Casts `tensors` under autocast."""
     _refuse_others(others)
     check_tensors(NAME, tensors, recorded)
     options = {**DEFAULTS, **checked_options(NAME, options)}
@@ -443,7 +458,7 @@ def ring_attention(
     **arguments: "Unpack[RingArguments]",
 ) -> tuple[Tensor, Tensor]: ...
 @takes(*INPUTS, *DEFAULTS)
-@torch._disable_dynamo  # same as torch.compiler.disable, but avoids imports that take seconds
+@torch._disable_dynamo  # like torch.compiler.disable, without an import that takes seconds
 @in_words_of(NAME, {})
 def ring_attention(
     q: Tensor,
@@ -459,26 +474,26 @@ def ring_attention(
     """Computes gated_attention over a sequence that is sharded over the ranks of `group` (see shard_sequence).
 
     q, k, v and gate hold this rank's tokens, (B,H,T,D) or, with `layout` "bthd", (B,T,H,D). T is the number of tokens
-    of one rank. Returns y (B,Hq,T,Dv) of this rank in q's dtype, and with return_lse the log-sum-exp (B,Hq,T).
+    of one rank. Returns this rank's y (B,Hq,T,Dv) in q's dtype. With return_lse, also returns the log-sum-exp (B,Hq,T).
     `sharding`, "balanced" or "contiguous", determines which tokens a rank has. key_lengths (B) counts keys of the whole
-    sequence. The other arguments are those of gated_attention, for positions in the whole sequence. Unsupported ones
-    raise ValueError.
+    sequence. The other arguments are those of gated_attention. Positions refer to the whole sequence. Unsupported
+    arguments raise ValueError.
 
-    The result is exact: partial results are computed and merged in f32 or better, the gate is applied to the merged
-    result, and y is rounded once. q, k, v, gate and sinks have gradients. All ranks have the same sinks. The gradient
-    of the sinks includes only this rank's queries.
+    The result is exact: partial results are computed and merged in f32 or better. The gate is applied to the merged
+    result, and y is rounded only once. q, k, v, gate and sinks have gradients. All ranks have the same sinks. The
+    gradient of the sinks includes only this rank's queries.
 
-    Every rank of the group must make the call, and must run its backward pass if one rank does. If arguments are
-    invalid or differ among ranks, every rank raises ValueError with a one-line message. Memory in addition to the
-    rank's own tensors: two shards of keys and values, and, in the backward pass, three shards of their gradients in
-    f32.
+    Every rank of the group must make the call. If one rank runs the backward pass, all ranks must run it. If arguments
+    are invalid or differ among ranks, every rank raises ValueError with a one-line message. In addition to its own
+    tensors, a rank needs memory for two shards of keys and values. The backward pass also needs memory for three shards
+    of gradients in f32.
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate, **{name: arguments.pop(name, None) for name in INPUTS}}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}
-    refuse_transforms(NAME, {**tensors, **options})  # must raise before the ranks communicate
+    refuse_transforms(NAME, {**tensors, **options})  # must raise before ranks communicate
     refuse_all_transforms(NAME)
     recorded = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in tensors.values())
     call, refusal, facts = None, None, {}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements scaled_dot_product_attention, with PyTorch's arguments and semantics, on the kernels of
-gated_attention."""
+"""Implements scaled_dot_product_attention with the kernels of gated_attention. Arguments and semantics are PyTorch's.
+"""
 
 import math
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
@@ -33,15 +33,16 @@ _ARGUMENTS = {
 
 
 class Refusal(NamedTuple):
-    """Reason why a call is rejected: the type of the error, and its text after the function's name."""
+    """Reason why a call is rejected: the type of the error, and the error's text after the function's name."""
 
     error: type[Exception]
     text: str
 
 
 class Sizes(NamedTuple):
-    """Sizes of a call. `lead` is the shape of the result (…,L,Ev) without the last two dimensions; it includes the
-    heads."""
+    """Sizes of a call. `lead` is the shape of the result (…,L,Ev) without the last two dimensions. It includes the
+    heads.
+    """
 
     lead: tuple[int, ...]
     batch: int
@@ -53,7 +54,7 @@ class Sizes(NamedTuple):
 
 
 def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Returns the shape that all `shapes` broadcast to, or None if they do not broadcast."""
+    """Returns the shape that all `shapes` broadcast to. Returns None if they do not broadcast."""
     width = max(map(len, shapes))
     found = [1] * width
     for shape in shapes:
@@ -66,7 +67,7 @@ def _broadcast(shapes: list[tuple[int, ...]]) -> tuple[int, ...] | None:
 
 
 def sizes_of(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> Sizes | Refusal:
-    """Returns the sizes of a call, or a Refusal if its shapes are invalid."""
+    """Returns the sizes of a call. Returns a Refusal if the shapes are invalid."""
     q, k, v = tuple(query.shape), tuple(key.shape), tuple(value.shape)
     least = 3 if enable_gqa else 2
     if min(len(q), len(k), len(v)) < least:
@@ -114,7 +115,7 @@ def _mask_refusal(query: Tensor, attn_mask: Tensor, sizes: Sizes) -> Refusal | N
         return Refusal(RuntimeError, f"attn_mask has shape {shape_of(attn_mask)} but must broadcast to ({needed})")
     if not torch.is_autocast_enabled("cpu"):
         taken: tuple[torch.dtype, ...] = (torch.bool, torch.float32, query.dtype)
-    elif query.dtype == torch.float64:  # autocast does not cast a float64 query, but casts the mask
+    elif query.dtype == torch.float64:  # autocast casts the mask, but not a float64 query
         taken = (torch.bool, torch.float64)
     else:
         taken = (torch.bool, torch.float32, torch.bfloat16, torch.float16)
@@ -145,7 +146,8 @@ def refusal_of(
     scale: float | None,
     enable_gqa: bool,
 ) -> Refusal | Sizes:
-    """Returns the sizes of a call. Returns a Refusal if PyTorch rejects the call or the kernels do not support it."""
+    """Returns the sizes of a call. Returns a Refusal if PyTorch rejects the call or if the kernels do not support it.
+    """
     dtype = query.dtype
     if dtype not in _DTYPES:
         return Refusal(RuntimeError, f"query is {dtype} but must be float32, float64, bfloat16 or float16")
@@ -172,7 +174,7 @@ def refusal_of(
 
 
 def _as_batch(x: Tensor, sizes: Sizes, heads: int) -> Tensor:
-    """Reshapes x (…,heads|1,n,features) to (B,heads,n,features). The result is a view if the strides permit one."""
+    """Reshapes x (…,heads|1,n,features) to (B,heads,n,features). Returns a view if the strides permit it."""
     batch = sizes.lead[:-1]
     if x.dim() == 2:
         x = x.unsqueeze(0)
@@ -183,8 +185,9 @@ def _as_batch(x: Tensor, sizes: Sizes, heads: int) -> Tensor:
 
 
 def _kv_as_batch(x: Tensor, sizes: Sizes) -> Tensor:
-    """Reshapes key or value to (B,Hkv,S,features). If key and value have different numbers of heads, repeats heads
-    first."""
+    """Reshapes key or value to (B,Hkv,S,features). First repeats heads if key and value have different numbers of
+    heads.
+    """
     own = x.shape[-3] if x.dim() > 2 else 1
     if own not in (1, sizes.kv_heads):
         x = x.repeat_interleave(sizes.kv_heads // own, dim=-3)
@@ -209,7 +212,7 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
     if attn_mask is not None:
         if attn_mask.dtype == torch.bool:
             return {"mask": _mask_as_batch(attn_mask, sizes)}
-        if query.dtype == torch.float64:  # the kernels do not support a float32 bias with a float64 query
+        if query.dtype == torch.float64:  # kernels do not support a float32 bias with a float64 query
             attn_mask = attn_mask.double()
         return {"bias": _mask_as_batch(attn_mask, sizes)}
     if not is_causal:
@@ -222,8 +225,10 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
 
 
 def _zeros(shape: tuple[int, ...], query: Tensor, tensors: list[Tensor]) -> Tensor:
-    """Returns zeros in the dtype of the result. The zeros depend on `tensors` in autograd's graph, so that the
-    gradients of `tensors` are zeros, not None."""
+    """Returns zeros in the dtype of the result. In autograd's graph, they depend on `tensors`.
+
+    The gradients of `tensors` are therefore zeros instead of None.
+    """
     cast = torch.is_autocast_enabled("cpu") and query.dtype != torch.float64
     y = torch.zeros(shape, dtype=torch.get_autocast_dtype("cpu") if cast else query.dtype, device=query.device)
     for x in tensors:
@@ -243,16 +248,16 @@ def attend(
     gate: Tensor | None = None,
     options: dict[str, Any] | None = None,
 ) -> Tensor:
-    """Computes a call. `sizes` is what refusal_of returned for it."""
+    """Computes a call. `sizes` is the result of refusal_of for the call."""
     shape, own = (*sizes.lead, sizes.queries, sizes.features), (*query.shape[:-1], sizes.features)
     if own != shape and (0 in query.shape[:-1] or value.numel() == 0):
-        # Without queries or values, the shape of query determines that of the result, as in PyTorch.
+        # As in PyTorch, the result has the leading shape of query if there are no queries or values.
         tensors = [x for x in (query, key, value, attn_mask, gate) if x is not None and x.is_floating_point()]
         return _zeros(own, query, tensors)
     if sizes.features == 0:  # kernels require at least one feature
         wider = sizes._replace(features=1)
         return attend(query, key, pad(value, (0, 1)), attn_mask, dropout_p, is_causal, scale, wider)[..., :0]
-    if query.shape[-1] == 0:  # without features, all scores are 0, as with one feature of 0
+    if query.shape[-1] == 0:  # without features, all scores are 0; one zero feature gives the same
         query, key, scale = pad(query, (0, 1)), pad(key, (0, 1)), 1.0
     arguments = dict(options) if options else {}
     arguments.update(_rules(query, attn_mask, is_causal, sizes))
@@ -276,7 +281,7 @@ def _require_gate(gate: Tensor, sizes: Sizes) -> None:
 
 
 def _read_causal_bias(bias: Any, query: Tensor, is_causal: bool) -> tuple[Tensor | None, bool]:
-    """Converts PyTorch's CausalBias to the arguments attn_mask and is_causal of the same call."""
+    """Converts PyTorch's CausalBias to the arguments attn_mask and is_causal."""
     if is_causal:
         raise ValueError(f"{NAME}: attn_mask is a CausalBias, which cannot be given together with is_causal")
     L, S = bias.seq_len_q, bias.seq_len_kv
@@ -299,15 +304,15 @@ def scaled_dot_product_attention(
     gate: Tensor | None = None,
     **options: "Unpack[AddedArguments]",
 ) -> Tensor:
-    """Computes torch.nn.functional.scaled_dot_product_attention, with its semantics, and a gate: softmax(scale query
-    key^T + attn_mask) value, times g(gate).
+    """Computes torch.nn.functional.scaled_dot_product_attention with a gate: softmax(scale query key^T + attn_mask)
+    value, times g(gate). The semantics are PyTorch's.
 
     query (…,H,L,E), key (…,H,S,E) and value (…,H,S,Ev) broadcast over their leading dimensions. Tensors with two
-    dimensions are one head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S). A boolean mask is true where a
-    query may attend; a floating-point mask is added to the scores and has a gradient. A CausalBias of PyTorch is its
-    causal mask. is_causal lets query i see keys 0 … i (top-left alignment). With enable_gqa, key and value may have
-    fewer heads, if these divide the heads of query. A query that sees no key has the result 0 and zero gradients. The
-    default of scale is 1/sqrt(E).
+    dimensions are one head. The result is (…,H,L,Ev). attn_mask broadcasts to (…,H,L,S). A boolean mask is true for
+    keys that a query may attend to. A floating-point mask is added to the scores and has a gradient. A CausalBias of
+    PyTorch stands for its causal mask. is_causal lets query i see keys 0 … i (top-left alignment). With enable_gqa, key
+    and value may have fewer heads. Their numbers of heads must divide that of query. A query that sees no key has the
+    result 0 and zero gradients. The default of scale is 1/sqrt(E).
 
     gate, (…,H,L,1) or (…,H,L,Ev), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
     threads are arguments of gated_attention.

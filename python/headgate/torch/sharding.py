@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shards a sequence over the processes of a torch.distributed group, and gathers it."""
+"""Shards a sequence over the processes of a torch.distributed group, and gathers the shards again."""
 
 from typing import NamedTuple
 
@@ -18,9 +18,11 @@ class Span(NamedTuple):
 
 
 def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
-    """Returns the indices of the chunks that form a rank's shard. Contiguous sharding cuts the sequence into `ranks`
-    equal chunks and gives rank r chunk r. Balanced sharding cuts it into 2·ranks equal chunks and gives rank r chunks r
-    and 2·ranks - 1 - r. With a causal mask, all ranks then compute equally many pairs of queries and keys.
+    """Returns the indices of the chunks that form a rank's shard.
+
+    - Contiguous sharding cuts the sequence into `ranks` equal chunks. Rank r has chunk r.
+    - Balanced sharding cuts the sequence into 2·ranks equal chunks. Rank r has chunks r and 2·ranks - 1 - r. With a
+      causal mask, all ranks then compute the same number of pairs of queries and keys.
     """
     if sharding not in SHARDINGS:
         raise ValueError(f"sharding: '{sharding}' is none of {', '.join(SHARDINGS)}")
@@ -28,8 +30,9 @@ def chunks_of(rank: int, ranks: int, sharding: str) -> list[int]:
 
 
 def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
-    """Returns where the `length` tokens of a rank are in the whole sequence, as one span for each chunk. The spans have
-    the order of the shard."""
+    """Returns the positions of a rank's `length` tokens in the whole sequence: one span for each chunk, in the order of
+    the shard.
+    """
     chunks = chunks_of(rank, ranks, sharding)
     if length % len(chunks) != 0:
         raise ValueError(f"a {sharding} shard of {length} tokens cannot be cut into {len(chunks)} equal chunks")
@@ -38,7 +41,7 @@ def spans_of(rank: int, ranks: int, length: int, sharding: str) -> list[Span]:
 
 
 def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
-    """Returns this process's rank in `group`, and the number of ranks. None means the default group."""
+    """Returns this process's rank in `group`, and the number of ranks. A `group` of None means the default group."""
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(f"{what}: torch.distributed has no process group: call init_process_group first")
     rank = dist.get_rank(group)
@@ -48,8 +51,10 @@ def own_rank(what: str, group: "dist.ProcessGroup | None") -> tuple[int, int]:
 
 
 def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], refusal: Exception | None) -> None:
-    """Raises an error on every rank if any rank rejects its arguments, or if a value in `facts` differs among ranks. An
-    error on one rank alone would let the others wait forever."""
+    """Raises an error on every rank if any rank rejects its arguments, or if a value in `facts` differs among ranks.
+
+    If only one rank raised an error, the others would wait forever.
+    """
     _, ranks = own_rank(what, group)
     found: list[tuple[dict[str, str], str | None]] = [(facts, None)] * ranks
     if ranks > 1:
@@ -66,19 +71,19 @@ def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], r
 
 
 def described(x: Tensor | None) -> str:
-    """Formats dtype and shape of x for errors, for example as "float32 (2,3)"."""
+    """Formats the dtype and shape of x for errors, for example as "float32 (2,3)"."""
     return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
 
 
 def shard_sequence(
     x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
 ) -> Tensor:
-    """Returns this rank's tokens of x. Dimension `dim` of x holds the tokens of the whole sequence.
+    """Returns this rank's tokens of x. Along dimension `dim`, x holds the tokens of the whole sequence.
 
-    Contiguous sharding returns a view of part r of `ranks` equal parts to rank r. Balanced sharding returns a copy of
-    chunks r and 2·ranks - 1 - r of 2·ranks equal chunks, concatenated. With one rank, it returns all of x. Gradients
-    flow to this rank's tokens only. Does not communicate. Raises ValueError if the tokens cannot be cut into equal
-    parts.
+    Contiguous sharding cuts the tokens into `ranks` equal chunks. Rank r gets a view of chunk r. Balanced sharding cuts
+    them into 2·ranks equal chunks. Rank r gets a copy of chunks r and 2·ranks - 1 - r, concatenated. With one rank, it
+    returns x. Gradients flow to this rank's tokens only. Does not communicate. Raises ValueError if the tokens cannot
+    be cut into equal chunks.
     """
     rank, ranks = own_rank("shard_sequence", group)
     try:
@@ -93,7 +98,7 @@ def shard_sequence(
 
 
 def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced") -> Tensor:
-    """Returns the positions in the whole sequence of this rank's `length` tokens, as a tensor (length)."""
+    """Returns the positions of this rank's `length` tokens in the whole sequence, as a tensor (length)."""
     rank, ranks = own_rank("shard_positions", group)
     try:
         return torch.cat([torch.arange(*span, device="cpu") for span in spans_of(rank, ranks, length, sharding)])
@@ -104,10 +109,10 @@ def shard_positions(length: int, *, group: "dist.ProcessGroup | None" = None, sh
 def gather_sequence(
     x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
 ) -> Tensor:
-    """Returns the whole sequence, on every rank, from the ranks' shards x. This is the inverse of shard_sequence.
+    """Joins the shards x of all ranks, and returns the whole sequence on every rank. Inverse of shard_sequence.
 
-    Has no gradients, since each rank might compute another loss. Rejects x if it requires a gradient. Raises
-    ValueError, on every rank, if dtypes or shapes differ among ranks, or a shard cannot be cut into its chunks.
+    Has no gradients, since each rank might compute a different loss. Rejects an x that requires a gradient. Raises
+    ValueError on every rank if dtypes or shapes differ among ranks, or if a shard cannot be cut into its chunks.
     """
     rank, ranks = own_rank("gather_sequence", group)
     refusal, spans = None, []
@@ -118,7 +123,7 @@ def gather_sequence(
     except (IndexError, ValueError) as error:
         refusal = ValueError(f"gather_sequence: {error}")
     agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    # The ranks send raw bytes, which do not reflect a lazy negation or conjugation.
+    # Ranks send raw bytes, so a lazy negation or conjugation must be applied first.
     own = x.resolve_conj().resolve_neg().contiguous()
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)

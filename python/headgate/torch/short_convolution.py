@@ -90,15 +90,14 @@ def short_convolution(
     """Computes the causal depthwise convolution that precedes gated linear attention, with its activation and
     gradients.
 
-    The arguments are those of headgate.short_convolution, as CPU tensors with any strides; none is copied. For the
+    The arguments are those of headgate.short_convolution, as CPU tensors with any strides. No tensor is copied. For the
     weight of a torch.nn.Conv1d, pass weight[:, 0]. Returns y, with x's shape and dtype. With return_state, also returns
-    the last K-1 rows of x (N,K-1,C). That state is differentiable, and is the argument `state` of the call for the next
-    tokens.
+    the last K-1 rows of x (N,K-1,C). The state is differentiable. The call for the next tokens takes it as `state`.
 
-    With snapshot_lengths, also returns snapshots (N*M,K-1,C): states after these numbers of tokens. Row n*M + m is the
-    state of sequence n after entry [n,m]. The lengths are a tensor (N|1,M), or M numbers for every sequence, in
-    non-decreasing order. Calls with snapshots have no gradients: make them under torch.no_grad(), or with inputs that
-    require none.
+    snapshot_lengths (N|1,M) holds numbers of tokens, in non-decreasing order. A list of M numbers applies to every
+    sequence. The call then also returns snapshots (N*M,K-1,C). Row n*M + m is the state of sequence n after its first
+    snapshot_lengths[n,m] tokens. Calls with snapshots have no gradients. Make them under torch.no_grad(), or with
+    inputs that require no gradient.
 
     x, weight, bias and state have gradients. torch.autocast casts x, and also weight, bias and state unless they are
     float32. Triton kernels compute GPU tensors (docs/reference/pytorch.md). Raises ValueError with a one-line message

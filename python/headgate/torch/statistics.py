@@ -27,8 +27,13 @@ Sizes = dict[str, Any]
 
 
 class _Figure(NamedTuple):
-    """Describes a result of an operator: its dimensions as letters, whether it holds indices, and the argument that
-    requests it. `asked_by` is "" if every call computes the result, and None if only calls that name it do."""
+    """Describes a result of an operator.
+
+    - letters: its dimensions
+    - is_index: whether it holds indices
+    - asked_by: the argument that requests it. "" means that every call without output names computes it. None means
+      that only calls that name it compute it.
+    """
 
     letters: str
     is_index: bool
@@ -36,9 +41,13 @@ class _Figure(NamedTuple):
 
 
 def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
-    """Returns the arguments of a function that computes statistics of an operation, whose arguments are `rows`. Adds
-    the required tensor `first` before the inputs, the optional `tensors` after them, and the integer options `numbers`.
-    Omits the input `unread`. `first` and `unread` may be "". `tensors` and `numbers` select results."""
+    """Returns the arguments of a function that computes statistics of an operation. `rows` are the tables of the
+    operation.
+
+    - Adds the required tensor `first` before the inputs, unless `first` is "".
+    - Omits the input `unread`, unless `unread` is "".
+    - Adds the optional `tensors` after the inputs, and the integer options `numbers`. Both select results.
+    """
     leading = [(first, True, False)] if first else []
     inputs = [row for row in rows["inputs"] if row[0] != unread]
     chosen = [(name, False, False) for name in tensors]
@@ -51,8 +60,8 @@ def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int]
 class _FigureOperation:
     """Wraps the operator torch.ops.headgate.NAME, which returns a list of the results named in `outputs`.
 
-    `sizes` returns the sizes of a call from its tensors and options. torch.autocast casts the inputs `cast`, and the
-    inputs `cast_unless_f32` that are not float32.
+    `sizes` computes the sizes of a call from its tensors and options. torch.autocast casts the inputs in `cast`. It
+    casts those in `cast_unless_f32` only if they are not float32.
     """
 
     def __init__(
@@ -68,7 +77,7 @@ class _FigureOperation:
         self.name, self.figures, self.arguments = name, figures, arguments
         make: Any = collections.namedtuple
         self.result = make(result, figures, defaults=[None] * len(figures))
-        self.result.__module__ = __name__  # pickle imports the class from this module
+        self.result.__module__ = __name__  # pickle imports the class from here
         self._sizes, self._cast, self._cast_unless_f32 = sizes, cast, cast_unless_f32
         operator = torch.library.custom_op(
             f"headgate::{name}",
@@ -100,8 +109,10 @@ class _FigureOperation:
     def call(
         self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str] = ()
     ) -> Any:
-        """Calls the operator with the tensors `given` and `arguments`. Computes the results that `outputs` names. If
-        `outputs` is None, computes those with asked_by "" and those that an argument named in `asks` requests."""
+        """Calls the operator with the tensors `given` and `arguments`. Computes the results that `outputs` names.
+
+        If `outputs` is None, computes the results whose asked_by is "" or is in `asks`.
+        """
         return call_as(self.name, {}, self._call, given, arguments, outputs, asks)
 
     def _call(
@@ -209,10 +220,11 @@ def attention_statistics(
     outputs: Sequence[str] | None = None,
     **arguments: Any,
 ) -> Any:
-    """Computes statistics of the softmax weights without storing the T x S weights. Works under torch.compile. The
-    arguments are those of headgate.attention_statistics. `lse` is what gated_attention returned for the same inputs and
-    options. Returns a named tuple with the fields of headgate.AttentionStatistics, None for those not computed. Results
-    have no gradients. v is not read.
+    """Computes statistics of the softmax weights without storing the T x S weights. Works under torch.compile.
+
+    The arguments are those of headgate.attention_statistics. `lse` is the log-sum-exp that gated_attention returned for
+    the same inputs and options. v is ignored. Returns a named tuple with the fields of headgate.AttentionStatistics.
+    Fields that are not computed are None. Results have no gradients.
     """
     given = {"lse": lse, "q": q, "k": k, "gate": gate, "keys": keys, "queries": queries}
     name, of = "attention_statistics", {"window": -1 if window is None else window, "top_keys": top_keys or 0}
@@ -241,7 +253,7 @@ def linear_attention_statistics(
     """Computes statistics of the implicit weights of linear attention and of its states. Works under torch.compile.
 
     The arguments are those of headgate.linear_attention_statistics. Returns a named tuple with the fields of
-    headgate.LinearAttentionStatistics, None for those not computed. Results have no gradients.
+    headgate.LinearAttentionStatistics. Fields that are not computed are None. Results have no gradients.
     """
     return _LINEAR.call({"q": q, "k": k, "v": v, "decay": decay, "beta": beta}, arguments, outputs)
 
@@ -261,7 +273,7 @@ def linear_attention_weights(
     """Computes the weights with which chosen queries of linear attention read each token. Works under torch.compile.
 
     The arguments are those of headgate.linear_attention_weights. Returns a named tuple with the fields of
-    headgate.LinearAttentionWeights, None for those not computed. Results have no gradients.
+    headgate.LinearAttentionWeights. Fields that are not computed are None. Results have no gradients.
     """
     given = {"queries": queries, "q": q, "k": k, "v": v, "decay": decay, "beta": beta}
     return _LINEAR_WEIGHTS.call(given, arguments, outputs)

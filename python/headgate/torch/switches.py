@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Defines Switch, which makes Headgate compute functions of another library, and Handle, which counts the calls."""
+"""Defines Switch and Handle. A Switch makes Headgate compute functions of another library. A Handle counts the calls.
+"""
 
 import threading
 from collections import Counter
@@ -12,8 +13,8 @@ from torch.autograd import forward_ad
 from .eager import are_plain
 from .precision import Precision
 
-# Errors after which the original function computes a call.
-# Headgate raises them for calls that it does not support, and Python raises them for unexpected arguments.
+# The original function computes a call after one of these errors. Headgate raises them for unsupported calls, Python
+# raises them for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 MOST_REASONS = 100
 """Number of reasons that a handle keeps apart. Reasons may name shapes, which can differ in each call."""
@@ -21,7 +22,7 @@ OTHER_REASONS = "other reasons"
 
 
 class Handle:
-    """Keeps a switch on, and counts calls. Ends at the end of `with`, or by off()."""
+    """Keeps a switch on, and counts calls. Ends at the end of `with`, or when off() is called."""
 
     def __init__(self, switch: "Switch", precision: Precision) -> None:
         self._switch = switch
@@ -60,12 +61,12 @@ class Switch:
 
     @property
     def precision(self) -> Precision:
-        """The precision of the newest handle; "exact" without one."""
+        """The precision of the newest handle. It is "exact" if there is no handle."""
         newest = self.active[-1:]
         return newest[0].precision if newest else "exact"
 
     def begin(self, precision: Precision = "exact") -> Handle:
-        """Returns a new handle, which is on. Installs the replacements if no other handle is on."""
+        """Returns a new handle that is on. Installs the replacements if no other handle is on."""
         with self._lock:
             if not self.active:
                 try:
@@ -95,8 +96,10 @@ class Switch:
     def serve(
         self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
     ) -> Any:
-        """Calls `attempt`, which returns (result, None) or (None, reason), and returns the result. Calls `original`
-        instead if there is a reason, if `attempt` raises an error, or if the switch is off."""
+        """Calls `attempt`, which returns (result, None) or (None, reason). Returns the result.
+
+        Calls `original` instead in three cases: `attempt` returns a reason, it raises an error, or the switch is off.
+        """
         y, reason = None, "off"
         if self.active:
             try:
@@ -109,7 +112,7 @@ class Switch:
     def _count(self, reason: str | None) -> None:
         if torch.compiler.is_compiling():
             return
-        with self._lock:  # += reads and writes, and other threads may count between the two
+        with self._lock:  # makes += atomic: other threads also count
             for handle in self.active:
                 if reason is None:
                     handle.calls += 1
@@ -120,7 +123,7 @@ class Switch:
 
 
 def unsupported(tensors: Iterable[Any]) -> str | None:
-    """Returns the reason why Headgate does not support these tensors, or None if it does. Does not check sizes."""
+    """Returns the reason why Headgate does not support these tensors. Returns None if it does. Does not check sizes."""
     tensors = tuple(tensors)
     if not are_plain(tensors):
         return "a subclass of Tensor, or no tensor"

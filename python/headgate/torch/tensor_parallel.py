@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes attention on DTensors. Each process computes some sequences of the batch, or some heads, without
-communication."""
+"""Computes attention on DTensors.
+
+Each process computes some sequences of the batch, or some heads. The processes do not communicate meanwhile.
+"""
 
 import math
 import sys
@@ -15,20 +17,23 @@ if TYPE_CHECKING:
 # Ways to divide the work along a mesh dimension: by sequences, by heads, or not at all.
 _BATCH, _HEADS, _ALL = "batch", "heads", "all"
 _WHOLE = ("q", "k", "v", "gate", "k_scale", "v_scale", "k_first", "v_first", "y")  # (B,H,·,·), or (B,·,H,·)
-_BROADCAST = ("bias", "key_bias", "mask", "key_indices")  # (B|1,H|1,T|1,·), or only trailing dimensions of this shape
+_BROADCAST = ("bias", "key_bias", "mask", "key_indices")  # (B|1,H|1,T|1,·); leading dimensions may be missing
 _OF_BATCH, _OF_HEADS = ("key_lengths", "query_offsets"), ("alibi_slopes", "sinks")
 
 
 def are_dtensors(tensors: dict[str, Tensor | None]) -> bool:
-    """Returns whether q is a DTensor. Does not import torch.distributed.tensor: until a program imports it, no tensor
-    is a DTensor."""
+    """Returns whether q is a DTensor.
+
+    Does not import torch.distributed.tensor. No tensor is a DTensor until a program imports this module.
+    """
     loaded = sys.modules.get("torch.distributed.tensor")
     return loaded is not None and isinstance(tensors["q"], loaded.DTensor)
 
 
 def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
-    """Returns the dimension along which to shard a tensor if work is divided by `part`. Returns None if each process
-    needs the whole tensor."""
+    """Returns the dimension along which a tensor is sharded if the work is divided by `part`. Returns None if each
+    process needs the whole tensor.
+    """
     if part == _ALL:
         return None
     if name == "sinks" and x.dim() > 1:  # (B|1,H,T) or (H,T)
@@ -48,9 +53,13 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
 
 
 def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
-    """Returns how to divide the work along each dimension of q's device mesh: by sequences or by heads, whichever way q
-    is sharded, or not at all. The work is not divided if the number of sequences or heads is not divisible by the
-    processes. It is not divided by sequences if the batch is packed or paged, or if q has no batch dimension."""
+    """Returns how the work is divided along each dimension of q's device mesh: by sequences, by heads, or not at all.
+
+    Along each mesh dimension, the division follows the sharding of q. The work is not divided in these cases:
+
+    - The processes do not divide the number of sequences or heads.
+    - q is sharded by sequences, but the batch is packed or paged, or q has no batch dimension.
+    """
     q, k = tensors["q"], tensors["k"]
     one_batch = any(tensors.get(name) is not None for name in ("cu_seqlens_q", "block_table"))
     ranks = {_BATCH: 1, _HEADS: 1}
@@ -76,7 +85,9 @@ def _placements(parts: list[str], name: str, x: Tensor, layout: str) -> "list[Pl
 
 
 def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> Tensor:
-    """Returns this process's part of a tensor. If several processes read the same part, their gradients are summed."""
+    """Returns this process's part of a tensor. If several processes read the same part, their gradients for it are
+    summed.
+    """
     from torch.distributed.tensor import Partial
 
     sums = [Partial() if at.is_replicate() and part != _ALL else at for at, part in zip(placements, parts)]
@@ -86,8 +97,11 @@ def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> 
 def attend_on_dtensors(
     what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
 ) -> "tuple[DTensor, DTensor]":
-    """Returns (y, lse) as DTensors. `attend` computes y and lse from a process's local tensors. Redistributes a tensor
-    if its placements do not match the division of the work. Raises ValueError if some tensors are plain tensors."""
+    """Computes attention on DTensors. Returns (y, lse) as DTensors.
+
+    `attend` computes y and lse from a process's local tensors. Tensors whose placements do not match the division of
+    the work are redistributed. Raises ValueError if some tensors are not DTensors.
+    """
     from torch.distributed.tensor import DTensor
 
     q = tensors["q"]

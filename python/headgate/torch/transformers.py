@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Headgate for Hugging Face's transformers.
 
-Call register() once, before loading a model. The import alone changes nothing:
+Call register() once, before loading a model. Importing this module changes nothing:
 
     import headgate.torch.transformers
     headgate.torch.transformers.register()
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..extras import require
 
-require("transformers", "headgate.torch.transformers")  # must precede the imports of modules that need transformers
+require("transformers", "headgate.torch.transformers")  # must precede imports of modules that need transformers
 
 import torch
 import transformers
@@ -59,7 +59,7 @@ INSTEAD = "use attn_implementation='eager'"
 """Advice at the end of error messages."""
 COMPUTING_MODELS = ("bigbird_pegasus", "deepseek_v4", "gemma4_audio")
 """Models whose code does arithmetic on the mask. They need the floating-point mask of eager attention."""
-# Maps gated_attention's names of the arguments to those of the attention interface.
+# Maps argument names of gated_attention to those of the attention interface.
 ARGUMENTS = {
     "q": "query",
     "k": "key",
@@ -78,8 +78,9 @@ _LAZY = {"WatchCallback": ".watch.callback", "CroppableCache": ".croppable", "as
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the modules of _LAZY on first use: transformers' Trainer takes long to import, and old versions of
-    transformers lack some classes."""
+    """Imports the modules of _LAZY on first use. transformers' Trainer takes long to import, and old versions of
+    transformers lack some classes.
+    """
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name], __package__), name)
     raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
@@ -93,14 +94,17 @@ def _own_code(does: str) -> str:
 
 
 class KeyMask(NamedTuple):
-    """Describes a causal mask with bottom-right alignment by rules, in O(S) memory. It is not a tensor, so that a
-    caller's mask is never mistaken for one. Models pass it on to attention like a BlockMask."""
+    """Describes a causal mask with bottom-right alignment by rules, in O(S) memory.
 
-    keys: Tensor | None  # (B,1,1,S), false at padding; None if there is no padding
-    window: int | None  # number of keys that a query sees, up to its own; None for no limit
+    A KeyMask is not a tensor, so it cannot be mistaken for a mask of the caller. Models pass it on to attention
+    unchanged.
+    """
+
+    keys: Tensor | None  # (B,1,1,S), false at padding; None without padding
+    window: int | None  # number of keys that a query sees, including its own; None means no limit
     sequences: Tensor | None = None  # cu_seqlens (N+1) over the B·T tokens of the rows
 
-    # generate() and the mask functions of transformers use these members of an existing mask.
+    # generate() and the mask functions of transformers use these members of a mask.
     ndim = 4  # type: ignore[misc]
 
     def contiguous(self) -> "KeyMask":
@@ -110,7 +114,9 @@ class KeyMask(NamedTuple):
         raise AttributeError(_own_code(f"reads '{name}' of"))
 
     def __getitem__(self, index: Any) -> Any:
-        """Returns the mask of the last queries: Gemma 4 computes some layers for these alone. The same rules hold."""
+        """Returns the mask of the last queries, to which the same rules apply. Gemma 4 computes some layers only for
+        these.
+        """
         whole = slice(None)
         if isinstance(index, tuple) and len(index) == 4 and (*index[:2], index[3]) == (whole, whole, whole):
             rows = index[2]
@@ -123,7 +129,7 @@ class KeyMask(NamedTuple):
         raise TypeError(_own_code("adds"))
 
     def rules(self) -> dict[str, Any]:
-        """Returns the mask as arguments of gated_attention."""
+        """Converts the mask to arguments of gated_attention."""
         rules: dict[str, Any] = {"causality": "causal"}
         if self.window is not None:
             rules["window_left"] = self.window - 1
@@ -147,9 +153,11 @@ def make_mask(
 ) -> Tensor | KeyMask | None:
     """Implements the mask interface of transformers. attention_mask (B,S) is false at padding.
 
-    Returns a KeyMask for causal masks, causal windows, and rows that hold several sequences. For all other masks, and
-    for static caches, returns the result of transformers' sdpa_mask, (B,1,T,S). For models in COMPUTING_MODELS, returns
-    that of eager_mask. Rejects arguments that are neither parameters nor known to be harmless.
+    - Causal masks, causal windows, and rows that hold several sequences: returns a KeyMask.
+    - Models in COMPUTING_MODELS: returns the result of transformers' eager_mask.
+    - All other masks, and static caches: returns the result of transformers' sdpa_mask, (B,1,T,S).
+
+    Rejects unknown arguments unless they are harmless.
     """
     refuse_unknown(f"{NAME}: mask", given, _MASK_ARGUMENTS, INSTEAD)
     if isinstance(attention_mask, KeyMask):
@@ -168,7 +176,7 @@ def make_mask(
             config=config,
             **given,
         )
-    # Sparse-attention models with an index read the elements of their masks, so these must be tensors.
+    # Sparse-attention models with an index read elements of their masks, so the masks must be tensors.
     read = getattr(config, "index_topk", None) or "indexed_attention" in (getattr(config, "layer_types", None) or ())
     allow_is_causal_skip = allow_is_causal_skip and not read
     tracing = torch.compiler.is_compiling()
@@ -178,7 +186,8 @@ def make_mask(
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     ruled = numbers is not None or (allow_is_causal_skip and mask_functions.is_causal(mask_function, local_size))
     if not (ruled and aligned):
-        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first ones.
+        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, the last queries would count as the first
+        # ones.
         allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
         return sdpa_mask(
             batch_size,
@@ -205,8 +214,9 @@ _MASK_ARGUMENTS = dict.fromkeys(inspect.signature(sdpa_mask).parameters, "sdpa_m
 
 
 def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
-    """Converts a mask to arguments of gated_attention. Rejects integer masks, like PyTorch's own attention: they could
-    be boolean or additive."""
+    """Converts a mask to arguments of gated_attention. Rejects integer masks, as PyTorch's attention does: they could
+    be either boolean or additive.
+    """
     if isinstance(mask, KeyMask):
         return mask.rules()
     if not isinstance(mask, Tensor):
@@ -222,8 +232,10 @@ def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
 
 
 def _collects_weights() -> bool:
-    """Returns whether the running model collects the weights that its attention modules return. Many encoders of images
-    do not pass output_attentions on to these modules."""
+    """Returns whether the running model collects the attention weights that its modules return.
+
+    Many image encoders collect weights without passing output_attentions on to their attention modules.
+    """
     if _active_collector is None or torch.compiler.is_compiling():  # compiled programs cannot read a ContextVar
         return False
     return any(name.endswith("attentions") for name in _active_collector.get() or ())
@@ -253,24 +265,30 @@ def attention_forward(
 ) -> tuple[Tensor, Tensor | None]:
     """Implements the attention interface of transformers.
 
-    query is (B,Hq,T,D), key and value are (B,Hkv,S,·). Returns y (B,T,Hq,Dv), and the weights (B,Hq,T,S) if
-    output_attentions is true, otherwise None. None for output_attentions means whether the model collects weights.
+    query is (B,Hq,T,D), key and value are (B,Hkv,S,·). Returns y (B,T,Hq,Dv) and the weights (B,Hq,T,S). The weights
+    are None unless output_attentions is true. If output_attentions is None, it is true if the model collects weights.
 
-    attention_mask is a mask from make_mask: a KeyMask; a tensor (B,1,T,S), true where visible, including windows; or
-    None. For None, the module's is_causal and sliding_window define the mask; without is_causal, which some encoders
-    lack, it hides nothing, as in eager attention. A floating-point mask from the caller is
-    added to the scores. position_bias (B|1,Hq|1,T|1,S) is also added, and has a gradient. cu_seq_lens_q and
-    cu_seq_lens_k (N+1) give the first token of each sequence in a row; if they are absent, a KeyMask can give them.
+    attention_mask comes from make_mask or from the caller:
 
-    indices (B,T,K) are the keys visible to all heads, in addition to the mask's restrictions. block_indices (B,G,T,K)
-    are blocks of config.index_block_size keys, one list for Hq/G heads. Both hold integers, -1 in unused entries.
-    s_aux (Hq) are the sink logits of the heads. sinks are such logits (Hq), or one logit for each query (B|1,Hq,T,1).
-    Both have gradients.
+    - KeyMask: describes the mask by rules.
+    - Boolean tensor (B,1,T,S): true for visible keys. It includes windows.
+    - Floating-point tensor (B,1,T,S): added to the scores.
+    - None: the module's is_causal and sliding_window define the mask. Some encoders have no is_causal. Nothing is then
+      hidden, as in eager attention.
 
-    precision is that of gated_attention for calls in bfloat16; others are exact. Weights are those of "exact".
+    position_bias (B|1,Hq|1,T|1,S) is added to the scores, and has a gradient. cu_seq_lens_q and cu_seq_lens_k (N+1)
+    give the first token of each sequence in a row. If they are absent, a KeyMask can give them.
+
+    indices (B,T,K) list the keys that all heads may see. The mask may hide some of them. block_indices (B,G,T,K) list
+    blocks of config.index_block_size keys, with one list for Hq/G heads. Unused entries of both are -1. s_aux (Hq)
+    holds one sink logit per head. sinks holds one sink logit per head (Hq) or per query (B|1,Hq,T,1). Both have
+    gradients.
+
+    precision is gated_attention's argument for calls in bfloat16. All other calls are exact. The returned weights are
+    always computed with "exact".
 
     A cache must be one that the model has already updated. Paged caches are rejected: key does not hold their keys.
-    Other arguments are ignored if they are harmless (foreign_arguments.py), and rejected otherwise.
+    Harmless other arguments (foreign_arguments.py) are ignored. All others are rejected.
     """
     what = f"{NAME}: {type(module).__name__}"
     for name in foreign_arguments.CACHES:
@@ -284,7 +302,7 @@ def attention_forward(
     if dropout:
         rules["dropout"] = dropout
     T, S = query.shape[2], key.shape[2]
-    if query.shape[0] != key.shape[0]:  # learned queries, shared by all sequences
+    if query.shape[0] != key.shape[0]:  # learned queries that all sequences share
         query = query.expand(key.shape[0], -1, -1, -1)
     lists = lists_of_index(what, module, query, S, indices, block_indices)
     if cu_seq_lens_q is not None:
@@ -295,7 +313,7 @@ def attention_forward(
         rules["causality"] = "causal"
         if sliding_window is not None:
             rules["window_left"] = sliding_window - 1
-        if T > 1 and cu_seq_lens_q is None:  # keys after the queries are unused slots of a static cache
+        if T > 1 and cu_seq_lens_q is None:  # later keys are unused slots of a static cache
             key, value = key[:, :, :T], value[:, :, :T]
     elif sliding_window is not None and sliding_window < key.shape[2]:
         raise ValueError(
@@ -322,10 +340,14 @@ def attention_forward(
 def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Tensor, weights: bool) -> None:
     """Adds lists of keys to the arguments `rules` of gated_attention, for `heads` query heads and key (B,Hkv,S,D).
 
-    gated_attention takes one KeyLists, with one list for all heads or one for each key/value head. In packed sequences
-    it numbers the keys of each sequence, but models number the keys of a row. Adds a mask (B,1|Hq,T,S) instead of the
-    lists if query heads of one key/value head have different lists, or if another KeyLists was added before. Also does
-    so for packed sequences if the lists hold blocks, if `weights` are requested, or if the bounds do not match.
+    gated_attention takes one KeyLists, with one list for all heads or one per key/value head. In packed sequences, it
+    counts keys within the sequence, but models count them within the row.
+
+    Adds a mask (B,1|Hq,T,S) instead of the lists in these cases:
+
+    - Query heads of one key/value head have different lists.
+    - Another KeyLists was added before.
+    - Sequences are packed, and the lists hold blocks, `weights` are requested, or the bounds do not match.
     """
     kv_heads, keys = key.shape[1:3]
     for each in lists:
@@ -342,15 +364,17 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
 
 
 def _are_bounds(begins_q: Tensor | None, begins_k: Tensor | None) -> bool:
-    """Returns whether both arguments bound the same number of sequences, at least one. gated_attention rejects
-    others."""
+    """Returns whether both arguments bound the same number of sequences, at least one.
+
+    gated_attention rejects all other bounds.
+    """
     if begins_q is None or begins_k is None:
         return False
     return begins_q.dim() == 1 and begins_q.shape == begins_k.shape and len(begins_q) > 1
 
 
 def _sinks(what: str, s_aux: Tensor | None, sinks: Tensor | None, query: Tensor) -> Tensor:
-    """Returns the logits of the sinks, (Hq) or (B|1,Hq,T), in f32 or better."""
+    """Returns the sink logits, (Hq) or (B|1,Hq,T), in f32 or better."""
     if s_aux is not None and sinks is not None:
         raise ValueError(f"{what}: s_aux and sinks are both given, but a query has one sink: {INSTEAD}")
     found = s_aux if sinks is None else sinks
@@ -373,8 +397,11 @@ def _with_position_bias(position_bias: Tensor, bias: Tensor | None, keys: int) -
 def _attend(
     what: str, names: dict[str, str], query: Tensor, key: Tensor, value: Tensor, rules: dict[str, Any]
 ) -> tuple[Tensor, Tensor | None]:
-    """Returns y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) if `rules` has return_lse, otherwise None. Joins rows of
-    packed sequences to one row for the kernel. Errors call the arguments of gated_attention by `names`."""
+    """Returns y (B,T,Hq,Dv), and the log-sum-exp (B,Hq,T) if `rules` has return_lse. Otherwise, the log-sum-exp is
+    None.
+
+    Joins rows of packed sequences to one row for the kernel. Errors use `names` for the arguments of gated_attention.
+    """
     query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     B, T, heads = query.shape[:3]
     packed = "cu_seqlens_q" in rules and B > 1
@@ -393,7 +420,7 @@ def _attend(
 
 
 def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> Tensor:
-    """Returns the weights (B,Hq,T,S) of a call. Handles packed sequences one row at a time."""
+    """Returns the attention weights (B,Hq,T,S) of a call. Processes packed sequences one row at a time."""
     B, _, T, _ = query.shape
     if "cu_seqlens_q" not in rules or B == 1:
         return attention_weights(query, key, lse, rules)
@@ -406,18 +433,19 @@ def _weights(query: Tensor, key: Tensor, lse: Tensor, rules: dict[str, Any]) -> 
 
 
 def register(*, functions: bool = True, linear_precision: Precision | None = None) -> str:
-    """Registers `attn_implementation="headgate"` with transformers, for every model with attention through its
+    """Registers `attn_implementation="headgate"` for every model that calls attention through transformers'
     AttentionInterface. Returns that name. Also registers "headgate-native16", which computes attention in bfloat16 with
-    precision="native16": faster where the CPU multiplies bfloat16, and as accurate as PyTorch's own attention.
+    precision="native16". This is faster on CPUs that multiply bfloat16, and as accurate as PyTorch's attention.
 
-    Also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, for any
-    attn_implementation. This covers the chunked and the recurrent (gated) delta rule, and the causal convolution before
-    it (hub_functions.py). It also affects models built before the call. `functions=False` leaves these functions alone.
-    linear_precision="native16" permits the delta rule in bfloat16 to multiply bfloat16 numbers, as the argument
-    `precision` of linear_attention does. None, the default, leaves it as an earlier call has set it, at first "exact".
+    Headgate then also computes the linear attention of Qwen3-Next, Qwen3.5, OLMo-Hybrid and Kimi-Linear on CPUs, for
+    any attn_implementation. This covers the chunked and the recurrent (gated) delta rule, and the causal convolution
+    before it (hub_functions.py). Existing models are also affected. `functions=False` does not replace these functions.
 
-    Calls after the first only set linear_precision. unregister() undoes the replacement of functions, and makes the
-    delta rule exact again. Raises ValueError for linear_precision without functions.
+    linear_precision="native16" permits the delta rule in bfloat16 to multiply bfloat16 numbers, like linear_attention's
+    argument `precision`. None keeps the value of an earlier call. The initial value is "exact".
+
+    Later calls only set linear_precision. unregister() restores the functions, and makes the delta rule exact again.
+    Raises ValueError for linear_precision with functions=False.
     """
     if linear_precision is not None:
         require_precision("register", linear_precision)
@@ -434,6 +462,8 @@ def register(*, functions: bool = True, linear_precision: Precision | None = Non
 
 
 def unregister() -> None:
-    """Restores transformers' own functions of linear attention for all models. `attn_implementation="headgate"` stays
-    registered, since it only affects models that select it."""
+    """Restores transformers' functions of linear attention for all models.
+
+    `attn_implementation="headgate"` stays registered, since it affects only models that select it.
+    """
     hub_functions.unregister()

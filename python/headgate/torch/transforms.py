@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention under torch.func: derivatives by grad, vjp and jacrev, and batches by vmap.
+"""Attention under torch.func: derivatives with grad, vjp and jacrev, and batches with vmap.
 
 torch.func cannot use the autograd formulas that attention.py registers for its custom operators. This module wraps the
 same operators in functions that torch.func supports.
@@ -20,19 +20,21 @@ Results = tuple[Tensor, ...]
 
 
 def transforms_are_active() -> bool:
-    """Returns whether a transform of torch.func is active. Always false in a program that is being compiled."""
+    """Returns whether a transform of torch.func is active. Always returns false while a program is compiled."""
     return not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def refuse_all_transforms(what: str) -> None:
-    """Raises RuntimeError if a transform of torch.func is active. For functions that support no transform."""
+    """Raises RuntimeError if a transform of torch.func is active. For functions that support no transforms."""
     if transforms_are_active():
         raise RuntimeError(f"{what}: transforms of torch.func, such as vmap, are not supported: use gated_attention")
 
 
 def _refuse_tangents(names: tuple[str, ...], tangents: tuple[Any, ...]) -> NoReturn:
-    """Raises RuntimeError for forward mode around reverse mode, as in torch.func.hessian. The checks of a call's inputs
-    cannot detect the tangents of this combination."""
+    """Raises RuntimeError for forward mode around reverse mode, as in torch.func.hessian.
+
+    The checks of a call's inputs cannot detect the tangents in this combination.
+    """
     name = next((name for name, tangent in zip(names, tangents) if tangent is not None), names[0])
     raise RuntimeError(f"gated_attention: {name} {FORWARD_MODE}")
 
@@ -104,8 +106,8 @@ class _FunctionalBackward(torch.autograd.Function):
         return over_batch(call, info.batch_size, in_dims[2:], tensors, _SAVED, options)
 
 
-_SAVED = 5  # number of tensors before q in the backward pass: dy, dlse, y, lse and attn
-_IN_BATCHES = 4  # number of leading inputs with a row for each sequence: q, k, v and the gate
+_SAVED = 5  # number of tensors before q in the backward pass
+_IN_BATCHES = 4  # number of leading inputs with rows for each sequence: q, k, v and the gate
 
 
 def over_batch(
@@ -116,12 +118,12 @@ def over_batch(
     first: int,
     options: dict[str, Any],
 ) -> tuple[Results, tuple[int | None, ...]]:
-    """Returns the outputs of `call` for each of `size` examples, and the dimension of the examples in each output.
-    tensors[first] is q.
+    """Returns the outputs of `call` for each of `size` examples. Also returns the dimension of the examples in each
+    output. tensors[first] is q.
 
-    With q, k, v and a gate alone, one call computes all examples: each adds its sequences to the batch. With other
-    tensors, which the sequences of an example may share, there is one call for each example. So is there with dropout,
-    which depends on the index of a sequence in its call. Without examples, a call with zeros gives the outputs' shapes.
+    If the inputs are only q, k, v and a gate, one call computes all examples. Their sequences form one batch. Two cases
+    need one call per example: other tensors, which the sequences of an example may share, and dropout, which depends on
+    the index of a sequence in the call. If `size` is 0, a call with zeros gives the shapes of the outputs.
     """
     given = [None if x is None or at is None else x.movedim(at, 0) for x, at in zip(tensors, in_dims)]
     if options.get("dropout") or any(x is not None for x in tensors[first + _IN_BATCHES :]):
@@ -135,7 +137,7 @@ def over_batch(
         None if shared is None else shared.expand(size, *shared.shape) if own is None else own
         for shared, own in zip(tensors, given)
     ]
-    q = whole[first]  # shape (examples,B,H,T,D), or (examples,H,T,D) without a batch
+    q = whole[first]  # (examples,B,H,T,D), or (examples,H,T,D) without a batch
     batch = q.shape[1] if q.dim() == 5 else None
     if batch is not None:
         whole = [None if x is None else x.reshape(size * batch, *x.shape[2:]) for x in whole]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes where and how a layer is gated, in the words of config.json and `headgate train`.
+"""Describes where and how a layer is gated. The words are those of config.json and `headgate train`.
 
 docs/reference/training.md defines them.
 """
@@ -14,7 +14,7 @@ from .layer import GATE_FUNCTIONS, apply_gate, gate_values, logits_of_gate
 if TYPE_CHECKING:
     from headgate._arguments import GateFunction
 
-# Allowed values of each key of a GateVariant.
+# Allowed values of the keys of a GateVariant.
 Site = Literal["none", "g1", "g2", "g3", "g4", "g5"]
 Grain = Literal["elementwise", "headwise", "head_shared"]
 Source = Literal["input", "parameter"]
@@ -64,19 +64,20 @@ class GateVariant:
 
     @property
     def name(self) -> str:
-        """Returns the variant's name, in the spelling of Headgate's programs."""
+        """Returns the variant's name as Headgate's programs spell it."""
         gate = (self.gate_site, self.gate_grain, self.gate_fn, self.gate_op, self.gate_source, self.gate_bias)
         parts: list[str] = [word for word in gate if word not in ("input", "none")] if self.has_gate else []
         parts += [word for word in (self.attention_output_control, self.attention_sinks) if word != "none"]
         return "-".join(parts) or "none"
 
     def logits(self, hidden_size: int, heads: int, kv_heads: int, head_dim: int) -> tuple[int, int]:
-        """Returns (heads, features) of the gate's logits for one token, or (0, 0) without a gate."""
+        """Returns (heads, features) of the gate's logits for one token. Returns (0, 0) without a gate."""
         return logits_of_gate(self, hidden_size, heads, kv_heads, head_dim)
 
     def values(self, gate: Tensor) -> Tensor:
-        """Computes g(z) for the logits z, `gate` (B,T,heads,features). If all heads share one gate, returns the mean of
-        g(z) over the heads, (B,T,1,features)."""
+        """Computes g(z) for the logits `gate` (B,T,heads,features). If all heads share one gate, returns the mean over
+        the heads, (B,T,1,features).
+        """
         return gate_values(self, gate)
 
     def applied(self, y: Tensor, gate: Tensor) -> Tensor:
@@ -84,8 +85,10 @@ class GateVariant:
         return apply_gate(self, y, gate)
 
     def kernel_arguments(self, gate: Tensor) -> dict[str, Any]:
-        """Returns the arguments of gated_attention for a gate at g1 with logits `gate`. If all heads share one gate,
-        computes g here, and passes the result as the logits of the identity function."""
+        """Returns the arguments of gated_attention for a gate at g1 with logits `gate`.
+
+        If all heads share one gate, computes g here. The result is then passed as logits of the identity function.
+        """
         if self.gate_grain != "head_shared":
             return {"gate": gate, "gate_fn": self.gate_fn, "gate_op": self.gate_op}
         return {"gate": self.values(gate).expand_as(gate), "gate_fn": "identity", "gate_op": self.gate_op}
@@ -106,7 +109,8 @@ KEYS = tuple(field.name for field in fields(GateVariant))
 
 def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
     """Returns (key, word) for the longest word in WORDS with which `text` begins. Skips keys in `taken`. Returns None
-    if there is none."""
+    if `text` begins with no such word.
+    """
     found = [
         (key, word)
         for key, words in WORDS.items()
@@ -117,8 +121,11 @@ def _leading_word(text: str, taken: dict[str, str]) -> tuple[str, str] | None:
 
 
 def parse_gate(name: str) -> GateVariant:
-    """Parses a name in the form of GateVariant.name: words in any order, joined by '-'. If a gate is named, missing
-    words default to g1, elementwise, sigmoid, mul and input. "headwise" is a headwise sigmoid gate at g1."""
+    """Parses a name in the form of GateVariant.name: words in any order, joined by '-'.
+
+    If a word describes a gate, missing words default to g1, elementwise, sigmoid, mul and input. For example,
+    "headwise" is a headwise sigmoid gate at g1.
+    """
     if not isinstance(name, str):
         raise ValueError(f"gate {name!r} is not understood: it must be a name such as 'g1-headwise'")
     rest = name.replace("-", "_")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Implements varlen_attn, with the arguments and semantics of torch.nn.attention.varlen, on the kernels of
-gated_attention."""
+"""Implements varlen_attn with the kernels of gated_attention. Arguments and semantics are those of
+torch.nn.attention.varlen.
+"""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +28,7 @@ _ARGUMENTS = {
 
 
 class AuxRequest(NamedTuple):
-    """Selects what varlen_attn returns in addition to its output. varlen_attn also accepts PyTorch's own AuxRequest."""
+    """Selects results of varlen_attn in addition to its output. varlen_attn also accepts PyTorch's AuxRequest."""
 
     lse: bool = False
     """Whether to return the log-sum-exp of each query's scores."""
@@ -90,20 +91,20 @@ def varlen_attn(
     gate: Tensor | None = None,
     **options: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Computes torch.nn.attention.varlen.varlen_attn, attention over a packed batch without padding, with a gate.
+    """Computes torch.nn.attention.varlen.varlen_attn with a gate: attention over a packed batch without padding.
 
     query (Tq,H,D), key (Tk,Hkv,D) and value (Tk,Hkv,Dv) hold N consecutive sequences. cu_seq_q and cu_seq_k (N+1) give
     their first tokens. The output is (Tq,H,Dv). With return_aux=AuxRequest(lse=True), also returns the log-sum-exp
     (H,Tq) in f32 or f64, which is differentiable.
 
-    window_size (left, right) is the number of keys that a query sees before and after its own position. -1 is no limit,
-    and (-1, 0) is causal. The last query of a sequence is at the position of the last key. With enable_gqa, the heads
-    of key divide those of query. seqused_k (N) gives the number of keys in use of each sequence. With block_table
-    (N,M), key and value are pages (P,page,Hkv,D), and there are no gradients. max_q, max_k and num_splits have no
-    effect, since results do not depend on them.
+    window_size (left, right) is the number of keys that a query sees before and after its own position. -1 means no
+    limit, and (-1, 0) is causal. The last query of a sequence is at the position of the last key. With enable_gqa, the
+    number of heads of key must divide that of query. seqused_k (N) gives the number of keys that each sequence uses.
+    With block_table (N,M), key and value are pages (P,page,Hkv,D), and there are no gradients. Results do not depend on
+    max_q, max_k and num_splits.
 
     gate, (Tq,H,1) or (Tq,H,Dv), holds the raw logits of the gate. gate_fn, gate_op, sinks, softcap, precision and
-    threads are those of gated_attention. Raises ValueError with a one-line message for invalid arguments.
+    threads are arguments of gated_attention. Raises ValueError with a one-line message for invalid arguments.
     """
     del max_q, max_k, num_splits
     require_known(NAME, options, ADDED, ("query", "key", "value", *_ARGUMENTS.values(), "gate"))
@@ -120,7 +121,7 @@ def varlen_attn(
         rules["scale"] = scale
     if seqused_k is not None:
         rules["key_lengths"] = seqused_k
-        if block_table is None:  # aligns the last query with the last key in use, as with pages
+        if block_table is None:  # aligns the last query with the last key in use, as for pages
             rules["query_offsets"] = seqused_k - cu_seq_q.diff().to(seqused_k.dtype)
     if block_table is not None:
         key, value = _paged(key, value, block_table, seqused_k)
