@@ -125,8 +125,7 @@ def _(
 
 
 def _given(tensors: tuple[Tensor | None, ...]) -> dict[str, Any]:
-    """Returns a dict of the tensors that are not None. `tensors` has the order of TENSORS. The last ones may be missing.
-    """
+    """Returns a dict of the tensors that are not None. `tensors` is in the order of TENSORS, possibly shorter."""
     return {name: tensor for name, tensor in zip(TENSORS, tensors) if tensor is not None}
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes one call of softmax attention, and which keys its queries see.
 
-Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, N sequences.
+Letters: B batch, N sequences, T queries, S keys, Hq query heads, Hkv key/value heads, D features of a head.
 """
 
 import math
@@ -14,22 +14,23 @@ from torch import Tensor
 
 @dataclass
 class Call:
-    """Arguments of one attention call that determine its weights. Tensors are detached, except in override()."""
+    """Holds the arguments of one attention call that determine its weights. Tensors are detached, except in override().
+    """
 
     q: Tensor  # (B,Hq,T,D)
     k: Tensor  # (B,Hkv,S,D)
     v: Tensor | None = None  # (B,Hkv,S,Dv)
-    scale: float | None = None  # 1/sqrt(D) if None
+    scale: float | None = None  # None means 1/sqrt(D)
     softcap: float = 0.0
-    causal: bool = False  # query i stands at key i + S - T
-    window: int | None = None  # with `causal`: keys that a query sees, up to its own
-    slides: bool = False  # the layer has a window, even if the window hides no key in this call
-    mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true where visible
+    causal: bool = False  # position of query i is i + S - T
+    window: int | None = None  # number of keys that a query sees, including its own; requires `causal`
+    slides: bool = False  # whether the layer has a window, even if the window hides no key in this call
+    mask: Tensor | None = None  # (B|1,H|1,T|1,S) bool, true for visible keys
     listed: Tensor | None = None  # (B|1,Hq|1,T,S) bool: keys that an indexer selected; not used to find sequences
     bias: Tensor | None = None  # (B|1,Hq|1,T|1,S), added to the scores
-    sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T), logits
+    sinks: Tensor | None = None  # (Hq) or (B|1,Hq,T): sink logits
     cu_seqlens: Tensor | None = None  # (N+1) over the B·T tokens of all rows
-    cross: bool = False  # the keys belong to another sequence than the queries
+    cross: bool = False  # whether the keys belong to another sequence than the queries
     kind: str = "causal"  # label: causal, bidirectional or cross
     positions: Tensor | None = None  # (b,T): positions of queries; set if a cache may have dropped the first keys
 
@@ -40,7 +41,7 @@ class Call:
             self.kind = "cross"
 
     def rules(self) -> dict[str, Any]:
-        """Returns the rules as arguments of headgate.attention_forward, except for cu_seqlens."""
+        """Converts the rules to arguments of headgate.attention_forward, except for cu_seqlens."""
         rules: dict[str, Any] = {"scale": self.scale, "softcap": self.softcap}
         if self.causal:
             rules["causality"] = "causal"
@@ -55,43 +56,47 @@ class Call:
         return rules
 
     def sink_rows(self, wide: torch.dtype) -> Tensor:
-        """Returns the logits of the sinks, (1,Hq,1) or (B|1,Hq,T), in the dtype `wide`."""
+        """Returns the sink logits, (1,Hq,1) or (B|1,Hq,T), in the dtype `wide`."""
         sinks = self.sinks.to(wide)
         return sinks[None, :, None] if sinks.dim() == 1 else sinks
 
 
 def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    """Returns where two masks are both true. A mask that is None is true everywhere."""
+    """Returns the logical and of two masks. A mask that is None is true everywhere."""
     return b if a is None else a if b is None else a & b
 
 
 @dataclass
 class Geometry:
-    """Holds the position of each query and the first key of its sequence. b is B, or 1 if the values are equal for all
-    rows of the batch. t is T, or 1 if they are equal for all queries."""
+    """Holds the position of each query, and the first key of its sequence.
 
-    own: Tensor  # (b,T): index of the key at each query's position; in cross-attention T, the index of no key
+    b is B, or 1 if all rows of the batch have the same values. t is T, or 1 if all queries have the same values.
+    """
+
+    own: Tensor  # (b,T): index of the key at each query's position; S, which is no key, in cross-attention
     first: Tensor  # (b,t): first visible key of the query's sequence
-    real: Tensor  # (b,T) bool: the query is no padding
-    counted: Tensor  # (b,T) bool: the query is no padding and not the first token
-    sees_first: Tensor  # (b,T) bool: windows do not hide the first key
+    real: Tensor  # (b,T) bool: whether the query is a real token, not padding
+    counted: Tensor  # (b,T) bool: whether the query is real and not the first token
+    sees_first: Tensor  # (b,T) bool: whether windows leave the first key visible
     keys: Tensor  # (b,T): number of visible keys
     sequence: Tensor | None = None  # (B,T): index of each token's sequence; None if each row is one sequence
 
 
 def sequence_numbers(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
-    """Returns the number (B,T) of the sequence of each token."""
+    """Returns the index (B,T) of the sequence to which each token belongs."""
     tokens = torch.arange(B * T, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
     return torch.searchsorted(cu_seqlens[1:].contiguous(), tokens, right=True).view(B, T)
 
 
 def geometry_of(call: Call) -> Geometry:
-    """Derives the geometry of a call from its mask, its rules and the positions of its queries. Raises ValueError for
-    packed cross-attention."""
+    """Derives the geometry of a call from its mask, its rules and the positions of its queries.
+
+    Raises ValueError for packed cross-attention.
+    """
     if call.cross and call.cu_seqlens is not None:
         raise ValueError("packed cross-attention is not read")
     found = _geometry_of(call)
-    if call.positions is not None:  # a query at position p sees the first key only if windows leave it p + 1 keys
+    if call.positions is not None:  # query p sees the first key only if it has p + 1 visible keys
         found.sees_first = found.sees_first & (call.positions < found.keys)
         found.counted, found.real = (x.expand_as(found.sees_first) for x in (found.counted, found.real))
     if call.listed is not None:
@@ -102,11 +107,14 @@ def geometry_of(call: Call) -> Geometry:
 def _geometry_of(call: Call) -> Geometry:
     """Derives the geometry of a call from its mask and rules.
 
-    In self-attention with a T × S mask, a sequence begins at a token that sees itself but not the token before. A query
-    that does not see itself is padding. In cross-attention, and if a T × S mask has more keys than queries, the first
-    key is the first that any query of the row sees. The position of a query is then the last key that it sees, since
-    later keys are unused slots of a static cache. In cross-attention, queries have no position among the keys. Windows
-    affect `sees_first` alone.
+    - Self-attention with a T × T mask: a sequence begins at a token that sees itself but not the token before. A query
+      that does not see itself is padding.
+    - T × S mask with more keys than queries: the first key is the first one that any query of the row sees. A query is
+      at the position of the last key that it sees. Later keys are unused slots of a static cache.
+    - Cross-attention: the first key is the first one that any query of the row sees. Queries have no position among the
+      keys.
+
+    Windows affect only `sees_first`.
     """
     (B, _, T, _), S, device = call.q.shape, call.k.shape[2], call.q.device
     t, s = torch.arange(T, device=device)[None], torch.arange(S, device=device)[None]
@@ -137,7 +145,7 @@ def _geometry_of(call: Call) -> Geometry:
         sees = mask.gather(-1, first[..., None])[..., 0] & (at - first < near)
         return Geometry(at.expand_as(first), first, diagonal, diagonal & (at != first), sees, mask.sum(-1), sequence)
     visible = torch.ones(1, S, dtype=torch.bool, device=device) if mask is None else mask[:, 0]
-    # At each key: the first visible key at or after it.
+    # For each key: the first visible key at or after it.
     following = torch.where(visible, s, S).flip(-1).cummin(-1).values.flip(-1)
     if sequence is None:
         first = following[:, :1]
@@ -149,7 +157,7 @@ def _geometry_of(call: Call) -> Geometry:
     b = first.shape[0]
     at = at.expand(b, T).clamp_min(0)
     real = visible.expand(b, S).gather(-1, at)
-    # Without causality, the first key may follow the query.
+    # Without causality, the first visible key may follow the query.
     counted = real & (at > first if call.causal else at != first)
     before = visible.expand(b, S).cumsum(-1)
     if call.causal:
@@ -164,7 +172,7 @@ def _geometry_of(call: Call) -> Geometry:
 
 
 def _visible(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor | None:
-    """Returns which keys some queries see, (B|1,Hq|1,R|1,S), or None if they see all."""
+    """Returns a mask (B|1,Hq|1,R|1,S) of the keys that the chosen queries see. Returns None if they see all keys."""
     S, device = call.k.shape[2], call.q.device
     rows = torch.arange(call.q.shape[2], device=device)[queries]
     visible = call.mask if call.mask is None or call.mask.shape[-2] == 1 else call.mask[..., rows, :]
@@ -184,7 +192,7 @@ def _visible(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor 
 
 
 def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
-    """Returns the scores (B,Hq,R,S) of some queries in f32 or better, -inf where a key is hidden."""
+    """Returns the scores (B,Hq,R,S) of the chosen queries in f32 or better. Scores of hidden keys are -inf."""
     q, k = call.q[:, :, queries], call.k
     wide = torch.promote_types(q.dtype, torch.float32)
     B, Hq, R, D = q.shape
@@ -201,8 +209,10 @@ def scores(call: Call, geometry: Geometry, queries: Tensor | slice) -> Tensor:
 
 
 def scores_of_first(call: Call, geometry: Geometry) -> Tensor:
-    """Returns the score (B,Hq,T) of each query on the first key of its sequence, also if a window hides the key. The
-    score is -inf if the query's list lacks the key."""
+    """Returns the score (B,Hq,T) of each query on the first key of its sequence, even if a window hides that key.
+
+    If an indexer selected keys for a query but not the first key, the score is -inf.
+    """
     q, k, first = call.q, call.k, geometry.first
     B, Hq, T, D = q.shape
     wide = torch.promote_types(q.dtype, torch.float32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Logs figures of watch() from transformers' Trainer."""
+"""Logs the figures of watch() in transformers' Trainer."""
 
 import functools
 import os
@@ -16,18 +16,18 @@ class WatchCallback(TrainerCallback):
 
         WatchCallback(every=50).add_to(trainer)
 
-    With add_to(), figures reach log_history and the reporters (TensorBoard, W&B, …). In Trainer(callbacks=[…]), they
-    reach log_history alone, since a callback does not know its trainer.
+    With add_to(), figures reach log_history and the reporters (TensorBoard, W&B, …). With Trainer(callbacks=[…]), they
+    reach only log_history, since a callback does not know its trainer.
 
-    every: steps from one watched step to the next; the first is watched.
-    probe: a batch on which to measure, instead of on the training batch. The uncompiled model runs on it without
-        gradients and in evaluation mode.
-    by_layer: also log the figures of each layer.
-    log: a directory; its metrics.jsonl gets the figures, loss, learning rate and norm of the gradient that the trainer
-        logs, and the loss of evaluations, for `headgate compare` and headgate.runs.
+    every: number of steps from one watched step to the next. The first step is watched.
+    probe: a batch to measure instead of the training batch. The uncompiled model runs on this batch without gradients
+        and in evaluation mode.
+    by_layer: whether to also log the figures of each layer.
+    log: a directory for metrics.jsonl, which `headgate compare` and headgate.runs read. The file receives the figures,
+        the loss, learning rate and gradient norm that the trainer logs, and the loss of evaluations.
     watch_options: arguments of headgate.torch.watch.
 
-    Figures of all ranks are pooled. Raises ValueError for every < 1.
+    Combines the figures of all ranks. Raises ValueError for every < 1.
     """
 
     def __init__(
@@ -50,8 +50,9 @@ class WatchCallback(TrainerCallback):
         self._run = None if log is None else RunLog(log)
 
     def add_to(self, trainer: Trainer) -> "WatchCallback":
-        """Adds the callback to a trainer, and logs figures through it. If a training step raises an error, the watch
-        stops."""
+        """Adds the callback to a trainer, through which it logs figures. If a training step raises an error, stops the
+        watch.
+        """
         self.trainer = trainer
         trainer.add_callback(self)
         original = trainer.training_step
@@ -72,7 +73,7 @@ class WatchCallback(TrainerCallback):
             self.seen.stop()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        self._stop()  # an interrupted run can leave its watch on
+        self._stop()  # an interrupted run may leave its watch on
         self._training = True
         self.seen = Watch(model, **self.options)
 
@@ -95,8 +96,8 @@ class WatchCallback(TrainerCallback):
         found = {f"watch/{key}": value for key, value in seen.scalars(by_layer=self.by_layer).items()}
         if self.trainer is not None:
             due = control.should_log
-            Trainer.log(self.trainer, found)  # a subclass's log() may add its own figures and clear them
-            control.should_log = due  # log() clears should_log, although the loss is not logged yet
+            Trainer.log(self.trainer, found)  # skips log() of a subclass, which may add figures and clear them
+            control.should_log = due  # log() has cleared should_log, but the loss is not logged yet
         else:
             state.log_history.append({**found, "step": state.global_step})
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of watch(), one row each. Names and definitions are those of `headgate eval` where it has the figure.
+"""The figures of watch(), one row each. Figures that `headgate eval` also has share their name and definition with it.
 
 Letters: B sequences, H heads, T queries, t and j indices of a query and a key, w softmax weights.
 """
@@ -22,22 +22,25 @@ SINK_THRESHOLD = 0.3
 
 @dataclass(frozen=True)
 class Figure:
-    """Describes a figure. `read` returns its values for a sample: one for each query (B,H,T), or sums (H) with their
-    divisors. If `is_maximum`, it returns the maximum of each head (H), or these with their positions (H,3). A figure
-    with `of` has no `read`: it is computed from the values of the figure with that key. `finish` computes a figure from
-    the pooled means of heads."""
+    """Describes a figure.
+
+    - read: returns the figure's values for a sample: one for each query (B,H,T), or sums (H) with their divisors. If
+      `is_maximum`, returns the maximum of each head (H), with or without its place (H,3).
+    - of: key of another figure from whose values this figure is computed. Such a figure has no `read`.
+    - finish: computes the figure from means of heads, which are pooled over calls.
+    """
 
     key: str
     source: str  # kind of the sample: attention, gate, output_gate, linear or block
     formula: str
     read: Callable[[Any], Any] | None = None
-    needs: tuple[str, ...] = ()  # statistics of statistics_of()
+    needs: tuple[str, ...] = ()  # names of statistics that statistics_of() computes
     of: str | None = None
     finish: Callable[[Tensor], Tensor] | None = None
     of_heads: bool = True
     is_maximum: bool = False
-    of_first_token: bool = False  # null in layers with a window that hides the first token
-    of_powers: bool = False  # `finish` computes it from the means of x, x², x³ and x⁴
+    of_first_token: bool = False  # undefined in layers whose window hides the first token
+    of_powers: bool = False  # whether `finish` takes the means of x, x², x³ and x⁴
     by_default: bool = True
 
 
@@ -59,8 +62,11 @@ def _largest_logit(s: AttentionSample) -> Tensor:
 
 
 def _kurtosis(powers: Tensor) -> Tensor:
-    """Returns the fourth central moment over the squared variance. Returns NaN if the mean exceeds about 300 standard
-    deviations, for example if all entries are equal. The differences of means would then be rounding errors."""
+    """Returns the fourth central moment over the squared variance.
+
+    Returns NaN if the mean exceeds about 300 standard deviations, for example if all entries are equal. Differences of
+    means would then be mere rounding errors.
+    """
     m, second, third, fourth = powers
     variance = second - m * m
     moment = fourth - m * (4 * third - m * (6 * second - 3 * m * m))
@@ -68,13 +74,14 @@ def _kurtosis(powers: Tensor) -> Tensor:
 
 
 def _of_vectors(name: str, compute: Callable[[TokenVectors], Any]) -> Callable[[Any], Any]:
-    """Returns a function for Figure.read that applies `compute` to the keys ("k") or values ("v") of a call."""
+    """Returns a function for Figure.read. It applies `compute` to the keys ("k") or values ("v") of a call."""
     return lambda s: None if (vectors := s.vectors(name)) is None else compute(vectors)
 
 
 def _int8_figures(word: str, of: str, source: str, reader: Callable[[Callable[..., Any]], Any]) -> list[Figure]:
-    """Returns the figures for the errors of vectors that are rounded to int8. `reader` converts a function of
-    TokenVectors to a function for Figure.read."""
+    """Returns the figures for the errors of rounding vectors to int8. `reader` converts a function of TokenVectors to a
+    function for Figure.read.
+    """
     one, each = f"int8_{word}_per_tensor", f"int8_{word}_per_token"
     scale = "with one scale, max abs(x) / 127, for each sequence"
     rows: tuple[tuple[str, str, Callable[[TokenVectors], Any]], ...] = (
@@ -264,8 +271,9 @@ BY_KEY = {figure.key: figure for figure in FIGURES}
 
 
 def chosen(figures: Any) -> tuple[Figure, ...]:
-    """Returns the figures with the given keys. None returns the default ones, "all" returns all. Raises ValueError for
-    an unknown key."""
+    """Returns the figures with the given keys. None selects the default figures, "all" selects all. Raises ValueError
+    for an unknown key.
+    """
     if figures is None:
         return tuple(figure for figure in FIGURES if figure.by_default)
     if isinstance(figures, str):

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads gates of attention outputs, as applied, from the submodules that compute them."""
+"""Reads the gates of attention outputs from the submodules that compute them. The values are those after the gate
+function.
+"""
 
 import re
 from collections.abc import Callable
@@ -20,13 +22,19 @@ BINS = 20
 
 
 def bins_of(gate: Tensor) -> Tensor:
-    """Returns the bin of each gate, of BINS equal ones in [0,1]. Gates outside count at the ends, NaN in the first."""
+    """Returns the bin of each gate in BINS equal bins of [0,1].
+
+    Gates outside of [0,1] count in the nearest bin. NaN counts in the first bin.
+    """
     return (gate.double() * BINS).floor().nan_to_num(0.0).clamp(0, BINS - 1).long()
 
 
 class Reader(NamedTuple):
-    """Describes where attention modules of some classes compute their sigmoid gate. `read` returns the gate's logits
-    (B,T,H,1|D) from the output of `submodule`. `write` returns a copy of that output with other logits."""
+    """Describes where attention modules of some classes compute their sigmoid gate.
+
+    `read` takes the output of `submodule` and returns the gate's logits (B,T,H,1|D). `write` returns a copy of that
+    output with other logits.
+    """
 
     classes: re.Pattern[str]
     submodule: str
@@ -35,7 +43,7 @@ class Reader(NamedTuple):
 
 
 def _split(attention: nn.Module, out: Tensor) -> Tensor:
-    """Returns the output of q_proj as (B,T,H,2,D): q, and the gate."""
+    """Returns the output of q_proj as (B,T,H,2,D), where the fourth dimension holds q and the gate."""
     return out.unflatten(-1, (-1, 2, attention.head_dim))
 
 
@@ -66,8 +74,9 @@ DELTA_NET = re.compile(r"deltanet|deltaattention|kimi\w*attention", re.IGNORECAS
 
 
 def install(watch: "Watch", wrapped: Wrapped, given: dict[str, Callable[[Tensor], Tensor]]) -> None:
-    """Wraps the modules that gates are read from. `given` maps names of modules to functions that return (B,T,H,1|D)
-    from the module's output."""
+    """Wraps the modules from whose outputs gates are read. `given` maps names of modules to functions that read a gate
+    (B,T,H,1|D) from the module's output.
+    """
     names = list(watch.modules())
     for attention, name in names:
         for reader in READERS:
@@ -107,7 +116,7 @@ def _wrap_given(watch: "Watch", wrapped: Wrapped, name: str, function: Callable[
 
 
 def _wrap_norm(watch: "Watch", wrapped: Wrapped, name: str, norm: nn.Module) -> None:
-    """Reads the output gate of linear attention from the arguments of the gated norm after it."""
+    """Reads the output gate of linear attention from the arguments of the following gated norm."""
 
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         z = args[1] if len(args) > 1 else kwargs.get("gate")

@@ -38,7 +38,7 @@ PLACE = ("sequence", "token", "channel")
 
 @dataclass
 class Layer:
-    """The module that makes an attention call, and its name in the model."""
+    """Holds the module that makes an attention call, and the module's name in the model."""
 
     name: str
     module: nn.Module
@@ -49,7 +49,7 @@ def _figures_of(value: Tensor) -> list[float | None]:
 
 
 class Watch:
-    """Watches a model between start() and stop(), or in a `with` block. Entering the block forgets earlier figures."""
+    """Watches a model between start() and stop(), or in a `with` block. Entering a block clears earlier figures."""
 
     def __init__(
         self, model: nn.Module, figures: Any = None, *, rows: Any = None, gates: Any = None, blocks: Any = None
@@ -77,7 +77,7 @@ class Watch:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets all figures."""
+        """Clears all figures."""
         self._sums: dict[str, LayerSums] = {}
         self._ran: set[str] = set()
         self._elsewhere: set[str] = set()
@@ -94,7 +94,7 @@ class Watch:
     # -- on and off
 
     def start(self) -> None:
-        """Starts watching: installs the hooks and observers. stop() removes them."""
+        """Starts to watch: installs the hooks and observers. stop() removes them."""
         if self.on:
             return
         self.on = True
@@ -123,7 +123,7 @@ class Watch:
         self._forget_pass()
 
     def stop(self) -> None:
-        """Removes the hooks, and warns of modules in which no attention call was observed."""
+        """Removes the hooks. Warns of modules in which no attention call was observed."""
         if not self.on:
             return
         wrapped = bool(self._wrapped)
@@ -151,7 +151,7 @@ class Watch:
 
     @contextlib.contextmanager
     def every(self, n: int) -> Iterator[bool]:
-        """Watches every n-th `with` block, from the first. Yields True in a watched block, else False."""
+        """Watches every n-th `with` block, starting with the first. Yields True in a watched block, otherwise False."""
         if n < 1:
             raise ValueError(f"watch: every({n}): must be at least 1")
         on = self._steps % n == 0
@@ -163,8 +163,9 @@ class Watch:
             yield True
 
     def probe(self, **batch: Any) -> "Watch":
-        """Watches the model on a batch of its arguments, uncompiled, without gradients and in evaluation mode. Restores
-        the modes of its modules."""
+        """Watches the uncompiled model on a batch of its arguments, without gradients and in evaluation mode.
+        Afterwards, restores the training modes of its modules.
+        """
         modes = [(module, module.training) for module in self._names]
         self.model.eval()
         try:
@@ -196,7 +197,7 @@ class Watch:
             is_outermost = not self._stack
             crosses = any(kwargs.get(key) is not None for key in CROSS_ARGUMENTS)
             before = self._padding
-            # A decoder that reads an encoder's tokens has a mask of its own. The model's mask is that of the encoder.
+            # A decoder that reads an encoder's tokens has a separate mask. The model's mask belongs to the encoder.
             if is_outermost or (crosses and not any(outer for _, outer in self._stack)):
                 self._padding = _padding_of(forward, args, kwargs)
             self._stack.append((module, crosses))
@@ -216,9 +217,14 @@ class Watch:
         return around
 
     def counts(self) -> bool:
-        """Returns whether attention calls are measured at this point. They are not while the watch is off, within
-        another observed call, in compiled programs, in other threads than that of start(), and in a backward pass,
-        where checkpoints compute layers again."""
+        """Returns whether attention calls are measured now. They are not measured in these cases:
+
+        - while the watch is off
+        - within another observed call
+        - in compiled programs
+        - in other threads than that of start()
+        - in a backward pass, where checkpointing computes layers again
+        """
         return (
             self.on
             and not self._inside
@@ -229,8 +235,10 @@ class Watch:
 
     @contextlib.contextmanager
     def observed(self, module: nn.Module | None = None) -> Iterator[Layer | None]:
-        """Yields the layer of an attention call, or None if the call is not measured. Calls within the context are not
-        measured."""
+        """Yields the layer of an attention call. Yields None if the call is not measured.
+
+        Calls within the context are not measured.
+        """
         layer = None
         if self.counts():
             if module not in self._names:
@@ -247,7 +255,9 @@ class Watch:
             self._inside -= 1
 
     def is_cross(self, module: nn.Module) -> bool:
-        """Returns whether a module's keys belong to another sequence than its queries, by its arguments or name."""
+        """Returns whether a module's keys belong to another sequence than its queries. The module's arguments or name
+        tell this.
+        """
         for running, cross in reversed(self._stack):
             if running is module:
                 if cross:
@@ -256,7 +266,7 @@ class Watch:
         return LOOKS_LIKE_CROSS_ATTENTION.search(self._names[module].rpartition(".")[2]) is not None
 
     def miss(self, layer: Layer, why: object) -> None:
-        """Records why a call of a layer is not measured."""
+        """Records the reason why a call of a layer is not measured."""
         self._missed.setdefault(layer.name, str(why).strip().partition("\n")[0] or type(why).__name__)
 
     def _geometry(self, call: Call) -> Geometry:
@@ -273,8 +283,9 @@ class Watch:
 
     @torch.no_grad()
     def described(self, layer: Layer, describe: Callable[[], Any]) -> Any:
-        """Returns what `describe` returns for an attention call. Returns None if it raises an error of MISSES, and
-        records the reason."""
+        """Returns the result of `describe` for an attention call. If it raises an error of MISSES, records the reason
+        and returns None.
+        """
         self.seen_calls += 1
         self.ran(layer.name)
         try:
@@ -286,7 +297,9 @@ class Watch:
 
     @torch.no_grad()
     def add(self, layer: Layer, described: tuple[Call, Tensor | None] | None, own_lse: Tensor | None = None) -> None:
-        """Adds the figures of a softmax attention call. own_lse is the log-sum-exp by Headgate's kernels, if any."""
+        """Adds the figures of a softmax attention call. own_lse is the log-sum-exp if Headgate's kernels have computed
+        it.
+        """
         if described is None:
             return
         try:
@@ -332,7 +345,7 @@ class Watch:
         T, S = call.q.shape[2], call.k.shape[2]
         at = self._queries.to(call.q.device) - (0 if call.cross else S - T)
         at = at[(at >= 0) & (at < T)]
-        # Keeps the rows of an earlier call, such as that of the prompt, if this call has none of the queries.
+        # If this call has none of the queries, keeps the rows of an earlier call, such as that of the prompt.
         if len(at) == 0 and layer.name in self.rows:
             return
         lse = lse[:, :, at, None]
@@ -341,7 +354,7 @@ class Watch:
 
     @torch.no_grad()
     def see_linear(self, layer: Layer, describe: Callable[[], dict[str, Any]]) -> None:
-        """Adds the figures of a call of linear attention. `describe` returns the arguments of linear_attention."""
+        """Adds the figures of a linear attention call. `describe` returns the call as arguments of linear_attention."""
         call = self.described(layer, describe)
         if call is None:
             return
@@ -368,16 +381,19 @@ class Watch:
                 self.rows[layer.name] = linear.hidden_weights(call, at).float()
 
     def _padding_for(self, B: int, T: int) -> Tensor | None:
-        """Returns the mask (B,T) of real tokens among the last T, or None. Masks cover the tokens of a cache, too."""
+        """Returns the mask (B,T) of real tokens among the last T tokens. Returns None if there is no padding mask.
+
+        The model's mask also covers tokens in a cache.
+        """
         padding = self._padding
         return None if padding is None or padding.shape[0] != B or padding.shape[1] < T else padding[:, -T:]
 
     def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
-        """Keeps the gate (B,H,T,·) of the next call of an attention module."""
+        """Stores the gate (B,H,T,·) for the next call of an attention module."""
         self._gates[attention] = gate
 
     def modules(self) -> Iterator[tuple[nn.Module, str]]:
-        """The model's modules with their names."""
+        """Returns the model's modules with their names."""
         return iter(self._names.items())
 
     def add_gate(self, name: str, source: str, gate: Tensor) -> None:
@@ -439,7 +455,7 @@ class Watch:
 
     @property
     def not_seen(self) -> dict[str, str]:
-        """Maps the names of attention modules that were not measured to the reason."""
+        """Maps names of attention modules that were not measured to the reason."""
         found = dict(self._missed)
         called = [name for name, sums in self._sums.items() if sums.kind not in ("block", "gate")] + list(found)
         looks = [
@@ -460,7 +476,9 @@ class Watch:
         return found
 
     def _values(self, name: str, figure: Figure) -> tuple[Tensor | None, float | None]:
-        """Returns a figure of one module: the values of its heads, and that of the layer. None if undefined."""
+        """Returns a figure of one module: the values of its heads, and the value of the layer. Undefined values are
+        None.
+        """
         sums = self._sums[name]
         key = figure.of or figure.key
         if figure.is_maximum:
@@ -488,9 +506,11 @@ class Watch:
 
     @property
     def layers(self) -> list[dict[str, Any]]:
-        """Holds a dict for each module with an attention call or a gate: "module", "kind" (causal, bidirectional,
-        cross, linear or gate), and the figures. The figures of a block's output are in the dict of the first such
-        module within the block. Blocks without such a module have a dict of their own, of kind "block"."""
+        """Holds a dict for each module with an attention call or a gate: "module", "kind" and the figures.
+
+        "kind" is causal, bidirectional, cross, linear or gate. The figures of a block's output are in the dict of the
+        first such module within the block. If a block has no such module, it has a separate dict of kind "block".
+        """
         found: list[dict[str, Any]] = []
         blocks = [name for name in self._modules() if self._sums[name].kind == "block"]
         others = [name for name in self._modules() if self._sums[name].kind != "block"]
@@ -523,9 +543,11 @@ class Watch:
             row |= {f"{figure.key}_{what}": at for what, at in zip(PLACE, sums.places[figure.key][head].tolist())}
 
     def scalars(self, *, by_layer: bool = True) -> dict[str, float]:
-        """Returns {key: value} of the model, and with by_layer also {"key/module": value} of its layers. The model's
-        value is the mean of its layers, or their maximum if the figure is one. It does not include layers of
-        cross-attention. Omits figures without a value."""
+        """Returns {key: value} of the model. With by_layer, adds {"key/module": value} of its layers.
+
+        The value of the model is the mean over its layers, or their maximum if the figure is a maximum. Layers of
+        cross-attention are not included. Figures without a value are omitted.
+        """
         found: dict[str, float] = {}
         layers = self.layers
         for figure in self.figures:
@@ -538,19 +560,19 @@ class Watch:
         return found
 
     def log(self, directory: str | os.PathLike[str], step: int, **figures: Any) -> None:
-        """Appends a record to metrics.jsonl in a directory, for `headgate compare` and headgate.runs: the figures of
-        this handle, and others of the step, such as loss=, lr=, grad_norm= and tokens=. If there are several ranks,
-        only one of them calls it.
+        """Appends a record to metrics.jsonl in a directory, which `headgate compare` and headgate.runs read. The record
+        holds the figures of this handle, and the given figures of the step, such as loss=, lr=, grad_norm= and tokens=.
+        If there are several ranks, only one of them must call this.
 
-        step counts from 1. If steps go back, as in a resumed run, readers use the later records. Raises ValueError for
-        unknown figures.
+        The first step is 1. If a step is recorded twice, as in a resumed run, readers use the later record. Raises
+        ValueError for unknown figures.
         """
         run = RunLog(directory)
         run.add(step, figures, evaluation_of(self))
         run.flush()
 
     def head_frame(self) -> Any:
-        """Returns a pandas.DataFrame with a row for each head, by module and head."""
+        """Returns a pandas.DataFrame with a row for each head, indexed by module and head."""
         pandas = require("pandas", "head_frame()")
         rows = []
         for name in self._modules():
@@ -571,13 +593,18 @@ class Watch:
 
     @property
     def gate_histograms(self) -> dict[str, Tensor]:
-        """Counts (H,20) of the gates of each module in equal bins of [0, 1], if "gate_histogram" is chosen. Gates
-        outside count in the nearest bin."""
+        """Counts (H,20) of each module's gates in 20 equal bins of [0, 1]. Requires the figure "gate_histogram".
+
+        Gates outside of [0, 1] count in the nearest bin.
+        """
         return {name: self._sums[name].histogram for name in self._modules() if self._sums[name].histogram is not None}
 
     def pool_ranks(self, group: Any = None) -> "Watch":
-        """Combines the figures of all ranks of a torch.distributed group: averages means, weighted by their counts, and
-        takes the largest of maxima. A collective: each rank must call it once, and gets the combined figures."""
+        """Combines the figures of all ranks of a torch.distributed group. Every rank must call this once, and gets the
+        result.
+
+        Means are averaged with their counts as weights. Maxima are replaced by the largest one.
+        """
         import torch.distributed as dist
 
         own = {name: sums.on_cpu() for name, sums in self._sums.items()}
@@ -594,7 +621,7 @@ class Watch:
 
 
 def _positions_of(rows: Any) -> Tensor:
-    """Converts the argument `rows` of watch() to int64. Raises ValueError for a value that is not a position."""
+    """Converts the argument `rows` of watch() to int64. Raises ValueError for values that are not positions."""
     given = torch.as_tensor(rows).flatten()
     positions = given.to(torch.int64)
     wrong = given[(positions != given) | (positions < 0) | (given.dtype == torch.bool)].tolist()
@@ -612,13 +639,15 @@ def _is_compiled(module: nn.Module) -> bool:
 
 
 def in_backward() -> bool:
-    """Returns whether a backward pass runs in this thread. Activation checkpointing computes layers again in it."""
+    """Returns whether a backward pass runs in this thread. During it, activation checkpointing computes layers again.
+    """
     return torch._C._current_graph_task_id() != -1
 
 
 @contextlib.contextmanager
 def plain(device_type: str) -> Iterator[None]:
-    """Turns off autocast, and __torch_function__ of modes and tensor subclasses, within a `with` block."""
+    """Turns off autocast and __torch_function__ within a `with` block. The latter affects modes and tensor subclasses.
+    """
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch._C.DisableTorchFunction())
         if torch.amp.autocast_mode.is_autocast_available(device_type):
@@ -627,7 +656,7 @@ def plain(device_type: str) -> Iterator[None]:
 
 
 def _padding_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-    """Returns the mask of real tokens (B,T) among a model's arguments, or None."""
+    """Returns the mask of real tokens (B,T) among a model's arguments. Returns None if there is no such mask."""
     mask = kwargs.get("attention_mask")
     if mask is None and len(args) > 1:
         with contextlib.suppress(TypeError, ValueError):
@@ -636,8 +665,10 @@ def _padding_of(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
 
 
 def _blocks_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Returns a model's blocks by name: the children of each ModuleList or Sequential that contains attention. Lists
-    inside a block are not searched."""
+    """Returns a model's blocks by name: the children of each ModuleList or Sequential that contains attention.
+
+    Lists inside a block are not searched.
+    """
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
         if not isinstance(module, (nn.ModuleList, nn.Sequential)) or any(_is_within(name, block) for block in found):

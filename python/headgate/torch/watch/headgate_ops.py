@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observes Headgate's own attention, gated_attention, in its layers and in any module."""
+"""Observes gated_attention, both in Headgate's layers and in any other module."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ USED = (
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Adds an observer of gated_attention. Returns a function that removes it."""
+    """Adds an observer of gated_attention. Returns a function that removes the observer."""
 
     def observer(given: dict[str, Any], arguments: dict[str, Any]) -> None:
         with watch.observed() as layer:
@@ -38,7 +38,7 @@ def install(watch: "Watch") -> Callable[[], None]:
 
 
 def call_of(cross: bool, given: dict[str, Any], arguments: dict[str, Any]) -> tuple[Call, Tensor | None]:
-    """Returns a call of gated_attention as a Call, and the gate of its outputs."""
+    """Converts a call of gated_attention to a Call. Also returns the gate of its outputs."""
     for name, value in arguments.items():
         if value is not None and name not in USED and not (name == "window_right" and value == -1):
             raise ValueError(f"argument '{name}' of gated_attention is not read")

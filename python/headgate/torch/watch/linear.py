@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observes linear attention with the delta rule: Headgate's operation, and the functions of transformers' models."""
+"""Observes linear attention with the delta rule: Headgate's operation, and the functions in transformers' models."""
 
 import inspect
 import sys
@@ -29,7 +29,7 @@ RULES = (
 
 
 def install(watch: "Watch") -> Callable[[], None]:
-    """Wraps the delta rules of transformers' modules, and adds an observer. Returns a function that undoes both."""
+    """Wraps the delta rules in transformers' modules, and adds an observer. Returns a function that undoes both."""
     wrapped = Wrapped()
 
     def around(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -59,7 +59,7 @@ def install(watch: "Watch") -> Callable[[], None]:
 
 
 def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns a call of a rule of transformers as arguments of linear_attention, layout "bthd"."""
+    """Converts a call of a delta rule of transformers to arguments of linear_attention in layout "bthd"."""
     bound = inspect.signature(function).bind(*args, **kwargs)
     named = dict(bound.arguments)
     for parameter in bound.signature.parameters.values():
@@ -82,7 +82,7 @@ def of_rule(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
 
 
 def of_operation(given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of an observed call of Headgate's linear_attention, with tensors in layout "bthd"."""
+    """Converts an observed call of Headgate's linear_attention to arguments with tensors in layout "bthd"."""
     if arguments.get("rule", "gated_delta") != "gated_delta":
         raise ValueError(f"linear attention with rule '{arguments['rule']}' is not read")
     found = {name: None if x is None else x.detach() for name, x in given.items()}
@@ -100,13 +100,13 @@ def of_operation(given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, 
 
 
 def continues(call: dict[str, Any]) -> bool:
-    """Returns whether a call continues a sequence from its state, so that its weights on earlier tokens are unknown."""
+    """Returns whether a call continues a sequence from a state. Its weights on earlier tokens are then unknown."""
     state = call["state"]
     return state is not None and (state.device.type != "cpu" or bool(state.any()))
 
 
 def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) -> LinearSample:
-    """Returns the sample of a call. padding (B,T) is true at real tokens, or None."""
+    """Returns the sample of a call. padding (B,T) is true at real tokens. It may be None."""
     B, T = call["q"].shape[:2]
     device = call["q"].device
     real = torch.ones(B, T, dtype=torch.bool, device=device) if padding is None else padding
@@ -122,8 +122,9 @@ def sample_of(call: dict[str, Any], padding: Tensor | None, outputs: list[str]) 
 
 
 def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
-    """Returns a mask (B,T) of the first tokens of sequences. cu_seqlens counts over the B·T tokens. Empty sequences have
-    no first token."""
+    """Returns a mask (B,T) of the first tokens of sequences. cu_seqlens counts all B·T tokens. Empty sequences have no
+    first token.
+    """
     begins = cu_seqlens.long()
     first = torch.zeros(B * T, dtype=torch.bool, device=begins.device)
     first[begins[:-1][begins.diff() > 0]] = True
@@ -131,8 +132,10 @@ def _first_tokens(cu_seqlens: Tensor, B: int, T: int) -> Tensor:
 
 
 def arguments_of(call: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Returns the tensors and the options of a call, without cu_seqlens, for headgate.linear_attention_weights and
-    linear_attention_statistics."""
+    """Returns the tensors and options of a call for headgate.linear_attention_weights and linear_attention_statistics.
+
+    cu_seqlens is not included.
+    """
     tensors = {name: call[name] for name in ("q", "k", "v", "decay", "beta")}
     for name in ("decay", "beta"):
         if tensors[name].dtype not in (tensors["q"].dtype, torch.float32):
@@ -141,8 +144,10 @@ def arguments_of(call: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -> dict[str, Tensor]:
-    """Returns statistics of the implicit attention weights, (B,Hv,T). If `real` marks padding, packs the real tokens
-    without it; results are then 0 at padding."""
+    """Returns statistics of the implicit attention weights, (B,Hv,T).
+
+    If `real` marks padding, packs only the real tokens. Results at padding are then 0.
+    """
     if call["q"].device.type != "cpu":
         raise ValueError("the weights hidden in linear attention are computed for CPU tensors only")
     tensors, options = arguments_of(call)
@@ -169,8 +174,10 @@ def _statistics(call: dict[str, Any], real: Tensor | None, outputs: list[str]) -
 
 
 def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
-    """Returns the weights a_tj (B,Hv,R,T) with which the outputs of some queries read the values of tokens: y_t = Σ_j
-    a_tj v_j. They are f64 for f64 inputs, otherwise f32. Computes them on the CPU, in O(R·T·D) time."""
+    """Returns the implicit weights a_tj (B,Hv,R,T) of the chosen queries on the values of tokens: y_t = Σ_j a_tj v_j.
+
+    The weights are f64 for f64 inputs, otherwise f32. Computes them on the CPU, in O(R·T·D) time.
+    """
     tensors, options = arguments_of(call)
     tensors, at = {name: x.cpu() for name, x in tensors.items()}, queries.cpu()
     B, T = tensors["q"].shape[:2]
@@ -180,7 +187,8 @@ def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
     else:
         tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
         options["cu_seqlens"] = call["cu_seqlens"].cpu().int()
-        # Queries of row b are queries of tokens b·T to (b + 1)·T of the packed batch, and read no tokens of other rows.
+        # Queries of row b become queries of tokens b·T to (b + 1)·T of the packed batch. They read no tokens of other
+        # rows.
         rows = [headgate.linear_attention_weights(at + b * T, **tensors, **options).weights for b in range(B)]
         found = torch.cat([x[..., b * T : (b + 1) * T] for b, x in enumerate(rows)])
     return found.to(queries.device)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes figures of watch() as records of metrics.jsonl, which `headgate compare` and headgate.runs read."""
+"""Writes the figures of watch() to records of metrics.jsonl, which `headgate compare` and headgate.runs read."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def _number(name: str, value: Any) -> float | int | None:
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"watch: log: {name} is {value!r} but must be a number") from None
     if not math.isfinite(number):
-        return None  # `headgate train` also writes null for numbers that are not finite
+        return None  # null, as `headgate train` writes for numbers that are not finite
     return int(number) if name in COUNTS else number
 
 
@@ -39,7 +39,7 @@ def _named(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def evaluation_of(seen: "Watch") -> dict[str, Any]:
-    """Returns the figures of a handle as the "eval" of a record: those of the model, and of each layer."""
+    """Returns the "eval" entry of a record: a handle's figures of the model and of each layer."""
     layers, key = seen.layers, "massive_activation"
     found = seen.scalars(by_layer=False)
     largest = next((row for row in layers if key in found and row.get(key) == found[key]), {})
@@ -48,8 +48,9 @@ def evaluation_of(seen: "Watch") -> dict[str, Any]:
 
 
 def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) -> dict[str, Any]:
-    """Returns the record of a step. Raises ValueError for unknown figures, invalid steps, and values that are no
-    numbers."""
+    """Returns the record of a step. Raises ValueError for unknown figures, invalid steps, and values that are not
+    numbers.
+    """
     if not is_whole(step) or step < 1:
         raise ValueError(f"watch: log: step is {step!r} but must be a whole number from 1 on")
     record: dict[str, Any] = {"step": step}
@@ -62,7 +63,7 @@ def record_of(step: Any, figures: dict[str, Any], evaluation: dict[str, Any]) ->
 
 
 class RunLog:
-    """The metrics.jsonl of a run's directory. Collects what is known of a step, and writes one record a step."""
+    """Writes the metrics.jsonl of a run's directory. Collects the figures of a step, and writes one record per step."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self.path = Path(directory) / "metrics.jsonl"

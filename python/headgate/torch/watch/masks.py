@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts masks of attention calls to rules: causality, a window, a mask of keys, a bias. Kernels skip the keys
-that causality or a window hides, which halves the cost of causal attention."""
+"""Converts masks of attention calls to rules: causality, a window, a mask of keys, and a bias.
+
+Kernels skip the keys that causality or a window hides. This halves the cost of causal attention.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +11,10 @@ from torch import Tensor
 
 
 class Rules(NamedTuple):
-    """Expresses a mask by fields of Call. `mask` holds the part that the other fields do not express. It is (B|1,1,1,S)
-    if that part is the same for all queries and heads."""
+    """Expresses a mask by fields of Call. `mask` holds the part that the other fields cannot express.
+
+    If that part is the same for all queries and heads, `mask` is (B|1,1,1,S).
+    """
 
     causal: bool = False
     window: int | None = None
@@ -19,7 +23,7 @@ class Rules(NamedTuple):
 
 
 def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    """Splits an additive mask into a bool mask, true where visible, and a finite bias.
+    """Splits an additive mask into a bool mask, true for visible keys, and a finite bias.
 
     A key is hidden if its value is at most finfo(dtype).min / 2. On CPUs, returns None for a mask that hides nothing,
     and for a bias of zeros.
@@ -32,8 +36,10 @@ def split_bias(mask: Tensor) -> tuple[Tensor | None, Tensor | None]:
 
 
 def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, window: int | None) -> Rules:
-    """Finds the rules that a mask (B|1,H|1,T|1,S), true where visible, follows. This reads the mask's values, so only
-    masks on CPUs are analysed; others are returned as masks."""
+    """Finds the rules that a mask (B|1,H|1,T|1,S), true for visible keys, follows.
+
+    This reads the elements of the mask. Only masks on CPUs are analysed. Other masks are returned unchanged.
+    """
     if visible is None or visible.shape[-2] == 1 or visible.device.type != "cpu" or visible.shape[1] != 1 or T > S:
         return Rules(mask=visible, bias=bias)
     if torch.equal(visible, visible[:, :, :1].expand_as(visible)) and T > 1:
@@ -53,7 +59,7 @@ def recognised(visible: Tensor | None, bias: Tensor | None, T: int, S: int, wind
 
 
 def _dense(block_mask: Any, T: int, S: int) -> Tensor:
-    """Returns a BlockMask in the CPU's memory as a mask (B,H,T,S), true where visible."""
+    """Converts a BlockMask on the CPU to a mask (B,H,T,S), true for visible keys."""
     from ..flex import query_blocks
 
     if tuple(block_mask.seq_lengths) != (T, S):
@@ -67,14 +73,18 @@ def _dense(block_mask: Any, T: int, S: int) -> Tensor:
 
 
 class MaskCache:
-    """Caches the rules found for each mask of a forward pass, because all layers get the same masks."""
+    """Caches the rules of each mask during a forward pass, because all layers get the same masks."""
 
     def __init__(self) -> None:
         self._found: dict[tuple, tuple[Any, Rules]] = {}
 
     def rules(self, mask: Any, T: int, S: int, window: int | None) -> Rules:
-        """Returns the rules of a mask. A bool tensor (…,T|1,S) is true where visible; a floating-point tensor is added
-        to the scores. A BlockMask of FlexAttention is converted to a bool tensor."""
+        """Returns the rules of a mask, which may have three types:
+
+        - bool tensor (…,T|1,S): true for visible keys
+        - floating-point tensor: added to the scores
+        - BlockMask of FlexAttention: converted to a bool tensor
+        """
         version = 0 if not isinstance(mask, Tensor) or mask.is_inference() else mask._version
         key = (id(mask), version, T, S, window)
         if key not in self._found:

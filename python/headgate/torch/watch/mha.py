@@ -41,8 +41,11 @@ def _around_attention(watch: "Watch", module: nn.MultiheadAttention) -> Callable
 
 
 def _around_encoder(watch: "Watch", module: nn.Module, name: str) -> Callable[..., Any]:
-    """Observes the fast path of an encoder layer. The layer took it if its forward method made no observed call. Turns
-    off __torch_function__ meanwhile, since active function modes disable the fast path."""
+    """Observes the fast path of an encoder layer. The layer took the fast path if its forward method made no observed
+    call.
+
+    Turns off __torch_function__ meanwhile, since active function modes would disable the fast path.
+    """
 
     def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling():
@@ -91,8 +94,10 @@ def call_of(
     average_attn_weights: bool = True,
     is_causal: bool = False,
 ) -> Call:
-    """Returns a call of nn.MultiheadAttention as a Call, from its inputs and its projections. Its boolean masks are
-    true where a key is hidden."""
+    """Converts a call of nn.MultiheadAttention to a Call, from its inputs and the module's projections.
+
+    Boolean masks of nn.MultiheadAttention are true for hidden keys.
+    """
     for name in ("bias_k", "add_zero_attn"):
         if getattr(module, name) is not None and getattr(module, name) is not False:
             raise ValueError(f"nn.MultiheadAttention with {name} is not read")

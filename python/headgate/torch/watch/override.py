@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Changes attention of single heads and layers of a live model of transformers for a while: interventions."""
+"""Temporarily changes the attention of single heads and layers of a live transformers model."""
 
 import contextlib
 import functools
@@ -27,7 +27,7 @@ OF_GATES = ("open", "mean_gate")
 
 class Change(NamedTuple):
     word: str
-    head: int | None  # None for all heads
+    head: int | None  # None means all heads
     value: float = 0.0
 
 
@@ -52,7 +52,7 @@ def changes_of(model: nn.Module, given: dict[Any, Any]) -> dict[nn.Module, list[
 
 @contextlib.contextmanager
 def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
-    """Applies changes in a `with` block."""
+    """Applies changes during a `with` block."""
     modeling = sys.modules.get("transformers.modeling_utils")
     if modeling is None:
         raise ValueError("override: only models of transformers are supported")
@@ -107,8 +107,11 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
 
 
 def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
-    """Returns a mask of the heads of a change, broadcastable to x with heads at `dim`. Raises ValueError for a head that
-    the layer lacks."""
+    """Returns a mask of the heads that a change selects. It broadcasts to x, whose dimension `dim` is that of the
+    heads.
+
+    Raises ValueError for a head that the layer lacks.
+    """
     if change.head is not None and not 0 <= change.head < x.shape[dim]:
         raise ValueError(f"override: there is no head {change.head} in a layer of {x.shape[dim]} heads")
     chosen = torch.arange(x.shape[dim], device=x.device)
@@ -117,8 +120,10 @@ def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
 
 
 def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) -> tuple[Tensor, str]:
-    """Applies changes to the gate that a retrofitted module has stored for a call. Returns the gate (B,T,Hq,1|Dv), and
-    its operation, "mul" or "add"."""
+    """Applies changes to the gate that a retrofitted module has stored for a call.
+
+    Returns the gate (B,T,Hq,1|Dv) and its operation, "mul" or "add".
+    """
     z, operation = pending["gate"], pending["gate_op"]
     gate = GATE_FUNCTIONS[pending["gate_fn"]].compute(z.to(torch.promote_types(z.dtype, torch.float32)))
     for change in own:
@@ -129,8 +134,10 @@ def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) ->
 
 
 def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | None) -> Tensor:
-    """Returns y (B,T,Hq,Dv) with new outputs for the heads that `change` selects. `gate` is the gate of a retrofitted
-    module, with "mul" or "add", or None."""
+    """Returns y (B,T,Hq,Dv) with new outputs for the heads that `change` selects.
+
+    `gate` is the gate of a retrofitted module with its operation, "mul" or "add". It is None for other modules.
+    """
     if change.word == "closed":
         new = torch.zeros_like(y)
     else:
@@ -143,7 +150,10 @@ def _changed(y: Tensor, call: Call, change: Change, gate: tuple[Tensor, str] | N
 
 def _attend(call: Call, change: Change) -> Tensor:
     """Computes attention (B,T,Hq,Dv) again, without the first token or with a sink logit, one block of queries at a
-    time. The result has gradients. For them, autograd stores the weights of all blocks, T × S per head."""
+    time.
+
+    The result has gradients. For the backward pass, autograd stores the weights of all blocks, T × S per head.
+    """
     geometry = geometry_of(call)
     (B, Hq, T, _), S = call.q.shape, call.k.shape[2]
     v = call.v.repeat_interleave(Hq // call.v.shape[1], 1)
@@ -169,13 +179,16 @@ def _attend(call: Call, change: Change) -> Tensor:
 
 
 def _held(gate: Tensor, word: str) -> Tensor:
-    """Returns the gate (B,T,H,·) after a change: 1 for "open", otherwise the mean over sequences and tokens."""
+    """Returns the gate (B,T,H,·) after a change. It is 1 for "open", otherwise the mean over sequences and tokens."""
     return torch.ones_like(gate) if word == "open" else gate.mean((0, 1), keepdim=True).expand_as(gate)
 
 
 def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
-    """Wraps the module that computes the gate, so that it outputs the changed gate. Retrofitted modules need no
-    wrapper, since _held_gate() changes their gate. Raises ValueError if the layer has no gate that can be changed."""
+    """Wraps the module that computes the gate. The module then outputs the changed gate.
+
+    Retrofitted modules need no wrapper, since _held_gate() changes their gate. Raises ValueError if the layer has no
+    gate that can be changed.
+    """
     if hasattr(module, MATRIX) or hasattr(module, PARAMETER):
         site, operation = module.config.gate_site, module.config.gate_op
         if site != "g1":
@@ -201,7 +214,7 @@ def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None
 
 
 def _change_linear(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
-    """Wraps the gated norm after linear attention, whose output is norm(o) · g(z)."""
+    """Wraps the gated norm after linear attention. The norm's output is norm(o) · g(z)."""
     norm = next(child for child in module.children() if GATED_NORM.search(type(child).__name__))
     heads = getattr(module, "num_v_heads", None) or module.num_heads
     for change in own:

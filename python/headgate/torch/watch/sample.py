@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the samples from which figures are computed: attention calls, calls of linear attention, outputs of blocks."""
+"""Holds samples from which figures are computed: attention calls, linear attention calls, and outputs of blocks."""
 
 import math
 from collections.abc import Callable
@@ -18,7 +18,7 @@ BLOCK_ELEMENTS = 1 << 20
 
 @dataclass
 class AttentionSample:
-    """An attention call with its statistics. `gate` (B,Hq,T,1|Dv) is the gate of its outputs, None if unknown."""
+    """An attention call with its statistics. `gate` (B,Hq,T,1|Dv) is the gate of its outputs. None means unknown."""
 
     call: Call
     geometry: Geometry
@@ -33,17 +33,21 @@ class AttentionSample:
 
     @property
     def lse_or_0(self) -> Tensor:
-        """The log-sum-exp (B,Hq,T), 0 in rows that see no key."""
+        """The log-sum-exp (B,Hq,T), replaced by 0 in rows that see no key."""
         lse = self.statistics["lse"]
         return self.once("lse", lambda: lse.masked_fill(lse.isinf(), 0.0))
 
     def _at_queries(self, x: Tensor | None) -> Tensor | None:
-        """Returns x (B,H,T,D) if it has one vector for each query. Otherwise, and in cross-attention, returns None."""
+        """Returns x (B,H,T,D) if it has one vector for each query. Otherwise returns None. Also returns None in
+        cross-attention.
+        """
         return None if x is None or self.call.cross or x.shape[2] != self.call.q.shape[2] else x
 
     def vectors(self, name: str) -> "TokenVectors | None":
-        """Returns the keys ("k") or values ("v") of the call. Returns None in cross-attention, and if they do not have
-        one vector for each query."""
+        """Returns the keys ("k") or values ("v") of the call.
+
+        Returns None in cross-attention, and if there is not one vector for each query.
+        """
         x = self._at_queries(getattr(self.call, name))
         if x is None:
             return None
@@ -51,8 +55,11 @@ class AttentionSample:
 
     def norm_ratio(self, x: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """Returns, for each head of x (B,H,T,D), the sum over sequences of ‖x₀‖ / mean ‖x_j‖, and the number of
-        sequences. x₀ belongs to the first token of a sequence, x_j to the others. Returns None without x, in
-        cross-attention, and if x does not have one vector for each query."""
+        sequences.
+
+        x₀ belongs to the first token of a sequence, x_j to its other tokens. Returns None if x is None, in
+        cross-attention, and if x does not have one vector for each query.
+        """
         x = self._at_queries(x)
         if x is None:
             return None
@@ -68,27 +75,30 @@ class AttentionSample:
 
 @dataclass
 class LinearSample:
-    """A call of linear attention. decay, the logarithm, is (B,Hv,T,1|D), beta (B,Hv,T)."""
+    """A linear attention call. decay, (B,Hv,T,1|D), is the logarithm of the decay. beta is (B,Hv,T)."""
 
     decay: Tensor
     beta: Tensor
     statistics: dict[str, Tensor]  # (B,Hv,T)
-    real: Tensor  # (B,T) bool: the token is not padding
-    but_first: Tensor  # (B,T) bool: neither padding nor the first token of a sequence
+    real: Tensor  # (B,T) bool: whether the token is real, not padding
+    but_first: Tensor  # (B,T) bool: whether the token is real and not the first of a sequence
 
 
 @dataclass
 class TokenVectors:
-    """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block, with H = 1. `real` (b,T) is false at
-    padding, `but_first` (b,T) also at the first token of each sequence."""
+    """Vectors x (B,H,T,D) of tokens: keys, values, or the output of a block with H = 1.
+
+    `real` (b,T) is false at padding. `but_first` (b,T) is also false at the first token of each sequence.
+    """
 
     x: Tensor
     real: Tensor
     but_first: Tensor
 
     def powers(self, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (4) of x, x², x³ and x⁴ over the tokens with true `counted` (b,T), and the number of
-        entries."""
+        """Returns the sums (4) of x, x², x³ and x⁴ over the tokens for which `counted` (b,T) is true. Also returns the
+        number of entries.
+        """
         B, H, T, D = self.x.shape
         x = torch.where(counted[:, None, :, None], self.x.double(), 0.0)
         square = x.square()
@@ -101,7 +111,9 @@ class TokenVectors:
         return self.x.abs().amax(-1).double()
 
     def largest(self) -> tuple[Tensor, Tensor]:
-        """Returns the largest absolute value (H) of each head, and its (sequence, token, channel) as integers (H,3)."""
+        """Returns the largest absolute value (H) of each head, and its place (sequence, token, channel) as integers
+        (H,3).
+        """
         H, T = self.x.shape[1:3]
         found = self._largest.masked_fill(~self.real[:, None], -math.inf).transpose(0, 1)
         at = found.flatten(1).argmax(-1)
@@ -110,7 +122,9 @@ class TokenVectors:
         return found[head, sequence, token], torch.stack((sequence, token, channel), -1)
 
     def _squared_distances(self, scale: Tensor | None = None) -> Tensor:
-        """Returns ‖x - x̂‖² (B,H,T) in f64. x̂ is s · round(x / s) with the scales s (b,H,t), and 0 without scales."""
+        """Returns ‖x - x̂‖² (B,H,T) in f64, where x̂ is s · round(x / s) with the scales s (b,H,t). Without scales, x̂
+        is 0.
+        """
         B, H, T, D = self.x.shape
         scales = None if scale is None else torch.where(scale == 0, 1.0, scale).expand(B, H, T)[..., None]
         size = max(1, BLOCK_ELEMENTS // (B * H * D))
@@ -125,26 +139,28 @@ class TokenVectors:
         return found
 
     def _errors(self, scaled: Tensor) -> Tensor:
-        """Returns the squared errors (B,H,T) of int8 with one scale for each sequence and head. The scale is the
-        largest magnitude of the tokens in `scaled` (b,T), divided by 127."""
+        """Returns the squared errors (B,H,T) of rounding to int8 with one scale for each sequence and head.
+
+        The scale is the largest magnitude of the tokens for which `scaled` (b,T) is true, divided by 127.
+        """
         sizes = torch.where(scaled[:, None], self._largest, 0.0)
-        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # index in the row
+        sequence = (self.real & ~self.but_first).cumsum(-1)[:, None].expand_as(sizes)  # index of the sequence
         largest = sizes.new_zeros(*sizes.shape[:2], sizes.shape[2] + 1).scatter_reduce(-1, sequence, sizes, "amax")
         return self._squared_distances(largest.gather(-1, sequence) / 127)
 
     @cached_property
     def errors(self) -> Tensor:
-        """The squared errors (B,H,T) of int8 with one scale for each sequence and head."""
+        """The squared errors (B,H,T) of rounding to int8 with one scale for each sequence and head."""
         return self._errors(self.real)
 
     @cached_property
     def errors_without_first(self) -> Tensor:
-        """The same as `errors`, except that the first token of each sequence does not affect the scale."""
+        """Like `errors`, but the first token of each sequence does not affect the scale."""
         return self._errors(self.but_first)
 
     @cached_property
     def errors_per_token(self) -> Tensor:
-        """The squared errors (B,H,T) of int8 with a scale for each vector."""
+        """The squared errors (B,H,T) of rounding to int8 with a scale for each vector."""
         return self._squared_distances(self._largest / 127)
 
     @cached_property
@@ -152,6 +168,6 @@ class TokenVectors:
         return self._squared_distances()
 
     def relative(self, errors: Tensor, counted: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the sums (H) of squared errors (B,H,T) and of ‖x‖² over the tokens with true `counted` (b,T)."""
+        """Returns the sums (H) of `errors` (B,H,T) and of ‖x‖² over the tokens for which `counted` (b,T) is true."""
         error, square = (torch.where(counted[:, None], x, 0.0).sum((0, 2)) for x in (errors, self._squares))
         return error, square

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observes torch.nn.functional.scaled_dot_product_attention, also where code has imported its name earlier."""
+"""Observes torch.nn.functional.scaled_dot_product_attention. Code that has imported the function by name is also
+observed.
+"""
 
 import contextlib
 from collections.abc import Callable
@@ -35,7 +37,7 @@ def install(watch: "Watch") -> Callable[[], None]:
 
 
 def _leave(mode: TorchFunctionMode) -> None:
-    """Removes a mode that may not be the innermost, for example if two watches overlap."""
+    """Removes a mode, which may not be the innermost one, for example if two watches overlap."""
     above = []
     while mode in _get_current_function_mode_stack():
         above.append(_pop_mode())
@@ -53,7 +55,7 @@ class _Mode(TorchFunctionMode):
             return function(*args, **(kwargs or {}))
         bias = causal_bias_of(args, kwargs or {})
         if bias is not None:
-            with self:  # PyTorch replaces the CausalBias by is_causal or a mask, and calls this function again
+            with self:  # PyTorch converts the CausalBias, then calls this function again
                 return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), args, kwargs)
         with self.watch.observed() as layer:
             if layer is not None:
@@ -63,8 +65,11 @@ class _Mode(TorchFunctionMode):
 
 
 def paused(watch: "Watch") -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which this watch does not see calls of scaled_dot_product_attention. Headgate's operations
-    are faster in it. The context has no effect unless the watch's mode is the innermost of PyTorch's function modes."""
+    """Returns a context in which this watch does not see calls of scaled_dot_product_attention.
+
+    Headgate's operations are faster in this context. It has no effect unless the watch's mode is the innermost of
+    PyTorch's function modes.
+    """
     mode = _get_current_function_mode()
     innermost = isinstance(mode, _Mode) and mode.watch is watch
     return _pop_mode_temporarily() if innermost else contextlib.nullcontext()
@@ -81,7 +86,7 @@ def call_of(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Call:
-    """Returns a call of scaled_dot_product_attention as a Call. Causality is aligned at the top left."""
+    """Converts a call of scaled_dot_product_attention to a Call. Causality has top-left alignment."""
     q, k, v = (_of_4_dimensions(x.detach()) for x in (query, key, value))
     T, S = q.shape[2], k.shape[2]
     rules: dict[str, Any] = {"cross": cross or (T != S and not is_causal and T != 1)}
@@ -106,7 +111,7 @@ def call_of(
 
 
 def _of_4_dimensions(x: Tensor) -> Tensor:
-    """Returns x (…,T,D) as (B,H,T,D). A tensor of 3 dimensions is (B,T,D) with one head."""
+    """Reshapes x (…,T,D) to (B,H,T,D). A tensor with 3 dimensions is (B,T,D) with one head."""
     if x.dim() < 3:
         return x.reshape((1,) * (4 - x.dim()) + x.shape)
     return x.unsqueeze(1) if x.dim() == 3 else x.flatten(0, -4)

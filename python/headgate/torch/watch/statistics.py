@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Computes statistics of softmax weights in O(T) memory: with Headgate's kernels on CPUs, and otherwise by blocks of
-queries in plain PyTorch on the tensors' device."""
+"""Computes statistics of softmax weights in O(T) memory.
+
+Uses Headgate's kernels for CPU tensors. Otherwise computes blocks of queries in plain PyTorch on the tensors' device.
+"""
 
 import math
 from dataclasses import replace
@@ -23,7 +25,7 @@ KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def lse_by_kernel(call: Call, v: Tensor | None) -> Any:
-    """Computes an attention call: lse in f64, (B,Hq,T) or packed (1,Hq,B·T), and y if values are given."""
+    """Computes an attention call. Returns lse in f64, (B,Hq,T) or packed (1,Hq,B·T). Also returns y if `v` is given."""
     tensors, rules = [x for x in (call.q, call.k, v) if x is not None], call.rules()
     outputs = ["lse"] if v is None else ["y", "lse"]
     if call.cu_seqlens is None:
@@ -46,10 +48,13 @@ def _as_rows(x: Tensor, call: Call) -> Tensor:
 
 
 def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns "lse" and the wanted ones of "row_max", "entropy" and "distance", each (B,Hq,T) in f64. own_lse is the
-    call's log-sum-exp if it is known, (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance" requires a call without
-    sinks. It is computed as the mean of own - key, which is the mean distance only with causality."""
-    if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types round positions above 256
+    """Returns "lse" and those of "row_max", "entropy" and "distance" that are in `wanted`, each (B,Hq,T) in f64.
+
+    own_lse is the log-sum-exp of the call if it is known: (B,Hq,T), or (1,Hq,B·T) for packed sequences. "distance"
+    requires a call without sinks. It is computed as the mean of own - key, which is the mean distance only with
+    causality.
+    """
+    if "distance" in wanted and call.q.element_size() < 4:  # 16-bit types would round large positions
         call = Call(**{**call.__dict__, "q": call.q.float(), "k": call.k.float()})
     q, k = call.q, call.k
     S = k.shape[2]
@@ -73,7 +78,7 @@ def by_kernels(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor
 
 
 def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Tensor]:
-    """Returns the same as by_kernels. "distance" is the mean of |own - key|, and does not require causality."""
+    """Like by_kernels, but computes "distance" as the mean of |own - key|, which does not require causality."""
     B, Hq, T, _ = call.q.shape
     S, device = call.k.shape[2], call.q.device
     block = max(1, BLOCK_ELEMENTS // (B * Hq * S))
@@ -107,10 +112,13 @@ def by_blocks(call: Call, geometry: Geometry, wanted: set[str]) -> dict[str, Ten
 
 
 def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Tensor | None = None) -> dict[str, Tensor]:
-    """Returns {"lse": …} and the wanted ones of "row_max", "entropy", "distance" and "entropy_of_keys", each (B,Hq,T)
-    in f64. own_lse is the call's log-sum-exp, if it is known."""
+    """Returns "lse" and those of "row_max", "entropy", "distance" and "entropy_of_keys" that are in `wanted`.
+
+    Each is (B,Hq,T) in f64. own_lse is the log-sum-exp of the call if it is known.
+    """
     if call.sinks is not None and wanted & OF_KEYS:
-        # With the sink, rounding errors would exceed the keys' weights if the sink takes nearly all weight.
+        # Computes statistics of keys without the sink. If the sink took nearly all weight, rounding errors would exceed
+        # the weights of the keys.
         of_keys = statistics_of(replace(call, sinks=None), geometry, wanted & OF_KEYS)
         return of_keys | statistics_of(call, geometry, wanted - OF_KEYS, own_lse)
     if "entropy_of_keys" in wanted:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pools figures of a layer over calls, micro-batches and ranks. Nothing is read from a device before scalars()."""
+"""Pools the figures of a layer over calls, micro-batches and ranks. Nothing is copied from a device before scalars().
+"""
 
 from dataclasses import dataclass, field
 
@@ -9,35 +10,36 @@ from torch import Tensor
 
 @dataclass
 class LayerSums:
-    """Holds the figures of a layer by their keys. For a mean, holds the sum and the count (H) over the values of each
-    head. For a maximum, holds the largest value (H) of each head."""
+    """Holds the figures of a layer by key. A mean is stored as the sum and the count (H) of the values of each head. A
+    maximum is stored as the largest value (H) of each head.
+    """
 
     kind: str
     sums: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, Tensor] = field(default_factory=dict)
     maxima: dict[str, Tensor] = field(default_factory=dict)
-    places: dict[str, Tensor] = field(default_factory=dict)  # (H,3) of maxima: sequence, token, channel
+    places: dict[str, Tensor] = field(default_factory=dict)  # (H,3): sequence, token and channel of each maximum
     histogram: Tensor | None = None  # (H,20)
-    hidden: Tensor | None = None  # number of counted queries from which a window hides the first token
+    hidden: Tensor | None = None  # number of queries from which a window hides the first token
 
     def add(self, key: str, total: Tensor, count: Tensor) -> None:
-        """Adds sums (H) and the number of values in each, (H) or a scalar."""
+        """Adds sums (H) of values. `count` is the number of values in each sum, (H) or a scalar."""
         count = count.double().expand_as(total)
         if key in self.sums:
             total, count = self.sums[key] + total, self.counts[key] + count
         self.sums[key], self.counts[key] = total, count
 
     def add_queries(self, key: str, values: Tensor, counted: Tensor) -> None:
-        """Adds the values (B,H,T) of the queries with true `counted` (b,T)."""
+        """Adds the values (B,H,T) of the queries for which `counted` (b,T) is true."""
         kept = counted.expand(values.shape[0], -1)[:, None]
         self.add(key, torch.where(kept, values.double(), 0.0).sum((0, 2)), kept.sum())
 
     def add_maximum(self, key: str, values: Tensor, place: Tensor | None = None) -> None:
-        """Keeps the larger of the values (H), with their places (H,3)."""
+        """Keeps the larger values (H) of the old and the new ones, with their places (H,3)."""
         values = values.double()
         if key in self.maxima:
             old = self.maxima[key]
-            if place is not None:  # NaN exceeds all numbers; of equal maxima, the first is kept
+            if place is not None:  # NaN exceeds all numbers; of equal maxima, the old one is kept
                 larger = ~old.isnan() & ~(values <= old)
                 place = torch.where(larger[:, None], place, self.places[key])
             values = torch.maximum(values, old)
@@ -52,7 +54,7 @@ class LayerSums:
         self.histogram = counts if self.histogram is None else self.histogram + counts
 
     def merge(self, other: "LayerSums") -> None:
-        """Adds the sums of another rank, on CPUs."""
+        """Adds the sums of another rank. All tensors are on CPUs."""
         for key, total in other.sums.items():
             self.add(key, total, other.counts[key])
         for key, values in other.maxima.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Observes attention of models of transformers, through AttentionInterface, whatever implementation is set."""
+"""Observes the attention of transformers models through AttentionInterface, for any attn_implementation."""
 
 import functools
 import inspect
@@ -85,7 +85,7 @@ def call_of(
     *,
     detached: bool = True,
 ) -> tuple[Call, Tensor | None]:
-    """Returns a call of the interface's function `name` as a Call, and the gate of a retrofitted module."""
+    """Converts a call of the interface's function `name` to a Call. Also returns the gate of a retrofitted module."""
 
     def taken(x: Tensor) -> Tensor:
         return x.detach() if detached else x
@@ -93,7 +93,7 @@ def call_of(
     named = _arguments(function, args, kwargs)
     _refuse(named)
     q, k, v, mask = (named.get(key) for key in ("query", "key", "value", "attention_mask"))
-    if q.shape[0] != k.shape[0]:  # learned queries, shared by all sequences
+    if q.shape[0] != k.shape[0]:  # learned queries that all sequences share
         q = q.expand(k.shape[0], -1, -1, -1)
     T, S = q.shape[2], k.shape[2]
     window = named.get("sliding_window") or getattr(module, "sliding_window", None)
@@ -114,7 +114,7 @@ def call_of(
         call |= {"causal": True, "window": mask.window, "mask": rules.get("mask")}
         if mask.sequences is not None:
             call.setdefault("cu_seqlens", mask.sequences)
-    elif isinstance(mask, Tensor) and mask.dim() == 2:  # a padding mask, in the form that flash attention takes
+    elif isinstance(mask, Tensor) and mask.dim() == 2:  # a padding mask, as for flash attention
         call |= {"mask": mask[:, None, None, :S].bool(), "causal": is_causal, "window": window}
     elif isinstance(mask, Tensor) or hasattr(mask, "mask_mod"):
         call |= watch.masks.rules(mask, T, S, window)._asdict()
@@ -122,7 +122,7 @@ def call_of(
         raise ValueError(f"attention_mask is a {type(mask).__name__}, which is not read")
     elif name is not None and name != "eager" and is_causal and (T > 1 or packs):
         call |= {"causal": True, "window": window if packs else None}
-        if T > 1 and "cu_seqlens" not in call and S > T:  # keys after the queries are unused slots of a static cache
+        if T > 1 and "cu_seqlens" not in call and S > T:  # later keys are unused slots of a static cache
             k, v = k[:, :, :T], v[:, :, :T]
             S = T
     if named.get("position_bias") is not None:
@@ -145,7 +145,8 @@ def call_of(
 
 
 def gate_of(arguments: dict[str, Any]) -> Tensor | None:
-    """Returns the gate (B,H,T,1|Dv) that gated_attention was given, or None if the gate is added, not multiplied."""
+    """Returns the gate (B,H,T,1|Dv) in the arguments of gated_attention. Returns None if there is no multiplied gate.
+    """
     z = arguments.get("gate")
     if z is None or arguments.get("gate_op", "mul") != "mul":
         return None

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Replaces functions of classes and forward methods of single modules for a while. Unlike hooks, this keeps PyTorch's
-fast path of encoders."""
+"""Temporarily replaces functions of classes and forward methods of single modules. Unlike hooks, this keeps PyTorch's
+fast path of encoders.
+"""
 
 import copy
 from collections.abc import Callable
@@ -12,7 +13,9 @@ Around = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 class _Function:
-    """A function that replaces `original`. `below` is the owner's previous attribute, None if it had none."""
+    """A function that replaces `original`. `below` is the owner's attribute that it replaces, or None if there was
+    none.
+    """
 
     def __init__(self, around: Around, original: Callable[..., Any], below: Any) -> None:
         self.around, self.below, self.done = around, below, False
@@ -27,7 +30,7 @@ class _Function:
         return self if instance is None else lambda *args, **kwargs: self(instance, *args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        return copy.deepcopy(self.__wrapped__, memo)  # a copied module runs its own forward method, and is not seen
+        return copy.deepcopy(self.__wrapped__, memo)  # copies run their original forward method, unobserved
 
 
 def _refuse_replicas() -> Any:
@@ -47,8 +50,10 @@ def _put(owner: Any, name: str, value: Any) -> None:
 
 
 class Wrapped:
-    """Replaced functions. undo() restores the originals, except where other code has replaced them since. Several
-    objects may replace the same function, and undo() may be called on them in any order."""
+    """Holds replaced functions. undo() restores the originals, except those that other code has replaced since.
+
+    Several objects may replace the same function. Their undo() may be called in any order.
+    """
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, _Function]] = []
