@@ -6,8 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Array(Protocol):
-    """An array in CPU memory: NumPy's, PyTorch's or another DLPack array. Functions return NumPy arrays or PyTorch
-    tensors."""
+    """An array in CPU memory: a NumPy array, a PyTorch tensor or another DLPack array. Functions return NumPy arrays or
+    PyTorch tensors.
+    """
 
     @property
     def shape(self) -> Any: ...

@@ -4,10 +4,11 @@
     AutoModelForCausalLM.from_pretrained(DIRECTORY, trust_remote_code=True)
 
 The model is a transformer like Llama and Qwen3. Its attention may have a gate at one of five places, sinks, and RMSNorm
-or SiLU on its output. A layer has full attention, sliding-window attention, or Gated DeltaNet as in Qwen3.5, which
-transformers' functions compute. `headgate` writes this file next to config.json, so that a checkpoint includes all of
-its own code. Letters: B batch, T queries, S keys, Hq and Hkv heads of queries and of keys, D features of a head, C
-channels.
+or SiLU on its output. A layer has full attention, sliding-window attention, or Gated DeltaNet as in Qwen3.5. The
+functions of transformers compute Gated DeltaNet. `headgate` writes this file next to config.json, so that a checkpoint
+includes all its code.
+
+Letters: B batch, T queries, S keys, Hq query heads, Hkv key/value heads, D features of a head, C channels.
 """
 
 import copy
@@ -25,7 +26,7 @@ from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rop
 # Defaults of keys that are missing in config.json.
 DEFAULTS = {
     "norm_kind": "plain",  # allowed: plain or zero_centred
-    "norm_placement": "pre",  # allowed: pre, sandwich, or post (linear-attention layers then use pre)
+    "norm_placement": "pre",  # allowed: pre, sandwich or post (with post, linear-attention layers use pre)
     "qk_norm": "per_head",  # allowed: per_head, all_heads or none
     "partial_rotary_factor": 1.0,
     "gate_site": "none",  # allowed: none, g1 (attention output), g2 (v), g3 (k), g4 (q) or g5 (output of W_o)
@@ -34,11 +35,11 @@ DEFAULTS = {
     "gate_fn": "sigmoid",
     "gate_op": "mul",  # allowed: mul or add
     "gate_bias": "none",  # allowed: none or bias
-    "gate_layout": "separate",  # allowed: separate, or, as rows of q_proj, per_query_head, per_group or trailing
+    "gate_layout": "separate",  # allowed: separate; per_query_head, per_group and trailing put the gate into q_proj
     "attention_output_control": "none",  # allowed: none, head_rmsnorm or output_silu
     "attention_sinks": "none",  # allowed: none, learned_sinks or off_by_one
     "attention_qkv_bias": "none",  # allowed: none or learned
-    "attention_window": 0,  # keys that a query sees, its own included; 0: all. layer_types limits it to sliding layers
+    "attention_window": 0,  # number of keys that a query sees; 0: all; with layer_types, only for sliding layers
     "attention_out_bias": False,
     "rope_scaling_type": "none",  # allowed: none, linear, llama3 or yarn
     "rope_scaling_factor": 1.0,
@@ -46,15 +47,15 @@ DEFAULTS = {
     "rope_high_freq_factor": 4.0,
     "rope_original_seq_len": 8192,
     "rope_truncate": True,  # for yarn
-    "rope_attention_factor": 0.0,  # for yarn; 0: 0.1 ln(rope_scaling_factor) + 1
-    "layer_types": None,  # for each layer: full_attention, sliding_attention or linear_attention
+    "rope_attention_factor": 0.0,  # used by yarn; 0: 0.1 ln(rope_scaling_factor) + 1
+    "layer_types": None,  # type of each layer: full_attention, sliding_attention or linear_attention
     "attention_scale": 0.0,  # scale of the scores; 0: 1 / sqrt(head_dim)
     "embedding_scale": 1.0,
     "mlp_activation": "silu",  # allowed: silu or gelu_tanh
-    "sliding_num_attention_heads": 0,  # query heads in sliding layers; 0: as in other layers
+    "sliding_num_attention_heads": 0,  # number of query heads in sliding layers; 0: as in other layers
     "sliding_rope_theta": 0.0,  # base of RoPE in sliding layers; 0: the same RoPE as in other layers
-    "sliding_partial_rotary_factor": 1.0,  # with sliding_rope_theta > 0: fraction of features that RoPE rotates
-    "sliding_rope_scaled": False,  # with sliding_rope_theta > 0: whether to scale RoPE as in other layers
+    "sliding_partial_rotary_factor": 1.0,  # fraction of features that RoPE rotates; requires sliding_rope_theta > 0
+    "sliding_rope_scaled": False,  # whether to scale RoPE as in other layers; requires sliding_rope_theta > 0
     "linear_num_key_heads": 0,
     "linear_num_value_heads": 0,
     "linear_key_head_dim": 128,
@@ -76,12 +77,12 @@ class HeadgateConfig(PretrainedConfig):
 
     @property
     def sliding_window(self):
-        """Returns the window, or None if there is none. Caches of transformers read the window by this name."""
+        """Returns the window, or None without a window. Caches of transformers read the window by this name."""
         return self.attention_window or None
 
 
 def config_of_layer(config, layer):
-    """Returns the config of one layer: a copy that has its layer_type, heads, window and RoPE."""
+    """Returns a copy of the config for one layer. The copy has the layer's layer_type, heads, window and RoPE."""
     types, config = config.layer_types, copy.copy(config)
     config.layer_type = types[layer] if types else "full_attention"
     sliding = config.layer_type == "sliding_attention"
@@ -102,11 +103,13 @@ def norm_of(config):
 
 
 class Tokens:
-    """Positions and masks of a forward pass, shared by the layers."""
+    """Positions and masks of a forward pass. All layers share them."""
 
     def __init__(self, config, x, attention_mask, position_ids, cache):
-        """Takes x (B,T,C), attention_mask (B,S) with 0 at padding, position_ids (B|1,T), and a cache. All except x may
-        be None."""
+        """Takes x (B,T,C), attention_mask (B,S), which is 0 at padding, position_ids (B|1,T), and a cache.
+
+        All of them except x may be None.
+        """
         self.x, self.attention_mask, self.cache = x, attention_mask, cache
         self.T = x.shape[1]
         self.past = 0 if cache is None or not has_attention(config) else cache.get_seq_length()
@@ -125,8 +128,9 @@ class Tokens:
         return self.known[key]
 
     def visible(self, config, layer):
-        """Returns a layer's mask (B|1,1,T,S). It is true for keys that are not after the query, within the window, and
-        not padding."""
+        """Returns a layer's mask (B|1,1,T,S). It is true for keys that are not later than the query, within the window,
+        and not padding.
+        """
         S, first = self.T, 0
         if self.cache is not None:
             S, first = self.cache.get_mask_sizes(self.T, layer)
@@ -144,13 +148,15 @@ class Tokens:
         return self.known[key]
 
     def kept(self):
-        """Returns the padding mask of these tokens, (B,T) with 0 at padding, or None if there is no padding."""
+        """Returns the padding mask (B,T) of these tokens, which is 0 at padding. Returns None if there is no padding.
+        """
         return None if self.attention_mask is None else self.attention_mask[:, -self.T :]
 
 
 class StateCache(DynamicCache):
-    """Cache for a model with linear attention in all layers. Counts tokens itself for generate(), since it has no keys
-    to count."""
+    """Cache for a model with linear attention in all layers. It has no keys to count, so it counts tokens for
+    generate().
+    """
 
     is_compileable = False
 
@@ -196,7 +202,7 @@ class Attention(GatedLayer):
     def weights(self, q, k, visible):
         """Returns the softmax weights (B,Hq,T,S) in f32. With a sink, they sum to less than 1."""
         scores = (q @ k.transpose(-1, -2)).float() * self.scale
-        # Masks with the smallest finite number. With -inf, the softmax of a padding query, which sees no key, is NaN.
+        # Masks with the smallest finite number. A padding query sees no key. With -inf, its softmax would be NaN.
         scores = scores.masked_fill(~visible, torch.finfo(scores.dtype).min)
         if self.config.attention_sinks == "none":
             return scores.softmax(dim=-1)
@@ -205,14 +211,16 @@ class Attention(GatedLayer):
         return torch.cat((scores, sinks), dim=-1).softmax(dim=-1)[..., :-1]
 
     def forward(self, h: Tensor, cos: Tensor, sin: Tensor, visible: Tensor, cache) -> tuple[Tensor, Tensor]:
-        """Returns the output (B,T,C) and the weights. h (B,T,C) is the normalized layer input; cos and sin are
-        (B|1,1,T,R/2), visible (B|1,1,T,S)."""
+        """Returns the output (B,T,C) and the softmax weights.
+
+        h (B,T,C) is the normalized layer input. cos and sin are (B|1,1,T,R/2), visible is (B|1,1,T,S).
+        """
         q, k, v, z = self.projected(h)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         q, k = turn(q, cos, sin), turn(k, cos, sin)
         if cache is not None:
-            k, v = cache.update(k, v, self.layer)  # all tokens so far, or those in the window, (B,Hkv,S,D)
-            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # with a window of 1, a cache may keep older tokens
+            k, v = cache.update(k, v, self.layer)  # (B,Hkv,S,D): all tokens so far, or those in the window
+            k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep older tokens if the window is 1
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
         y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
@@ -220,8 +228,11 @@ class Attention(GatedLayer):
 
 
 def qwen3_5():
-    """Imports transformers' code of Qwen3.5, which only some models need. headgate.torch.transformers.register()
-    replaces functions in the imported module, so callers must look them up at each call."""
+    """Imports transformers' code of Qwen3.5, which only some models need.
+
+    headgate.torch.transformers.register() replaces functions in the imported module. Callers must therefore look them
+    up at each call.
+    """
     from transformers.models.qwen3_5 import modeling_qwen3_5
 
     return modeling_qwen3_5
@@ -236,7 +247,7 @@ class Taps(nn.Module):
 
 
 class DeltaNet(nn.Module):
-    """Gated DeltaNet with Hk heads of queries and keys, and Hv heads of values. Inputs at padding count as 0."""
+    """Gated DeltaNet with Hk heads of queries and keys, and Hv heads of values. Inputs at padding are replaced by 0."""
 
     def __init__(self, config, layer):
         super().__init__()
@@ -265,7 +276,7 @@ class DeltaNet(nn.Module):
         return q.unflatten(-1, (-1, self.Dk)), k.unflatten(-1, (-1, self.Dk)), v.unflatten(-1, (-1, self.Dv))
 
     def forward(self, h: Tensor, kept: Tensor | None, cache) -> Tensor:
-        """Returns the output (B,T,C). h (B,T,C) is the normalized layer input; kept (B,T) is 0 at padding."""
+        """Returns the output (B,T,C). h (B,T,C) is the normalized layer input. kept (B,T) is 0 at padding."""
         code = qwen3_5()
         h = code.apply_mask_to_padding_states(h, kept)
         state = None if cache is None else cache.get_recurrent_state(self.layer)
@@ -317,7 +328,7 @@ class Layer(nn.Module):
         self.mlp_output_layernorm = norm_of(config) if outputs else nn.Identity()
 
     def mixed(self, h, tokens):
-        """Returns the output of attention and its weights, or the output of linear attention and None."""
+        """Returns the output of attention and its weights. For linear attention, the weights are None."""
         if self.linear:
             return self.linear_attn(h, tokens.kept(), tokens.cache), None
         visible = tokens.visible(self.config, self.layer)
@@ -400,14 +411,14 @@ class HeadgateModel(HeadgatePreTrainedModel):
 class HeadgateForCausalLM(HeadgatePreTrainedModel, GenerationMixin):
     def __init__(self, config):
         super().__init__(config)
-        self._is_stateful = "linear_attention" in (config.layer_types or ())  # states cannot be cropped
+        self._is_stateful = "linear_attention" in (config.layer_types or ())  # the model's states cannot be cropped
         self.model = HeadgateModel(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def _supports_default_dynamic_cache(self):
-        return has_attention(self.config)  # if false, the model creates its cache itself
+        return has_attention(self.config)  # if false, the model creates its own cache
 
     def get_input_embeddings(self):
         return self.model.embed_tokens

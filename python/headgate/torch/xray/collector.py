@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collects what a report shows of each layer while the model runs, beside the figures of watch().
+"""Collects the data that a report shows of each layer, in addition to the figures of watch(), while the model runs.
 
 Letters: H heads, T tokens, D features of a head, C channels.
 """
@@ -27,12 +27,12 @@ MOST_QUERIES = 128
 
 @dataclass
 class LayerRecord:
-    """Holds the data that a report shows of the heads of one layer of attention or of linear attention."""
+    """Holds the data that a report shows of one layer of attention or of linear attention."""
 
     type: str
     heads: int
     kv_heads: int
-    features: int  # features of a head's output
+    features: int  # number of features of a head's output
     maps: HeadMaps
     sinks: bool = False
     value_matrices: Tensor | None = None  # (Hkv,D,C): W_v
@@ -45,15 +45,15 @@ class LayerRecord:
 
 @dataclass
 class GateRecord:
-    """The gate of a module's outputs."""
+    """Holds the gate of a module's outputs."""
 
-    means: Tensor  # (H,T), each the mean over features
+    means: Tensor  # (H,T): mean over features
     histogram: Tensor  # (H,20)
     features: int
 
 
 class Collector(Watch):
-    """A handle of watch() that keeps maps, gates and matrices, too. It watches one sequence."""
+    """A handle of watch() that also collects maps, gates and matrices. It watches one sequence."""
 
     def __init__(self, model: nn.Module, figures: list[str], tokens: int, cells: int, gates: Any, blocks: Any) -> None:
         super().__init__(model, figures, rows=[], gates=gates, blocks=blocks)
@@ -66,7 +66,9 @@ class Collector(Watch):
         """Name of the running attention module, and its linear maps so far, each with its input and output."""
 
     def gate_of(self, name: str) -> str:
-        """Returns the module that gates an attention module: itself, a module within it, or one within its block."""
+        """Returns the name of the module whose gate an attention module has: itself, a module within it, or one in its
+        block.
+        """
         if name in self.gate_records:
             return name
         block = next((block for block in self._blocks if _is_within(name, block)), name)
@@ -79,8 +81,10 @@ class Collector(Watch):
         return hidden is not None and bool(hidden > 0)
 
     def blocks_without(self, names: Iterable[str]) -> list[str]:
-        """Returns the blocks that ran and contain none of the named modules. A module that several blocks share is
-        contained in each of them."""
+        """Returns the blocks that ran and contain none of the named modules.
+
+        A module that several blocks share is contained in all of them.
+        """
         names = set(names)
         found = []
         for block, module in self._blocks.items():
@@ -90,7 +94,7 @@ class Collector(Watch):
         return found
 
     def of_heads(self, name: str, figure: Figure) -> Tensor | None:
-        """Returns the values (H) of a figure for the heads of a module, or None."""
+        """Returns the values (H) of a figure for the heads of a module. Returns None if the figure is undefined."""
         return self._values(name, figure)[0] if figure.of_heads and name in self._sums else None
 
     def start(self) -> None:
@@ -100,8 +104,11 @@ class Collector(Watch):
                 self._wrapped.wrap(module, self._around_linear(module, name.rpartition(".")[0]))
 
     def _around_linear(self, module: nn.Module, parent: str) -> Callable[..., Any]:
-        """Observes the linear maps of attention modules. A map before the attention call may compute the values. A map
-        after the call may be W_o, which reads the heads' outputs."""
+        """Observes the linear maps of attention modules.
+
+        A map before the attention call may compute the values. A map after the call may be W_o, which reads the outputs
+        of the heads.
+        """
 
         def around(forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             record = self.records.get(parent)
@@ -115,8 +122,11 @@ class Collector(Watch):
         return around
 
     def _add_map(self, record: LayerRecord | None, parent: str, module: nn.Module, x: Tensor, out: Tensor) -> None:
-        """Records a linear map of an attention module. A map that runs before the attention call is a projection. A map
-        that runs after it is a candidate for W_o, unless it reads an input of a projection."""
+        """Records a linear map of an attention module.
+
+        If the map runs before the attention call, it is a projection. If it runs after the call, it is a candidate for
+        W_o. Maps that read an input of a projection are no candidates.
+        """
         if record is None:
             if self._projected[0] != parent:
                 self._projected = parent, []
@@ -135,7 +145,7 @@ class Collector(Watch):
         record.written[module] = matrix, heads.transpose(1, 2) @ heads
 
     def _record(self, layer: Layer, kind: str, heads: int, kv_heads: int, features: int, device: Any) -> LayerRecord:
-        """Returns the record of a layer; a module that is called again adds to the same one."""
+        """Returns the record of a layer. All calls of the same module share one record."""
         if layer.name not in self.records:
             maps = HeadMaps(heads, self.tokens, self.cells, device)
             parent, outputs = self._projected
@@ -163,12 +173,12 @@ class Collector(Watch):
         each = slice(None) if call.mask is not None and call.mask.shape[1] > 1 else slice(1)
         plain = call.causal and call.mask is None and call.bias is None and geometry.sequence is None
         for at in self._query_blocks(H, call.q.device):
-            seen = S if not plain else int(at[-1]) + 1  # keys that some query of the block may see
+            seen = S if not plain else int(at[-1]) + 1  # number of keys that any query of the block may see
             part = replace(call, q=call.q[:, :, :seen], k=call.k[:, :, :seen]) if plain else call
             s = scores(part, geometry, at)[0]
             own = lse[0, :, at, None].to(s.dtype)
             weights = (s - own.masked_fill(own.isinf(), 0.0)).exp_()
-            visible = s[each] != -torch.inf  # a NaN score is visible, too
+            visible = s[each] != -torch.inf  # NaN scores count as visible
             if bool((visible & (torch.arange(seen, device=s.device) > at[:, None])).any()):
                 del self.records[layer.name]
                 self.unshown[layer.name] = "its queries see later tokens"
@@ -177,7 +187,7 @@ class Collector(Watch):
 
     def _add_linear(self, layer: Layer, call: dict[str, Any]) -> None:
         call = {key: x.cpu() if isinstance(x, Tensor) else x for key, x in call.items()}
-        queries, self._queries = self._queries, None  # the loop below computes the weights, by blocks of queries
+        queries, self._queries = self._queries, None  # the loop below computes the weights in blocks of queries
         try:
             super()._add_linear(layer, call)
         finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a report in their order, one row each. watch() defines those that it measures."""
+"""The figures of a report in their order, one row each. watch() defines the figures that it measures."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,13 @@ ATTENTION, FIRST, SINK, LINEAR, ANY = "attention", "first token", "sink", "linea
 
 @dataclass(frozen=True)
 class Row:
-    """Describes a figure. `of` names the figures of watch() that provide its values; the first one that a layer has is
-    used."""
+    """Describes a figure. `of` names figures of watch() that provide its values. The first one that a layer has is
+    used.
+    """
 
     key: str
-    layers: str = ANY  # the layers that have the figure
-    share: bool = False  # in [0,1] by definition
+    layers: str = ANY  # kind of layers that have the figure
+    share: bool = False  # whether the figure is in [0,1] by definition
     of: tuple[str, ...] = ()
     levels: str = "model layer head"
     sentence: str = ""
@@ -89,7 +90,8 @@ WATCHED = list(dict.fromkeys(key for row in ROWS for key in row.of))
 
 
 def rows_for(has_linear: bool, has_sinks: bool, hides_first: bool) -> list[Row]:
-    """Returns the rows that apply to a model. `hides_first` says that windows hide the first token in every attention
-    layer."""
+    """Returns the rows that apply to a model. `hides_first` is true if windows hide the first token in every attention
+    layer.
+    """
     absent = {LINEAR: not has_linear, SINK: not has_sinks, FIRST: hides_first}
     return [row for row in ROWS if not absent.get(row.layers, False)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Averages attention weights to maps, and encodes numbers as the page reads them.
+"""Averages attention weights to maps, and encodes numbers for the page.
 
-Letters: H heads, T tokens, M cells of a map's side, R queries of a block.
+Letters: H heads, T tokens, M cells per side of a map, R queries of a block.
 """
 
 import base64
@@ -15,7 +15,7 @@ TOP_KEYS = 8
 
 
 class HeadMaps:
-    """Maps of the heads of a layer. Cell c of a side covers the tokens cT/M … (c+1)T/M - 1."""
+    """Maps of the heads of a layer. Cell c of a side covers the tokens ⌊cT/M⌋ … ⌊(c+1)T/M⌋ - 1."""
 
     def __init__(self, heads: int, tokens: int, cells: int, device: torch.device) -> None:
         self.size = M = min(tokens, cells)
@@ -29,8 +29,10 @@ class HeadMaps:
         self.key_sums, self.key_counts = zeros(tokens), zeros(tokens)
 
     def add(self, at: Tensor, weights: Tensor, visible: Tensor) -> None:
-        """Adds the weights (H,R,S) of some queries on the first S tokens. `at` holds the positions of the queries, in
-        ascending order. visible (H|1,R,S) is true at keys that they see."""
+        """Adds the weights (H,R,S) of some queries on the first S tokens.
+
+        `at` holds the positions of the queries in ascending order. `visible` (H|1,R,S) is true for keys that they see.
+        """
         first, last = int(self.cell_of[at[0]]), int(self.cell_of[at[-1]]) + 1
         rows = self.cell_of[at] - first
         pairs = ((self.sums, self.key_sums, weights), (self.counts, self.key_counts, visible))
@@ -42,7 +44,9 @@ class HeadMaps:
             cells[:, first:last].index_add_(2, self.cell_of[:S], by_row.expand(len(cells), -1, -1))
 
     def triangles(self) -> Tensor:
-        """Returns the lower triangles by rows (H, M (M + 1) / 2): the mean weight of the visible pairs of a cell."""
+        """Returns the lower triangles of the maps by rows, (H, M (M + 1) / 2). A cell is the mean weight of its visible
+        pairs.
+        """
         row, column = torch.tril_indices(self.size, self.size, device=self.sums.device)
         return _ratio(self.sums, self.counts)[:, row, column]
 
@@ -56,24 +60,27 @@ def _ratio(sums: Tensor, counts: Tensor) -> Tensor:
 
 
 def as_bytes(values: Tensor) -> str:
-    """Encodes numbers in [0,1] as bytes, round(255 x), in base64. Clamps others; NaN becomes 0."""
+    """Encodes numbers in [0,1] as bytes, round(255 x), in base64. Clamps other numbers. NaN becomes 0."""
     whole = (values.double().nan_to_num(0.0).clamp(0, 1) * 255 + 0.5).floor()
     return base64.b64encode(whole.to(torch.uint8).cpu().numpy().tobytes()).decode()
 
 
 def as_roots(values: Tensor) -> str:
-    """Encodes the square roots of numbers in [0,1]."""
+    """Encodes the square roots of numbers in [0,1] like as_bytes()."""
     return as_bytes(values.clamp_min(0).sqrt())
 
 
 def top_keys(received: Tensor) -> list[tuple[int, float]]:
-    """Returns (token, weight) of the TOP_KEYS largest elements of `received` (T), largest first, then by token."""
+    """Returns (token, weight) of the TOP_KEYS largest elements of `received` (T), in descending order. Equal elements
+    are in the order of the tokens.
+    """
     values, places = received.cpu().sort(descending=True, stable=True)
     return [(int(token), float(value)) for token, value in zip(places[:TOP_KEYS], values[:TOP_KEYS])]
 
 
 def histogram(gate: Tensor) -> Tensor:
-    """Returns the counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside count at the ends."""
+    """Returns counts (H,20) of gates (H,T,·) in equal bins of [0,1]. Gates outside of [0,1] count in the nearest bin.
+    """
     bins = bins_of(gate).flatten(1)
     counts = torch.zeros(len(gate), BINS, dtype=torch.int64, device=gate.device)
     return counts.scatter_add_(1, bins, torch.ones_like(bins))

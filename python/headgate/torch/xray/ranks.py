@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the matrices W_v and W_o of a head, and computes effective ranks.
 
-Letters: C channels, D features of a head's values, Hkv heads of keys and values.
+Letters: C channels, D features of a head's values, H heads, Hkv key/value heads.
 """
 
 import torch
@@ -9,11 +9,13 @@ from torch import Tensor, nn
 
 
 def matrix_of(module: nn.Module) -> Tensor | None:
-    """Returns the matrix (out,in) of a linear map, also of GPT-2's Conv1D. None for other modules and packed weights."""
+    """Returns the matrix (out,in) of an nn.Linear or of GPT-2's Conv1D. Returns None for other modules and packed
+    weights.
+    """
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point():
         return None
-    if weight.element_size() < 2:  # 8-bit weights need scales, which are stored elsewhere
+    if weight.element_size() < 2:  # 8-bit weights need scales that are stored elsewhere
         return None
     if isinstance(module, nn.Linear):
         return weight.detach()
@@ -21,7 +23,9 @@ def matrix_of(module: nn.Module) -> Tensor | None:
 
 
 def is_linear(module: nn.Module, x: Tensor, out: Tensor) -> bool:
-    """Returns whether a linear map returned x Wᵀ + b. Subclasses of nn.Linear may scale weights or add terms."""
+    """Returns whether a linear map returned x Wᵀ + b. Subclasses of nn.Linear may scale weights or add terms, so they
+    are checked.
+    """
     if not isinstance(module, nn.Linear) or type(module).forward is nn.Linear.forward:
         return True
     weight = module.weight
@@ -33,12 +37,15 @@ def is_linear(module: nn.Module, x: Tensor, out: Tensor) -> bool:
 
 
 def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:
-    """Returns the rows of W_v (Hkv,D,C) if the output (1,T,·) of a linear map holds the values v (1,Hkv,T,D) unchanged:
-    in its last features, or as the last of equal parts of each head."""
+    """Returns the rows of W_v (Hkv,D,C) if the output (1,T,·) of a linear map contains the values v (1,Hkv,T,D)
+    unchanged. Otherwise returns None.
+
+    The values must be the last features of the output, or the last of equal parts of each head.
+    """
     matrix, (_, Hkv, T, D) = matrix_of(module), v.shape
     if matrix is None or out.shape[:-1] != (1, T) or out.shape[-1] % D or out.shape[-1] < Hkv * D:
         return None
-    for parts in {1, out.shape[-1] // (Hkv * D)}:  # features of a head are [… | v]
+    for parts in {1, out.shape[-1] // (Hkv * D)}:  # v is the last part of a head's features
         if out.shape[-1] % (parts * D):
             continue
         heads = out.unflatten(-1, (-1, parts, D))[..., -Hkv:, -1, :]
@@ -48,8 +55,10 @@ def value_rows(module: nn.Module, out: Tensor, v: Tensor) -> Tensor | None:
 
 
 def _spectrum_product(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the singular values of X Y, largest first, from a = XᵀX and b = Y Yᵀ (…,D,D). They are the square roots
-    of the eigenvalues of h b hᵀ, for an h with hᵀh = a."""
+    """Returns the singular values of X Y, largest first, from a = XᵀX and b = Y Yᵀ (…,D,D).
+
+    They are the square roots of the eigenvalues of h b hᵀ, where h is a matrix with hᵀh = a.
+    """
     values, vectors = torch.linalg.eigh(a)
     half = values.clamp_min(0).sqrt()[..., None] * vectors.transpose(-1, -2)
     found = torch.linalg.eigvalsh(half @ b @ half.transpose(-1, -2))
@@ -57,8 +66,10 @@ def _spectrum_product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def singular_values(a: Tensor, b: Tensor) -> Tensor:
-    """Returns the singular values (H,D) of X Y, largest first, from the Gram matrices a = XᵀX and b = Y Yᵀ (H,D,D). NaN
-    where they are not finite."""
+    """Returns the singular values (H,D) of X Y, largest first, from the Gram matrices a = XᵀX and b = Y Yᵀ (H,D,D).
+
+    If a Gram matrix is not finite, the singular values are NaN.
+    """
     a, b = a.double().cpu(), b.double().cpu()
     fine = a.isfinite().all(-1).all(-1) & b.isfinite().all(-1).all(-1)
     found = torch.full(a.shape[:2], torch.nan, dtype=torch.float64)
@@ -68,7 +79,10 @@ def singular_values(a: Tensor, b: Tensor) -> Tensor:
 
 
 def effective_rank(values: Tensor) -> Tensor:
-    """Returns e^H of singular values (H,D), with the entropy H of the values divided by their sum; 0 if all are 0."""
+    """Returns the effective rank e^H of singular values (H,D). H is the entropy of the values divided by their sum.
+
+    If all values are 0, the rank is 0.
+    """
     total = values.sum(-1, keepdim=True)
     share = values / total
     rank = torch.special.entr(share).sum(-1).exp()

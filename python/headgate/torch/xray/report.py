@@ -46,7 +46,7 @@ def _number(value: Any) -> float | None:
 
 
 def _rounded(values: Iterable[float]) -> list[float | None]:
-    """Rounds numbers to five digits. Replaces those that are not finite by None."""
+    """Rounds numbers to five digits. Replaces numbers that are not finite by None."""
     return [float(f"{value:.5g}") if math.isfinite(value) else None for value in values]
 
 
@@ -96,8 +96,11 @@ def _embedding_sizes(model: nn.Module) -> list[int]:
 
 
 def _vocabulary(model: nn.Module) -> int | None:
-    """Returns the size of a model's vocabulary: the size of its input embeddings if it names them, otherwise that of
-    its largest embedding. Returns None if it has no embeddings."""
+    """Returns the size of a model's vocabulary. Returns None if the model has no embeddings.
+
+    If the model names its input embeddings, the result is their size. Otherwise, it is the size of the largest
+    embedding.
+    """
     embeddings = None
     with contextlib.suppress(AttributeError, NotImplementedError):
         embeddings = model.get_input_embeddings()  # of transformers
@@ -105,7 +108,7 @@ def _vocabulary(model: nn.Module) -> int | None:
 
 
 def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
-    """Runs the model on a sequence. Returns its logits (T,V), or None."""
+    """Runs the model on a sequence. Returns its logits (T,V). Returns None if the model returns no logits."""
     parameters = inspect.signature(model.forward).parameters
     variadic = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
     key = "input_ids" if "input_ids" in parameters or variadic else next(iter(parameters), "input_ids")
@@ -121,12 +124,12 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
     logits = getattr(out, "logits", None)
     first = out[0] if isinstance(out, (tuple, list)) and out else out
     if logits is None and isinstance(first, Tensor) and first.shape[-1] in _embedding_sizes(model):
-        logits = first  # the model returns a tensor or a tuple: logits come first
+        logits = first  # logits are the first element of a tuple
     return logits[0] if isinstance(logits, Tensor) and logits.shape[:2] == (1, len(ids)) else None
 
 
 def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
-    """Returns -log p (T) of the targets, NaN without logits."""
+    """Returns -log p (T) of the targets. The values are NaN if there are no logits."""
     if logits is None:
         return torch.full((len(targets),), math.nan)
     of = torch.tensor(targets, device=logits.device).split(LOSS_ROWS)
@@ -135,8 +138,10 @@ def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
 
 
 def _grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
-    """Returns one text for each reason, from pairs of a module's name and a reason. The text names the first module
-    with this reason, and the number of others."""
+    """Groups pairs of a module's name and a reason by reason. Returns one text for each reason.
+
+    The text names the first module with this reason, and the number of other modules.
+    """
     found: dict[str, list[str]] = {}
     for name, reason in reasons:
         found.setdefault(reason, []).append(name)
@@ -146,7 +151,7 @@ def _grouped(reasons: Iterable[tuple[str, str]]) -> list[str]:
 
 
 class Layer:
-    """A layer of the report: its record, its gate, and its figures."""
+    """Holds a layer of the report: its record, its gate, and its figures."""
 
     def __init__(
         self, name: str, gate_name: str, record: LayerRecord, gate: GateRecord | None, figures: Values, channels: int
@@ -157,7 +162,7 @@ class Layer:
         self.channels = 0
         widths = {channels, *record.projections.values()} - {0}
         maps = [each for each in record.written.values() if not widths or len(each[0]) in widths]
-        if len(maps) != 1:  # no map, or more than one, may be W_o
+        if len(maps) != 1:  # W_o is unknown if no map or several maps fit
             return
         ((matrix, written),) = maps
         H, D, self.channels = record.heads, record.features, len(matrix)
@@ -171,7 +176,7 @@ class Layer:
             self.value_rank = ranks.effective_rank(self.singular)
 
     def own_gate(self, head: int) -> int | None:
-        """Returns the index of the head's gate; None if all heads share one, or there is none."""
+        """Returns the index of the head's gate. Returns None if there is no gate, or if all heads share one gate."""
         if self.gate is None:
             return None
         owners, H = len(self.gate.means), self.record.heads
@@ -258,8 +263,10 @@ class _Report:
         return "-".join(words + ["learned_sinks"] * self.has_sinks) or "none"
 
     def _largest(self) -> Values:
-        """Returns the value and the place of the largest activation: null without a residual stream. Where the block
-        holds no layer of the report, "module" names the block and "layer" is null."""
+        """Returns the value and the place of the largest activation. They are null if no residual stream was observed.
+
+        If the block holds no layer of the report, "module" names the block and "layer" is null.
+        """
         names = [layer.name for layer in self.layers]
         largest: Values = dict.fromkeys(("value", "layer", "token", "channel"))
         best = -1.0
@@ -289,13 +296,13 @@ class _Report:
             "massive_activation_token": largest["token"],
             "massive_activation_channel": largest["channel"],
         }
-        for key in ("mean_distance", *self.layers[0].collected()):  # means over the heads that have a value
+        for key in ("mean_distance", *self.layers[0].collected()):  # averages over the heads that have a value
             values = [heads for layer in self.layers if (heads := self._heads(layer, key)) is not None]
             own[key] = torch.cat(values).mean().item() if values else None
         return self._values("model", own)
 
     def _heads(self, layer: Layer, key: str) -> Tensor | None:
-        """Returns the values (H) of a figure for the heads of a layer, or None."""
+        """Returns the values (H) of a figure for the heads of a layer. Returns None if the figure is undefined."""
         if key in layer.collected():
             return layer.collected()[key]
         row = next(row for row in self.rows if row.key == key)
@@ -304,7 +311,7 @@ class _Report:
         return next((heads for heads in of_figures if heads is not None), None)
 
     def _by_row(self, watched: Values) -> Values:
-        """Returns the figures of watch() by their keys in the report."""
+        """Returns the figures of watch() under their keys in the report."""
         rows = (row for row in self.rows if row.of)
         return {row.key: next((watched[key] for key in row.of if watched.get(key) is not None), None) for row in rows}
 

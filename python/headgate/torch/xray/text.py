@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the token ids of a text, and gives each token the text that it adds."""
+"""Converts a text to token ids, and finds the part of the text that each token adds."""
 
 import codecs
 import os
@@ -14,7 +14,7 @@ LONGEST_TOKEN = 64
 
 
 def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
-    """Returns the first `tokens` + 1 ids of a text, or all ids of a shorter text. Also returns the name of the text.
+    """Returns the first `tokens` + 1 ids of a text, or all ids if there are fewer. Also returns the name of the text.
 
     Raises TypeError if `text` is neither text nor the ids of one sequence, or if a text has no suitable tokenizer.
     Raises ValueError if a text is not UTF-8.
@@ -42,7 +42,7 @@ def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
 
 
 def _decoded(whole: bytes, most: int) -> str:
-    """Returns the characters that lie within the first `most` bytes. Raises ValueError for text that is not UTF-8."""
+    """Returns the characters in the first `most` bytes. Raises ValueError for text that is not UTF-8."""
     try:
         return codecs.getincrementaldecoder("utf-8")().decode(whole[:most], final=len(whole) <= most)
     except UnicodeDecodeError as error:
@@ -50,8 +50,11 @@ def _decoded(whole: bytes, most: int) -> str:
 
 
 def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
-    """Returns what each token adds to the text. If several tokens encode one character, the last one gets it.
-    Without a tokenizer, returns the ids as text."""
+    """Returns the part of the text that each token adds. If several tokens encode one character, it belongs to the last
+    token.
+
+    Without a tokenizer, returns the ids as text.
+    """
     if tokenizer is None:
         return [f"{token} " for token in ids]
 
@@ -59,7 +62,7 @@ def pieces_of(tokenizer: Any, ids: list[int]) -> list[str]:
         return tokenizer.decode(part, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     pieces, begin, done, shown = [], 0, 0, ""
-    for end in range(1, len(ids) + 1):  # decodes each token after the previous one: tokenizers trim the first space
+    for end in range(1, len(ids) + 1):  # decodes tokens together with earlier ones: tokenizers trim the first space
         now = decoded(ids[begin:end])
         whole = now if end == len(ids) else now.rstrip("\N{REPLACEMENT CHARACTER}")
         pieces.append(whole[len(shown) :])

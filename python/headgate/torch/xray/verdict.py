@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Says what the figures of a report mean, in the sentences of `headgate xray`."""
+"""Describes what the figures of a report mean, in the sentences of `headgate xray`."""
 
 from typing import Any
 
@@ -11,8 +11,12 @@ def _percent(share: float) -> str:
 
 
 def _where(rates: list[tuple[int, float]]) -> str:
-    """Returns "from layer N on" for the first layer N in which at least half of the heads have sinks, if at least half
-    do on average from N on. N is not the last layer. Without such an N, names the layers with any sinks."""
+    """Describes which layers have sinks.
+
+    Returns "from layer N on" for the first layer N that meets two conditions: at least half of its heads have sinks,
+    and so do at least half of the heads from N on, on average. N cannot be the last layer. Without such an N, names the
+    layers that have any sinks.
+    """
     for i, (layer, rate) in enumerate(rates[:-1]):
         rest = [other for _, other in rates[i:]]
         if rate >= 0.5 and sum(rest) / len(rest) >= 0.5:
@@ -46,8 +50,10 @@ def _sinks(model: dict[str, Any]) -> str:
 
 def verdict(model: dict[str, Any], has_stream: bool) -> str:
     """Returns sentences about a model: its attention sinks, its largest activation, and what the report does not show.
-    `model` is the report's dict with the keys figures, layer_types, largest_activation and not_shown. `has_stream` says
-    whether the residual stream was seen."""
+
+    `model` is the report's dict with the keys figures, layer_types, largest_activation and not_shown. `has_stream`
+    tells whether the residual stream was observed.
+    """
     text, largest = _sinks(model), model["largest_activation"]
     sink = model["figures"].get("sink_attention")
     if sink is not None:
