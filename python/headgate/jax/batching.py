@@ -119,8 +119,8 @@ def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
         return True
     if call.operation != "short_convolution":
         return False
-    # Examples become channels if they have separate weights or are packed batches. All channels share the sequences, so
-    # cu_seqlens and snapshot_lengths must not differ between examples.
+    # Examples become channels if they have separate weights or are packed batches.
+    # All channels share cu_seqlens and snapshot_lengths, so these must not differ between examples.
     are_channels = "cu_seqlens" in inputs or batched["weight"] or batched.get("bias", False)
     return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 

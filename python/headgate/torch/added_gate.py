@@ -15,8 +15,7 @@ from .held_gate import MATRIX, OLD_MATRIX, calls, hold_gate, take_gate
 from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
-# Maps the site of a gate to the projection whose output the gate multiplies. The site g1 is missing: it is the output
-# of the attention kernel, which applies the gate itself.
+# Maps the site of a gate to the projection whose output it multiplies. The attention kernel applies gates at g1.
 PROJECTION_OF_SITE = {"g2": "v_proj", "g3": "k_proj", "g4": "q_proj", "g5": "o_proj"}
 _moving = threading.Lock()
 

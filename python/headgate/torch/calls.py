@@ -106,8 +106,7 @@ def checked_options(what: str, options: dict[str, Any], operation: Operation = A
         elif value is None and name == "threads":
             checked[name] = 0  # 0 means headgate.default_threads() in the schema
         elif isinstance(value, Tensor) and torch.compiler.is_compiling():
-            # This TypeError causes a graph break, after which the call runs eagerly. With fullgraph=True, it is an
-            # error.
+            # This TypeError causes a graph break, and the call runs eagerly. With fullgraph=True, compilation fails.
             raise TypeError(
                 f"{what}: {name} is a tensor but must be a number in a program that is compiled in one graph"
             )

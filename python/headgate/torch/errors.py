@@ -15,8 +15,7 @@ import torch
 
 from .arguments import unexpected
 
-# Names of inner functions, which the public functions of headgate.torch call. Error messages of an inner function begin
-# with its name.
+# Names of inner functions that public functions of headgate.torch call. Their error messages begin with these names.
 _INNER = (
     "attention_forward",
     "attention_backward",

@@ -6,16 +6,16 @@ from typing import Any
 
 from torch import nn
 
-# Names of two attributes: the gate's matrix, and a gate that does not depend on the input. LoRA selects matrices by
-# name, so no other matrix of a model has the name attention_gate.
+# Attribute names of the gate's matrix, and of a gate that does not depend on the input.
+# LoRA selects matrices by name. No other matrix of a model has the name attention_gate.
 MATRIX, PARAMETER = "attention_gate", "gate"
 # Name of the gate's matrix in files of older releases. MLPs also have a matrix of this name.
 OLD_MATRIX = "gate_proj"
-# Holds what one hook of an attention module passes to another hook of the same call:
+# Holds the values that hooks of an attention module pass to other hooks of the same call:
 #
-# - logits: logits of the module's gate
-# - gate: the pair (module, gate arguments for the kernel)
-# - gated: the running module, if its kernel applies the gate
+# - `logits` holds the logits of the module's gate.
+# - `gate` is the pair (module, gate arguments for the kernel).
+# - `gated` is the running module, if its kernel applies the gate.
 #
 # Each thread has separate values, since several threads may call one model at once.
 calls = threading.local()

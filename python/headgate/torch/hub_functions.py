@@ -221,8 +221,8 @@ def recurrent_rule(
     y, state = found if output_final_state else (found, None)
     if state is not None and begins is None and not torch.compiler.is_compiling() and _readers:
         if not state.requires_grad:
-            # A RulePass holds the state before its pass, to which another RulePass may be attached. detach() returns a
-            # tensor without this attribute. Otherwise, the chain of all earlier passes would stay in memory.
+            # The state before the pass may have a RulePass of the previous pass. detach() returns a tensor without it.
+            # Otherwise, each RulePass would keep all earlier passes in memory.
             own = {**options, "state": states[0].detach()} if states else options
             _attach(state, RulePass(read, own))
     return y.view(value.shape), state

@@ -16,8 +16,7 @@ MaskFunction = Callable[..., Any]
 
 _make_window = masking_utils.sliding_window_causal_mask_function
 _make_packed = masking_utils.packed_sequence_mask_function
-# The function of transformers that remaps positions of packed sequences. It is None in older versions, which use
-# and_masks instead.
+# transformers' function that remaps positions of packed sequences. None in older versions, which use and_masks instead.
 _make_remapped = getattr(masking_utils, "remap_positions_for_packed_sequence", None)
 _join = masking_utils.and_masks
 

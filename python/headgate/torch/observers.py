@@ -15,8 +15,8 @@ ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
 LINEAR_ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
 """Functions to call with two dicts: the tensors q, k, v, decay and beta, and linear_attention's other arguments."""
 
-# `lists` holds the lists of the running kept_lse() contexts. Each thread has separate lists, since other threads may
-# compute attention at the same time.
+# `_kept.lists` holds the lists of the running kept_lse() contexts.
+# Each thread has separate lists, since other threads may compute attention at the same time.
 _kept = threading.local()
 
 

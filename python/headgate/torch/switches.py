@@ -13,8 +13,8 @@ from torch.autograd import forward_ad
 from .eager import are_plain
 from .precision import Precision
 
-# The original function computes a call after one of these errors. Headgate raises them for unsupported calls, Python
-# raises them for unexpected arguments.
+# After one of these errors, the original function computes the call.
+# Headgate raises these errors for unsupported calls, and Python raises them for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 MOST_REASONS = 100
 """Number of reasons that a handle keeps apart. Reasons may name shapes, which can differ in each call."""

@@ -186,8 +186,7 @@ def make_mask(
     aligned = isinstance(q_offset, int) and q_offset + q_length == kv_offset + kv_length
     ruled = numbers is not None or (allow_is_causal_skip and mask_functions.is_causal(mask_function, local_size))
     if not (ruled and aligned):
-        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, the last queries would count as the first
-        # ones.
+        # Gemma 4 cuts masks to the rows of its last queries. Without a mask, these would count as the first queries.
         allow_is_causal_skip = allow_is_causal_skip and not getattr(config, "num_kv_shared_layers", None)
         return sdpa_mask(
             batch_size,

@@ -185,8 +185,8 @@ PACKAGES = {
                 _gated,
                 {**_LOW_MEMORY, **_PRECISION},
             ),
-            # The package calls _attention for global attention and for chunks of an MSA. It also does so in
-            # Attention.forward, for calls that Headgate declines.
+            # openfold3 calls _attention for global attention and for chunks of an MSA.
+            # Attention.forward also calls _attention if Headgate declines a call.
             Replaced("openfold3.core.model.primitives.attention:_attention", _of_openfold3, _PRECISION),
         ),
     ),

@@ -7,8 +7,8 @@ docs/design/gpu.md lists them. Kernels, host code and tiles.py import nothing bu
 
 from typing import Any
 
-# Each function imports Triton when it is first called, since CPUs do not need Triton. Each has a separate import
-# statement, since torch.compile can trace no other form of import.
+# Each of these functions imports Triton when it is first called, since CPUs do not need Triton.
+# Each of these functions has a separate import statement, since torch.compile can trace no other form of import.
 
 
 def gated_attention(*arguments: Any) -> Any:

@@ -20,8 +20,7 @@ from . import kernels
 from .tiles import KERNELS, Tile, architecture, tile_for
 
 LOG2E = 1.4426950408889634
-# Upper bound to which windows are clamped. A window of this size hides no key, and its sum with a query offset fits in
-# 64 bits.
+# Upper bound for windows. A window of this size hides no key. Its sum with a query offset fits in 64 bits.
 _WIDEST = 1 << 61
 
 
@@ -300,8 +299,8 @@ def backward(
             **strides("dgate", dgate, layout),
         )
         upstream = dy if do is None else do
-        # The next two kernels multiply dy by the factor of a headwise gate. do already includes the factor of an
-        # elementwise gate. An added gate has no factor.
+        # The next two kernels multiply dy by the factor of a headwise gate. An added gate has no factor.
+        # The factor of an elementwise gate is already in `do`.
         scaled = call.gate == "headwise" and options.gate_op == "mul"
         shared = {"do": upstream, "lse": lse, "delta": delta, **strides("do", upstream, layout)}
         shared |= {"GATE": "headwise" if scaled else "none", "gate": gate if scaled else None}

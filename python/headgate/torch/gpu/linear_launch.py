@@ -10,8 +10,7 @@ from torch import Tensor
 from . import launch, linear_kernels
 from .launch import Launcher, launch_kernel, on_device_of, sizes, strides
 
-# Number of tokens in a chunk, and of columns of the state that a program handles. With these sizes, most of the state
-# stays in registers.
+# Tokens in a chunk, and columns of the state per program. With these sizes, most of the state stays in registers.
 _CHUNK, _COLUMNS = 16, 32
 
 

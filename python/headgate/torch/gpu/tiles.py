@@ -20,8 +20,8 @@ class Tile(NamedTuple):
 
 KERNELS = ("attention_forward", "attention_backward_rows", "attention_backward_keys", "attention_backward_queries")
 
-# Tile sizes by the larger of D and Dv: up to 64, up to 128 and up to 256. Each entry lists the tiles of
-# attention_forward, attention_backward_keys and attention_backward_queries.
+# Tile sizes by the larger of D and Dv: up to 64, up to 128 and up to 256.
+# Each entry lists the tiles of attention_forward, attention_backward_keys and attention_backward_queries.
 _16_BITS = {
     "sm_80": {
         64: (Tile(128, 64, 4, 3), Tile(32, 64, 4, 2), Tile(64, 64, 4, 2)),

@@ -187,8 +187,7 @@ def hidden_weights(call: dict[str, Any], queries: Tensor) -> Tensor:
     else:
         tensors = {name: x.flatten(0, 1)[None] for name, x in tensors.items()}
         options["cu_seqlens"] = call["cu_seqlens"].cpu().int()
-        # Queries of row b become queries of tokens b·T to (b + 1)·T of the packed batch. They read no tokens of other
-        # rows.
+        # Queries of row b become queries at tokens b·T … (b + 1)·T - 1 of the packed batch. They read only this row.
         rows = [headgate.linear_attention_weights(at + b * T, **tensors, **options).weights for b in range(B)]
         found = torch.cat([x[..., b * T : (b + 1) * T] for b, x in enumerate(rows)])
     return found.to(queries.device)

@@ -117,8 +117,8 @@ def statistics_of(call: Call, geometry: Geometry, wanted: set[str], own_lse: Ten
     Each is (B,Hq,T) in f64. own_lse is the log-sum-exp of the call if it is known.
     """
     if call.sinks is not None and wanted & OF_KEYS:
-        # Computes statistics of keys without the sink. If the sink took nearly all weight, rounding errors would exceed
-        # the weights of the keys.
+        # Computes statistics of keys without the sink.
+        # If the sink took nearly all weight, rounding errors would exceed the weights of the keys.
         of_keys = statistics_of(replace(call, sinks=None), geometry, wanted & OF_KEYS)
         return of_keys | statistics_of(call, geometry, wanted - OF_KEYS, own_lse)
     if "entropy_of_keys" in wanted:
