@@ -19,8 +19,7 @@ from torch import Tensor
 
 # Arguments that Headgate adds to those of PyTorch in its drop-in replacements for PyTorch functions.
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-# Arguments of ring_attention in addition to options.
-# ring_attention accepts all options of the parts RING_PARTS that have gradients, except key_block_size.
+# ring_attention also accepts the options of the parts RING_PARTS that both passes support, except key_block_size.
 RING = ("key_lengths", "alibi_slopes", "sinks", "layout", "threads")
 RING_PARTS = ("scores", "gate")
 

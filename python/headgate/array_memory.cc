@@ -20,7 +20,8 @@ struct ExchangeApi {
                                          nb::dlpack::dltensor* out);  ///< null if PyTorch does not provide it
 };
 
-/// Returns PyTorch's DLPack exchange API of major version 1. Returns null if PyTorch has none with the function above.
+/// Returns PyTorch's DLPack exchange API of major version 1. Returns null if PyTorch has none with
+/// dltensor_from_py_object_no_sync.
 const ExchangeApi* exchange_api_of(PyTypeObject* tensor_type) {
   constexpr std::uint32_t kMajor = 1;
   const nb::handle type(reinterpret_cast<PyObject*>(tensor_type));

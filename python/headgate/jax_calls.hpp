@@ -75,8 +75,8 @@ inline PlainArray array_of(const char* function, const char* name, const ffi::An
   return array;
 }
 
-/// Returns the kind of an input's array. If the call has a block table, this is `pages` for inputs that can be stored
-/// in pages, such as k and v.
+/// Returns the kind of an input's array. If the call has a block table, the kind is `pages` for inputs that can be
+/// stored in pages, such as k and v.
 template <class Inputs, class Row>
 ArrayKind kind_of(const Row& row, bool has_pages) {
   if constexpr (requires { &Inputs::block_table; }) {
@@ -261,8 +261,8 @@ ViewsOf<Operation::kInputs> read_inputs(Buffers<Operation>& buffers, const Attri
   return inputs;
 }
 
-/// Puts the operation's name before the first colon of `message`. It replaces a function's name, such as
-/// "attention_forward: …", or is prepended if the message has none.
+/// Returns `message` with the operation's name before the first colon. Replaces a function's name there, as in
+/// "attention_forward: …". If `message` begins with no such name, prepends the operation's name.
 template <class Operation>
 std::string renamed(std::string_view message) {
   const std::size_t colon = message.find(": ");
@@ -302,7 +302,7 @@ ffi::Error guarded(const Call& call) {
   }
 }
 
-/// Returns the integer in an operand, the seed of dropout.
+/// Reads the dropout seed from an operand that holds one integer.
 inline std::int64_t read_integer(const char* function, const ffi::AnyBuffer& buffer) {
   if (buffer.element_type() == ffi::S64) return *buffer.typed_data<std::int64_t>();
   if (buffer.element_type() == ffi::S32) return *buffer.typed_data<std::int32_t>();

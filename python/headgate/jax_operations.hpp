@@ -16,7 +16,7 @@
 
 namespace headgate::python::jax {
 
-/// Replaces the saved outputs in operations whose backward pass reads none.
+/// Stands for the saved outputs in operations whose backward pass reads no saved outputs.
 struct NothingSaved {};
 
 struct Attention {

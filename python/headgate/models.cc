@@ -208,7 +208,7 @@ NB_MODULE(_models, module) {
     }
   });
   nb::class_<python::Model>(module, "Model").def("facts", python::facts);
-  // models.py declares the signatures and defaults. These argument names appear in error messages.
+  // models.py declares the signatures and defaults. Error messages contain the argument names below.
   const auto add = [&module](const char* name, auto function, const std::vector<const char*>& arguments) {
     std::vector<python::ArgumentText> texts;
     texts.reserve(arguments.size());

@@ -82,7 +82,7 @@ class Passes {
   }
 
   static std::vector<ArgumentText> input_texts() { return input_texts(EveryInput{}); }
-  /// Returns the signature and help texts of the arguments of the function NAME. It computes only y, so the inputs that
+  /// Returns the signature and help texts of the arguments of the function NAME. NAME computes only y, so inputs that
   /// only another output needs are left out.
   static std::vector<ArgumentText> result_texts() { return input_texts(ReadForY{}); }
 

@@ -27,7 +27,8 @@ namespace headgate::python {
 /// Reads the argument `layout`; the default is bhtd.
 Layout take_layout(const Keywords& keywords);
 
-/// Returns the signature and help text of the argument `layout`. `arrays` names the arrays whose dimensions it orders.
+/// Returns the signature and help text of the argument `layout`. `arrays` names the arrays whose dimensions the layout
+/// orders.
 ArgumentText layout_text(std::string_view arrays);
 
 // --- tensors --------------------------------------------------------------------------------------------------------
@@ -129,7 +130,7 @@ using ResultsOf = Results<ViewsOf<kRows>, kRows.size()>;
 template <const auto& kRows>
 using HeldResults = std::array<Output, kRows.size()>;
 
-/// Sets `views` to the arrays in `results` of the chosen rows. make(row) creates an array that is missing.
+/// Sets `views` to the arrays of the chosen rows in `results`. make(row) creates a missing array.
 template <const auto& kRows, class Make>
 HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const std::vector<bool>& chosen,
                                  ResultsOf<kRows>& results, ViewsOf<kRows>& views, const Make& make) {

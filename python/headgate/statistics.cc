@@ -25,7 +25,7 @@ using StatisticsResults = Results<AttentionStatistics, kStatisticsOutputs.size()
 /// Arguments of attention_statistics that select outputs, in addition to the list of output names.
 struct Selection {
   Input keys, queries;
-  std::int64_t window = -1;  ///< window of window_share, which a negative window excludes from the default outputs
+  std::int64_t window = -1;  ///< window of window_share; if negative, window_share is no default output
   std::int64_t top_keys = 0;
 };
 
@@ -69,7 +69,7 @@ nb::list statistics_rows() {
 }
 
 /// Returns a flag for each dimension of the four-dimensional view of `output`: whether the Python array has this
-/// dimension. The array has no dimensions that are always 1. If `has_batch` is false, it has no batch dimension.
+/// dimension. The array omits dimensions that are always 1. If `has_batch` is false, it also omits the batch dimension.
 std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch) {
   return {has_batch, true, output.third != StatisticsDim::one, output.fourth != StatisticsDim::one};
 }

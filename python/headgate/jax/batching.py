@@ -213,8 +213,8 @@ def _heads(x: Example, batch: int) -> Folded:
 
 
 def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
-    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). Expands separate or differentiated sinks to one sink per
-    query.
+    """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). If the sinks differ among examples or need gradients,
+    expands them to one sink per query.
     """
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):

@@ -52,7 +52,7 @@ def take_old_name(what: str, given: dict[str, Any], old: str, new: str, value: A
     """Removes the deprecated argument `old` from the keywords `given` and returns its value. Issues a
     DeprecationWarning.
 
-    `new` is the argument's current name in the function `what`, and `value` is its value in the same call. Raises
+    `new` is the argument's current name in the function `what`. `value` is the value of `new` in the same call. Raises
     TypeError if `value` is not None, since the call then passes both names.
     """
     if value is not None:
@@ -65,7 +65,7 @@ def _parameter(name: str, operation: Operation) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY
     if name in operation.tensors:
         return inspect.Parameter(name, kind, default=None, annotation=Tensor | None)
-    if name == "threads":  # None in a call is 0 in the schema
+    if name == "threads":  # the schema has 0 where callers pass None
         return inspect.Parameter(name, kind, default=None, annotation=int | None)
     option = operation.options[name]
     return inspect.Parameter(name, kind, default=option.default, annotation=OPTION_TYPES[option.type])

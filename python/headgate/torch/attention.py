@@ -342,7 +342,7 @@ def gated_attention(
 
 
 def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    """Calls gated_attention with return_lse. `tensors` are given by name."""
+    """Calls gated_attention with return_lse. `tensors` maps argument names to tensors."""
     others = {name: x for name, x in tensors.items() if x is not None and name not in ("q", "k", "v", "gate")}
     q, k, v, gate = (tensors[name] for name in ("q", "k", "v", "gate"))
     return gated_attention(q, k, v, gate, return_lse=True, **others, **options)

@@ -53,7 +53,7 @@ def register_attention(
 ) -> None:
     """Calls register_autograd for an attention operator. Only y and lse have gradients.
 
-    Its schema is (*tensors, *, **options, keep_attn) -> (y, lse, attn, …).
+    The operator's schema is (*tensors, *, **options, keep_attn) -> (y, lse, attn, …).
     """
 
     def save(ctx: Any, inputs: tuple[Any, ...], keyword_only_inputs: dict[str, Any], output: Any) -> None:

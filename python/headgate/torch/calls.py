@@ -38,7 +38,7 @@ def _is_differentiated(tensor: Tensor) -> bool:
 
 
 def refuse_transforms(what: str, arguments: dict[str, Any], differentiable: Container[str] = ()) -> None:
-    """Raises RuntimeError for derivatives that the operation does not support.
+    """Raises RuntimeError in two cases:
 
     - An argument has a forward-mode derivative, which PyTorch would silently lose.
     - torch.func differentiates an argument that is not in `differentiable`.

@@ -45,7 +45,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
         self.record_past = True  # makes models also call update_conv_state for passes of one token
         self.length = 0  # number of tokens of each sequence
         self.passes: list[_Pass] = []
-        self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, because models may overwrite those
+        self.tails: dict[int, Tensor] = {}  # (B,C,K): copies of conv_states, which models may overwrite
 
     def _begin(self, T: int) -> _Pass:
         self.passes.append(_Pass(T))

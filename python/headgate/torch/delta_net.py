@@ -71,9 +71,8 @@ class DeltaNetCache:
     depend on the number of tokens.
 
     Args:
-        keep: how many of the last tokens truncate() can drop. The cache stores each pass that holds some of these
-        tokens:
-            the state before the pass, and the inputs of the convolution and the delta rule.
+        keep: how many of the last tokens truncate() can drop. For each pass that holds some of these tokens, the cache
+            stores the state before the pass and the inputs of the convolution and the delta rule.
     """
 
     def __init__(self, keep: int = 0) -> None:
@@ -93,7 +92,7 @@ class DeltaNetCache:
         """Drops all tokens except the first `length`. A `length` of 0 is always possible.
 
         The states are then bitwise identical to those of passes without the dropped tokens. Raises ValueError, and
-        changes nothing, if no kept pass contains one of the dropped tokens.
+        changes nothing, if a dropped token is not in a kept pass.
         """
         kept = sum(each.T for each in self._passes)
         least = self.length - kept

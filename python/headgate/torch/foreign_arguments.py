@@ -78,7 +78,7 @@ MASK = {
 def refuse_unknown(what: str, given: Mapping[str, Any], harmless: Mapping[str, str], instead: str) -> None:
     """Raises ValueError if an argument in `given` is not None and not in `harmless`.
 
-    The error names the function `what`. The text `instead` in the error advises what to do.
+    The error names the function `what`, and ends with the advice `instead`.
     """
     for name, value in given.items():
         if value is not None and name not in harmless:

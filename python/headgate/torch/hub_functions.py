@@ -132,13 +132,13 @@ _precision: Precision = "exact"
 """precision of linear_attention in calls in bfloat16. register() sets it."""
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()
 """Objects that call pass_of()."""
-# `state` is a weak reference to the final state to which this thread's last call attached a RulePass.
+# `_last.state` is a weak reference to the final state to which this thread's last call attached a RulePass.
 _last = threading.local()
 
 
 def record_passes(reader: Any) -> None:
     """Makes recurrent_rule attach its RulePass to each final state while the object `reader` lives. pass_of() returns
-    it.
+    this RulePass.
     """
     _readers.add(reader)
 
@@ -222,7 +222,7 @@ def recurrent_rule(
     if state is not None and begins is None and not torch.compiler.is_compiling() and _readers:
         if not state.requires_grad:
             # The state before the pass may have a RulePass of the previous pass. detach() returns a tensor without it.
-            # Otherwise, each RulePass would keep all earlier passes in memory.
+            # Without detach(), each RulePass would keep all earlier passes in memory.
             own = {**options, "state": states[0].detach()} if states else options
             _attach(state, RulePass(read, own))
     return y.view(value.shape), state

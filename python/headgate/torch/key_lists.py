@@ -21,12 +21,12 @@ class KeyLists(NamedTuple):
 
     entries: Tensor  # (B,G,T,K), int32 or int64
     block: int
-    keys: int  # number S of keys that exist
+    keys: int  # number of keys, S
 
     def rules(self, keys: int, kv_heads: int) -> dict[str, Any]:
-        """Returns `entries` and `block` as arguments of gated_attention.
+        """Converts the lists to arguments of gated_attention, for a call with only the first `keys` keys.
 
-        The call must have the first `keys` keys and `kv_heads` key/value heads. G must be a divisor of `kv_heads`.
+        `kv_heads` is the number of key/value heads. G must divide it.
         """
         entries = self.entries
         if entries.shape[1] not in (1, kv_heads):
@@ -44,7 +44,7 @@ class KeyLists(NamedTuple):
         B, G, T, K = self.entries.shape
         queries = torch.arange(B * T, device=self.entries.device)
         sequence = torch.searchsorted(cu_seqlens_q[1:].contiguous(), queries.to(cu_seqlens_q.dtype), right=True)
-        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # in range even if gated_attention will reject the bounds
+        sequence = sequence.clamp(max=len(cu_seqlens_q) - 2)  # keeps the index in range even if the bounds are invalid
         begin, end = (cu_seqlens_k[n].view(B, 1, T, 1) for n in (sequence, sequence + 1))
         key = self.entries + self.keys * torch.arange(B, device=begin.device).view(B, 1, 1, 1)
         own = (self.entries >= 0) & (key >= begin) & (key < end)

@@ -170,7 +170,7 @@ class GatedAttention(GatedLayer):
     6. W_o
     7. a gate at g5
 
-    The gate at one site and the control are optional. The arguments are the keys of config.json.
+    A layer has at most one gate, and none if it has a control. The arguments are the keys of config.json.
 
     Args:
         hidden_size: C, the features of a token.

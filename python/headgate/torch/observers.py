@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Holds lists of functions that Headgate's operations call before each call, with its arguments. While watch() is on,
-its functions are in these lists. The operations therefore need not import watch.
+"""Holds lists of functions. Headgate's operations call these functions with the arguments of a call before they compute
+it.
+
+watch() adds its functions while it is on. The operations therefore need not import watch.
 """
 
 import contextlib

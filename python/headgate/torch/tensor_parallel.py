@@ -57,7 +57,7 @@ def _parts_of(tensors: dict[str, Any], layout: str) -> list[str]:
 
     Along each mesh dimension, the division follows the sharding of q. The work is not divided in these cases:
 
-    - The processes do not divide the number of sequences or heads.
+    - The number of sequences or heads is not divisible by the number of processes.
     - q is sharded by sequences, but the batch is packed or paged, or q has no batch dimension.
     """
     q, k = tensors["q"], tensors["k"]

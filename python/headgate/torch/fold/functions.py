@@ -36,17 +36,17 @@ def attention(
         q: (*, H, T, D), with any leading dimensions.
         k: (*, H, S, D).
         v: (*, H, S, Dv).
-        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. A bias that leading dimensions share is
-            neither expanded nor copied, and its gradient is summed over them. A float32 bias stays float32 beside 16-bit
-            tensors.
-            The biases are summed before the call, in float32 or better. Those of keys, (*, 1, 1, S), that need no
-            gradient are summed separately from the others.
-        gate: raw logits (*, H, T, Dv) or (*, H, T, 1); without it, no gate.
+        biases: tensors that broadcast to (*, H, T, S). -inf hides a key. Leading dimensions may share a bias, which is
+            then neither expanded nor copied. Its gradient is summed over these dimensions. A float32 bias stays
+            float32 if the other tensors have 16 bits.
+            The biases are summed before the call, in float32 or better. Biases of keys, (*, 1, 1, S), are summed
+            separately if they need no gradient.
+        gate: raw logits (*, H, T, Dv) or (*, H, T, 1). None means no gate.
         scale: by default 1 / sqrt(D). Models that divide q themselves pass 1.0.
-        precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications where these are
-            faster. They round attention weights to bfloat16. Calls in other dtypes are not affected.
+        precision: "native16" permits calls in bfloat16 to use the CPU's bfloat16 multiplications if these are faster.
+            Attention weights are then rounded to bfloat16. Calls in other dtypes are not affected.
 
-    Returns (*, H, T, Dv) of q's dtype. Memory is O(T + S) for each head, beside the biases. Raises ValueError with a
+    Returns (*, H, T, Dv) in q's dtype. Memory is O(T + S) per head, in addition to the biases. Raises ValueError with a
     one-line message for tensors that do not fit together, and for a bias of keys that holds only 0 and 1. Raises
     TypeError if an argument is not a tensor, or if biases is a tensor instead of a sequence of tensors.
     """
@@ -78,9 +78,11 @@ def attention(
 
 
 def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to a dtype that the kernels accept together with a q of `dtype`.
+    """Converts `x` to a dtype that the kernels accept beside q.
 
-    With q in float64, this is float64. Otherwise it is float32, but `x` stays as it is if it has the dtype of q.
+    - `x` has the dtype of q, `dtype`: unchanged
+    - q is float64: float64
+    - otherwise: float32
     """
     if x.dtype == dtype:
         return x

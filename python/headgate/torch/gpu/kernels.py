@@ -32,7 +32,7 @@ def _sigmoid(z):
 @triton.jit
 def _softplus(z):
     e = tl.exp(-tl.abs(z))
-    # For e below 2^-12, log(1 + e) equals e - e²/2 in f32. 1 + e would lose digits.
+    # In f32, log(1 + e) equals e - e²/2 for e below 2^-12. The sum 1 + e would lose digits.
     return tl.maximum(z, 0.0) + tl.where(e < 0.000244140625, e - 0.5 * e * e, tl.log(1.0 + e))
 
 

@@ -43,8 +43,8 @@ def _through_norm(dx, x, factor, NORM: tl.constexpr):
 
 @triton.jit
 def _load_column(base, first, stride, n_rows, C: tl.constexpr, absent: tl.constexpr):
-    """Loads one number for each token. If the tensor is None, the numbers are `absent`. They are 0 after the last
-    token.
+    """Loads one number for each token. If the tensor is None, the numbers are `absent`. The numbers after the last
+    token are 0.
     """
     rows = first + tl.arange(0, C)
     if base is None:
