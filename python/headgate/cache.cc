@@ -126,7 +126,7 @@ void append(Cache& self, const Keywords& keywords) {
   self.with([&](KvCache& cache) { cache.append(sequences, keys.view, values.view); });
 }
 
-/// Returns a binding that calls kMethod of the cache with its integer arguments, called `names` in Python.
+/// Returns a binding of the cache's method kMethod. Its arguments are integers, called `names` in Python.
 template <auto kMethod, class... Names>
 auto method(const Names*... names) {
   return [=](Cache& self, const Keywords& keywords) {

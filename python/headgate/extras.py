@@ -6,7 +6,7 @@ import re
 from types import ModuleType
 
 DISTRIBUTION = "headgate-attention"
-"""Name of this package on PyPI, where the name `headgate` belongs to another project."""
+"""Distribution name of this package on PyPI. The name `headgate` belongs to another project there."""
 
 EXTRAS = {
     "jax": "jax",
@@ -16,7 +16,7 @@ EXTRAS = {
     "transformers": "transformers",
     "triton": "triton",
 }
-"""Maps optional packages to the extra in pyproject.toml that installs each."""
+"""Maps each optional package to the pip extra in pyproject.toml that installs it."""
 FLOORS = {"jax": "0.10.0", "torch": "2.9.1", "transformers": "5.18.0"}
 """Oldest supported versions, which scripts/check_versions.py tests."""
 

@@ -38,7 +38,7 @@ struct CallSpec {
   std::size_t positional = 0;
 };
 
-/// Returns what error messages call a value of type T, such as "a whole number".
+/// Returns the words for a value of type T in error messages, such as "a whole number".
 template <typename T>
 constexpr const char* wanted() {
   if constexpr (std::is_same_v<T, bool>) return "True or False";

@@ -110,7 +110,8 @@ _FOLDED = {
         "gated_norm": "x weight gate",
     }.items()
 }
-"""Inputs that a fold can have. Calls with others, such as those of packed batches, are made for each example."""
+"""Inputs that a folded call supports. A call with other inputs, such as those of packed batches, is made for each
+example."""
 
 
 def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:

@@ -20,10 +20,10 @@ Arrays = dict[str, Array]
 Results = dict[str, tuple[tuple[int, ...], np.dtype]]
 
 SEED = "dropout_seed"
-"""Key of the dropout seed in the arrays of a call. A seed that is an integer is an option instead."""
+"""Key of an array with the dropout seed in the arrays of a call. An integer seed is an option instead."""
 SAVED_LSE = "saved_lse"
-"""Name of the log-sum-exp that the backward pass reads: f64 numbers as pairs of uint32, since JAX has f64 only with
-jax_enable_x64."""
+"""Name of the log-sum-exp that the backward pass reads. It holds f64 numbers as pairs of uint32, since JAX has f64 only
+with jax_enable_x64."""
 
 SHARED_BY_STRIDE = {
     "gated_attention": ("q", "k", "v", "gate"),
@@ -31,7 +31,7 @@ SHARED_BY_STRIDE = {
     "short_convolution": ("x",),
     "gated_norm": ("x", "gate"),
 }
-"""Inputs that the sequences of a folded call may share: their batch dimension may be 1."""
+"""Inputs that all sequences of a folded call may share. The batch dimension of a shared input is 1."""
 
 
 class Call(NamedTuple):

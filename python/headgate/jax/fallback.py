@@ -32,8 +32,8 @@ COMPUTED = {
 }
 """Arguments that the code for other platforms supports. Calls with other arguments are refused."""
 WITHOUT_EFFECT = frozenset("layout precision dropout_seed threads target backend".split())
-"""More arguments that calls for other platforms may have. `layout` is supported by every function. The others do not
-change the results: `dropout_seed` has an effect only with dropout, which is refused."""
+"""Other arguments that calls for other platforms may have. Every function supports `layout`. The remaining arguments do
+not change results: `dropout_seed` matters only with dropout, which is refused."""
 
 
 def _refusal(call: Call, inputs: Arrays) -> str | None:

@@ -10,7 +10,7 @@ from jax import Array, lax
 from .call import Arrays, Call
 
 BLOCK = 128
-"""Number of queries in a block. The scores of one block are in memory at a time."""
+"""Number of queries in a block. Only the scores of one block are in memory at the same time."""
 
 GATES = {
     "sigmoid": jax.nn.sigmoid,
@@ -189,7 +189,7 @@ def _attend_rows(
     groups, of_group = q.shape[2:4]
 
     def grouped(x: Array) -> Array:
-        """Splits heads (…,H|1,S) into (…,Hkv|1,G|1,S)."""
+        """Splits the head dimension: (T,B,H|1,S) to (T,B,Hkv|1,G|1,S)."""
         return x[:, :, :, None] if x.shape[2] == 1 else x.reshape((*x.shape[:2], groups, of_group, x.shape[3]))
 
     scale = call.option("scale")
@@ -217,7 +217,7 @@ def _attend_rows(
 
 
 def _seen(call: Call, rows: Arrays, places: Sequences, at: Array, key: Array) -> Array:
-    """Splits the head dimension: (T,B,H|1,S) to (T,B,Hkv|1,G|1,S)."""
+    """Returns (T,B,S): true for keys that a query sees by its sequence and position."""
     seen = (rows["of_query"][:, :, None] == places.of_key.T[None]) & places.is_read.T[None]
     left, right = call.option("window_left", -1), call.option("window_right", -1)
     if call.option("causality", "none") == "causal":

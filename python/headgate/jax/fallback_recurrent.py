@@ -12,7 +12,7 @@ from .call import Arrays, Call
 from .fallback_attention import GATES
 
 BLOCK = 64
-"""Number of tokens in a block. The backward pass holds the first state of each block, and all states of one block."""
+"""Number of tokens in a block. The backward pass stores the first state of each block, and all states of one block."""
 
 
 def linear_attention(call: Call, inputs: Arrays) -> Arrays:

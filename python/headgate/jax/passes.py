@@ -51,8 +51,8 @@ def _operands(call: Call, inputs: Arrays) -> list[Array]:
 
 
 _pass = Primitive("headgate")
-"""A forward or a backward pass. Parameters are the call and the tree of its arrays: (inputs,) or (incoming, saved,
-inputs)."""
+"""JAX primitive of a forward or a backward pass. Its parameters are the call and the pytree structure of the arrays:
+(inputs,) or (incoming, saved, inputs)."""
 _pass.multiple_results = True
 
 

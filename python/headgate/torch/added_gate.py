@@ -47,7 +47,7 @@ class AddedGate:
     """
 
     _projection: nn.Module | None = None
-    """The projection that has the hook on_projection. Pickles of older releases have none."""
+    """The projection that has the hook on_projection. Pickles of older releases lack this attribute."""
 
     def __init__(self, attention: nn.Module, variant: GateVariant):
         self.attention, self.variant = attention, variant

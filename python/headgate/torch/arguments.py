@@ -26,7 +26,7 @@ def options_of(part: str) -> tuple[str, ...]:
 
 
 ADDED = ("gate_fn", "gate_op", "sinks", "softcap", "precision", "threads")
-"""Arguments of gated_attention that Headgate's versions of PyTorch functions accept in addition to the gate."""
+"""Arguments of gated_attention that Headgate's replacements of PyTorch functions accept in addition to the gate."""
 
 
 def require_known(what: str, given: Iterable[str], names: Collection[str], named: Collection[str] = ()) -> None:

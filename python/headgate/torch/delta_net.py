@@ -42,11 +42,11 @@ class _Pass(NamedTuple):
 
     T: int
     columns: list[Tensor]
-    """(B,K−1+T,channels) of each part that is convolved: its state before the pass, and its inputs."""
+    """(B,K−1+T,channels) for each convolved part: its state before the pass, then its inputs."""
     rule: tuple[Tensor, ...]
     """The inputs of the delta rule."""
     state: Tensor | None
-    """(B,Hv,D,Dv), before the pass."""
+    """State before the pass, (B,Hv,D,Dv)."""
     options: dict[str, Any]
     """The options of linear_attention."""
 
@@ -80,7 +80,8 @@ class DeltaNetCache:
             raise ValueError(f"DeltaNetCache: keep is {keep!r} but must be a whole number, at least 0")
         self.keep = keep
         self.convolution: list[Tensor | None] = []
-        """The last K − 1 inputs of each convolution, (N,K−1,channels): one for q, k and v together, or one for each."""
+        """The last K − 1 inputs of each convolution, (N,K−1,channels). There is one for q, k and v together, or one for
+        each."""
         self.state: Tensor | None = None
         """State of each head, (N,Hv,D,Dv)."""
         self.length = 0

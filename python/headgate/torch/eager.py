@@ -67,7 +67,7 @@ def are_plain(tensors: Iterable[Any]) -> bool:
 
 
 Named = dict[str, Tensor]
-"""Maps names of inputs to tensors. Omits inputs that the call does not give."""
+"""Maps names of inputs to tensors. Inputs that the call lacks are omitted."""
 
 
 class RecordedCall(NamedTuple):
@@ -78,7 +78,7 @@ class RecordedCall(NamedTuple):
     saved: tuple[Any, ...]
     """Values that forward() saved for the backward pass."""
     incoming: tuple[Any, ...]
-    """Gradients of the outputs of forward(); None for an output without one."""
+    """Gradients of the outputs of forward(). None means that an output has no gradient."""
 
 
 class EagerOperation:

@@ -32,7 +32,8 @@ _LENGTHS = {
 }
 
 CACHES = dict.fromkeys(("cache", "past_key_values", "cache_params"), "the model has read and updated it")
-"""Harmless if the value is a Cache of transformers: the model passes the cached keys, values or states separately."""
+"""Arguments that are harmless if their value is a Cache of transformers. The model passes the cached keys, values or
+states separately."""
 
 ATTENTION = {
     **OF_MODELS,

@@ -32,7 +32,7 @@ from .short_convolution import short_convolution
 MODELS = ("qwen3_next", "qwen3_5", "qwen3_5_moe", "olmo_hybrid", "kimi_linear")
 """Model folders of transformers in which register() replaces functions."""
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Types that Headgate computes. float64 is left to transformers, whose delta rule computes it in float32."""
+"""Types that Headgate computes. transformers computes float64 itself, and its delta rule does so in float32."""
 HEAD_DIMS = range(1, 257)
 TAPS = range(2, 9)
 ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
@@ -40,7 +40,7 @@ ACTIVATIONS = {None: "none", "silu": "silu", "swish": "silu"}
 RULE_ARGUMENTS = {"q": "query", "k": "key", "v": "value", "decay": "g", "state": "initial_state"}
 CONVOLUTION_ARGUMENTS = {"x": "hidden_states", "state": "conv_state"}
 SEQUENCES = ("cu_seqlens", "cu_seq_lens_q", "seq_idx")
-"""Arguments that give the sequence boundaries of packed rows. The first one that the call gives is used."""
+"""Arguments that give the sequence boundaries of packed rows. The first one that a call passes is used."""
 
 
 def _refuse_unknown(what: str, given: dict[str, Any], harmless: dict[str, str]) -> None:
@@ -129,9 +129,9 @@ class RulePass(NamedTuple):
 
 
 _precision: Precision = "exact"
-"""precision of linear_attention in calls in bfloat16. register() sets it."""
+"""linear_attention's argument `precision` for calls in bfloat16. register() sets it."""
 _readers: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Objects that call pass_of()."""
+"""Objects that will call pass_of()."""
 # `_last.state` is a weak reference to the final state to which this thread's last call attached a RulePass.
 _last = threading.local()
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "linear_attention"
 L2_NORM_EPS = 1e-6
-"""l2_norm of Gated DeltaNet. Functions of transformers use it if use_qk_l2norm_in_kernel is true."""
+"""Value of `l2_norm` in Gated DeltaNet. Functions of transformers use it if use_qk_l2norm_in_kernel is true."""
 
 
 def _empty_y(named: Named, layout: str = "bhtd", **_: Any) -> Tensor:

@@ -13,9 +13,10 @@ from typing import Any
 from torch import Tensor
 
 ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
-"""Functions to call with two dicts: the tensors q, k, v and gate, and the other arguments of gated_attention."""
+"""Functions that are called with two dicts: the tensors q, k, v and gate, and gated_attention's other arguments."""
 LINEAR_ATTENTION: list[Callable[[dict[str, Any], dict[str, Any]], None]] = []
-"""Functions to call with two dicts: the tensors q, k, v, decay and beta, and linear_attention's other arguments."""
+"""Functions that are called with two dicts: the tensors q, k, v, decay and beta, and linear_attention's other
+arguments."""
 
 # `_kept.lists` holds the lists of the running kept_lse() contexts.
 # Each thread has separate lists, since other threads may compute attention at the same time.

@@ -30,7 +30,7 @@ def _require_identity(variant: GateVariant) -> None:
 
 
 GATE_NAMES = (MATRIX, PARAMETER, OLD_MATRIX, "g_proj")
-"""Attributes of an attention module that mean that it already has a gate."""
+"""Attributes that only an attention module with a gate has."""
 
 
 def _require_known(name: str, attention: nn.Module) -> None:
@@ -129,7 +129,7 @@ def gate_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 _HUB = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
-"""Options of from_pretrained that locate the files, passed on when load_retrofit reads the config."""
+"""Options of from_pretrained that locate the files. load_retrofit passes them on when it reads the config."""
 
 
 def load_retrofit(directory: str | os.PathLike[str], **options: Any) -> nn.Module:

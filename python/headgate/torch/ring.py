@@ -74,7 +74,7 @@ class Plan:
         self.size = length // len(self.spans[0])
         met = (n for n in range(ranks) if any(self.blocks(rank, rank - n) for rank in range(ranks)))
         self.rounds = 1 + max(met, default=0)
-        """Number of key shards that each rank visits: its own, then those of the preceding ranks. All remaining shards
+        """Number of shards of keys that each rank visits: its own, then those of the preceding ranks. All other shards
         are hidden from every query."""
 
     def blocks(self, rank: int, source: int) -> list[Block]:

@@ -23,7 +23,7 @@ from .errors import call_as, in_words_of
 from .operation import Named, sequences_of
 
 Sizes = dict[str, Any]
-"""Maps letters of dimensions to sizes. Results omit the dimensions of missing letters."""
+"""Maps letters of dimensions to sizes. If a letter is missing, results lack this dimension."""
 
 
 class _Figure(NamedTuple):

@@ -17,7 +17,7 @@ from .precision import Precision
 # Headgate raises these errors for unsupported calls, and Python raises them for unexpected arguments.
 _REFUSALS = (ValueError, TypeError, RuntimeError, OverflowError, AttributeError)
 MOST_REASONS = 100
-"""Number of reasons that a handle keeps apart. Reasons may name shapes, which can differ in each call."""
+"""Number of reasons that a handle counts separately. Reasons may contain shapes, which can differ in every call."""
 OTHER_REASONS = "other reasons"
 
 
@@ -29,10 +29,10 @@ class Handle:
         self.precision = precision
         """Precision of the calls while this is the newest handle: "exact" or "native16"."""
         self.calls = 0
-        """Number of calls that Headgate has computed, without those in compiled programs."""
+        """Number of calls that Headgate has computed. Calls in compiled programs are not counted."""
         self.declined: Counter[str] = Counter()
-        """Number of calls left to the library's own function, by reason. After the first MOST_REASONS reasons, all new
-        ones are counted as OTHER_REASONS."""
+        """Number of calls that the library's own function computed, by reason. After the first MOST_REASONS reasons,
+        new ones are counted as OTHER_REASONS."""
 
     def __enter__(self) -> "Handle":
         return self

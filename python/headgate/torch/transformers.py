@@ -346,7 +346,7 @@ def _add_lists(rules: dict[str, Any], lists: list[KeyLists], heads: int, key: Te
 
     - Query heads of one key/value head have different lists.
     - Another KeyLists was added before.
-    - Sequences are packed, and the lists hold blocks, `weights` are requested, or the bounds do not match.
+    - Sequences are packed, and the lists hold blocks, or `weights` is true, or the bounds do not match.
     """
     kv_heads, keys = key.shape[1:3]
     for each in lists:

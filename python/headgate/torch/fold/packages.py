@@ -17,11 +17,11 @@ class Replaced(NamedTuple):
 
     path: str
     adapter: Callable[..., Any]
-    """Computes a call with Headgate. Its parameters are the arguments that it uses, with the package's names, and the
-    precision of attention(). Raises ValueError for calls that it does not support."""
+    """Computes a call with Headgate. Its parameters are the arguments of the package's function that it uses, and
+    `precision`. Raises ValueError for calls that it does not support."""
     harmless: Mapping[str, str] = {}
-    """Maps arguments that do not change the result to the reason. Other arguments that the adapter does not use must
-    have their defaults. Otherwise the package computes the call."""
+    """Maps arguments that do not change the result to the reason why. The package computes the call if any other
+    argument that the adapter does not use differs from its default."""
 
 
 class Package(NamedTuple):
@@ -29,7 +29,7 @@ class Package(NamedTuple):
 
     distribution: str
     version: str
-    """Version of the distribution whose functions the adapters were written for."""
+    """Version of the distribution for which the adapters were written."""
     replaced: tuple[Replaced, ...]
 
 

@@ -147,7 +147,7 @@ def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
 
 
 _INDICES = ("key_lengths", "query_offsets", "cu_seqlens", "cu_seqlens_q", "cu_seqlens_k")
-"""Inputs of which kernels take no strides."""
+"""Inputs whose strides kernels do not take."""
 
 
 def launch_kernel(

@@ -23,7 +23,7 @@ class Inputs(NamedTuple):
 
 
 class Options(NamedTuple):
-    """Options of a call. `tile` overrides the rows of a program."""
+    """Options of a call. `tile` overrides the number of rows that a program computes."""
 
     layout: str = "bhtd"
     eps: float = 1e-6

@@ -55,8 +55,8 @@ FUNCTIONS = {
 }
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Supported types of q, k and v, which must share one, and of x. Gates, decays and parameters have that type or
-float32."""
+"""Supported types of q, k and v, which must have the same type, and of x. Gates, decays and parameters have that type
+or float32."""
 
 MAX_HEAD_DIM = 256
 """Largest D and Dv of attention, and largest Dv of linear attention."""

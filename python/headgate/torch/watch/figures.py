@@ -17,7 +17,7 @@ from .call import scores_of_first
 from .sample import AttentionSample, TokenVectors
 
 SINK_THRESHOLD = 0.3
-"""A head counts as a sink head if its mean attention to the first token exceeds this."""
+"""A head is a sink head if its mean attention to the first token exceeds this threshold."""
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,8 @@ READERS = (
         lambda _, out, z: z.squeeze(-1),
     ),
 )
-"""Model families in which a submodule of the attention module outputs the gate's logits. The gates of Headgate's layers
-and of retrofitted models need no Reader: the attention call has them as an argument."""
+"""Model families in which a submodule of the attention module outputs the gate's logits. Headgate's layers and
+retrofitted models need no Reader: their attention calls have the gate as an argument."""
 GATED_NORM = re.compile(r"norm", re.IGNORECASE)
 DELTA_NET = re.compile(r"deltanet|deltaattention|kimi\w*attention", re.IGNORECASE)
 

@@ -31,9 +31,10 @@ LOOKS_LIKE_ATTENTION = re.compile(r"att(entio)?n|deltanet", re.IGNORECASE)
 LOOKS_LIKE_CROSS_ATTENTION = re.compile(r"cross|encoder_attn|encdec|multihead_attn", re.IGNORECASE)
 CROSS_ARGUMENTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 MISSES = (ValueError, TypeError, RuntimeError, NotImplementedError, AttributeError, KeyError, IndexError)
-"""Errors that reading an unexpected call may raise. The handle then records why it does not measure the call."""
+"""Errors that unexpected calls may raise while they are read. The handle then records why it does not measure the
+call."""
 PLACE = ("sequence", "token", "channel")
-"""Keys that say where a maximum is."""
+"""Keys of the place of a maximum."""
 
 
 @dataclass

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 COUNTS = ("tokens",)
 STEP_FIGURES = ("loss", "loss_bits_per_byte", "grad_norm", "lr", "tokens_per_second", "mfu", *COUNTS)
-"""Keys that a record may hold about a training step, the same as in records of `headgate train`."""
+"""Keys of a training step in a record, as in records of `headgate train`."""
 EVALUATION_FIGURES = ("loss_nats", "bits_per_byte", "perplexity")
-"""Keys that a record may hold about an evaluation, in addition to the figures of watch()."""
+"""Keys of an evaluation in a record, in addition to the figures of watch()."""
 OTHER_NAMES = {"hidden_first_token": "hidden_first_token_share"}
-"""Maps names of figures in watch() to their names in records, where they differ."""
+"""Maps names of figures in watch() to different names in records."""
 
 
 def _number(name: str, value: Any) -> float | int | None:

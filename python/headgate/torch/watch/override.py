@@ -21,7 +21,7 @@ from .transformers import call_of
 from .wrapping import Wrapped
 
 WORDS = ("closed", "open", "mean_gate", "no_first_token", "sink_logit")
-"""Changes, as documented by override() of headgate.torch."""
+"""Names of changes. override() of headgate.torch describes them."""
 OF_GATES = ("open", "mean_gate")
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from .call import Call, Geometry
 
 BLOCK_ELEMENTS = 1 << 20
-"""Entries of token vectors that are rounded at once. 8 MiB in float64."""
+"""Number of elements of token vectors that are rounded at the same time: 8 MiB in float64."""
 
 
 @dataclass

@@ -20,7 +20,7 @@ BLOCK_ELEMENTS = 1 << 24
 """Limit on the number of scores in a block of queries: 64 MiB in float32."""
 STATISTICS = {"row_max", "entropy", "distance", "entropy_of_keys"}
 OF_KEYS = {"distance", "entropy_of_keys"}
-"""Statistics of the weights on keys, divided by their sum. They do not depend on sinks."""
+"""Statistics of the weights on keys divided by their sum. They do not depend on sinks."""
 KERNEL_DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 

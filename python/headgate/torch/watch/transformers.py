@@ -25,8 +25,8 @@ USED = (
     "module query key value attention_mask dropout scaling softcap s_aux sinks position_bias is_causal sliding_window "
     "cu_seq_lens_q cu_seq_lens_k output_attentions indices block_indices head_mask"
 ).split()
-"""Arguments of the attention interface that call_of reads, or that do not change the softmax weights. head_mask, for
-example, multiplies them afterwards."""
+"""Arguments of the attention interface that call_of reads, or that do not change the softmax weights. For example,
+head_mask multiplies the finished weights."""
 
 
 def install(watch: "Watch") -> Callable[[], None]:

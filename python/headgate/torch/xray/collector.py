@@ -63,7 +63,8 @@ class Collector(Watch):
         self.channels = 0
         self.unshown: dict[str, str] = {}
         self._projected: tuple[str, list[tuple[nn.Module, Tensor, Tensor]]] = "", []
-        """Name of the running attention module, and its linear maps so far, each with its input and output."""
+        """Name of the running attention module, and its linear maps so far. Each map is stored with its input and
+        output."""
 
     def gate_of(self, name: str) -> str:
         """Returns the name of the module whose gate an attention module has: itself, a module within it, or one in its

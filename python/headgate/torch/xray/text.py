@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 LONGEST_TOKEN = 64
-"""Bytes of text to read for each requested token. Tokens are much shorter on average, so this text has enough."""
+"""Number of bytes of text to read for each requested token. Tokens are much shorter on average, so this is enough
+text."""
 
 
 def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
