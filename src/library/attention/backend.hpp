@@ -13,7 +13,7 @@ namespace headgate {
 struct Backend {
   const char* name;
   /// Returns null if this backend can compute the problem.
-  /// Otherwise returns the reason why not, as a text that fits after "backend NAME: ".
+  /// Otherwise returns the reason. Error messages print the reason after "backend NAME: ".
   const char* (*declines)(const Problem& problem);
   // forward, backward and statistics throw only std::bad_alloc and Cancelled.
   // They throw std::bad_alloc before they write any output.
@@ -25,15 +25,17 @@ struct Backend {
 /// The CPU backend (src/library/attention/cpu). It can compute every problem.
 extern const Backend kCpuBackend;
 
-/// Returns all backends of this build, best first. The last one can compute every problem.
+/// Returns all backends of this build, best first. The last backend can compute every problem.
 std::span<const Backend* const> backends();
 
-/// Returns the backend that computes the problem.
-/// This is problem.context.backend if set, else `forced` if not null, else the first in `list` that does not decline.
+/// Returns the backend for the problem, which is the first of these that exists:
+///   1. problem.context.backend, unless null;
+///   2. `forced`, unless null;
+///   3. the first backend in `list` that does not decline.
 /// Throws Error with the reasons if no candidate can compute the problem.
 const Backend& choose_backend(std::span<const Backend* const> list, const Backend* forced, const Problem& problem);
 
-/// Calls choose_backend() with this build's backends and the backend that set_backend() selected, if any.
+/// Calls choose_backend() with this build's backends. Passes the backend that set_backend() selected, or null.
 const Backend& backend_for(const Problem& problem);
 
 }  // namespace headgate

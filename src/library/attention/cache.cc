@@ -45,7 +45,7 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
 }
 
-/// Returns the size in bytes of the unrounded first rows of one sequence.
+/// Returns the bytes that one sequence's first rows take, the keys and values that are stored without rounding.
 std::size_t whole_bytes(const CacheShape& s) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * (s.head_dim + s.value_dim);
   for (const std::int64_t n : {s.kv_heads, s.whole_first}) {
@@ -73,7 +73,7 @@ void check_shape(const CacheShape& s) {
   require(whole_known, "cache: whole_dtype is {} but must be f32, f64, bf16 or f16", dtype_text(s.whole_dtype));
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
-  // Checks the size of one page even if the cache has no pages, so that later sums of token counts cannot overflow.
+  // Checks the size of at least one page, so that later sums of token counts cannot overflow.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);
@@ -111,11 +111,11 @@ void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   call.no_overlap();
 }
 
-/// Returns whether two views have the same address and strides, so that rows of both are at the same places.
+/// Returns true if two views have the same address and strides.
 bool is_same_memory(const TensorView& a, const TensorView& b) { return a.data == b.data && a.strides == b.strides; }
 
-/// Throws Error if new tensors of a cache overlap the old ones. With `may_stay`, a new tensor may begin at the address
-/// of the old one: the cache then gets more pages after those that it has.
+/// Throws Error if new tensors of a cache overlap the old ones.
+/// With `may_stay`, a new tensor may begin where the old one begins. New pages then follow the old pages in memory.
 void check_apart(const CacheTensors& now, const CacheTensors& old, const CacheShape& shape, bool may_stay) {
   for (const Member& to : members(shape)) {
     for (const Member& from : members(shape)) {
@@ -140,7 +140,8 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   return part;
 }
 
-/// Returns views of the unrounded first rows of one sequence in `memory`: keys (1,Hkv,F,D) and values (1,Hkv,F,Dv).
+/// Returns views of one sequence's first rows, which are stored without rounding, in `memory`.
+/// Keys have shape (1,Hkv,F,D) and values (1,Hkv,F,Dv).
 template <typename Byte>
 auto first_rows(Byte* memory, const CacheShape& s) {
   const Shape k{1, s.kv_heads, s.whole_first, s.head_dim}, v{1, s.kv_heads, s.whole_first, s.value_dim};
@@ -150,7 +151,7 @@ auto first_rows(Byte* memory, const CacheShape& s) {
                     View{memory + bytes, s.whole_dtype, v, contiguous_strides(v)}};
 }
 
-/// Stores scale · row of int8 rows (1,Hkv,n,X) in `to`, rounded to its dtype.
+/// Multiplies int8 rows (1,Hkv,n,X) by their scales, and stores the products in `to`, rounded to the dtype of `to`.
 void dequantize(const TensorView& to, const ConstTensorView& rows, const ConstTensorView& scale) {
   for (std::int64_t h = 0; h < to.shape[1]; ++h) {
     for (std::int64_t j = 0; j < to.shape[2]; ++j) {
@@ -234,14 +235,13 @@ KvCache::KvCache(const CacheShape& shape) : shape_(shape), memory_(new std::byte
 }
 
 /// Makes `tensors` the memory of the cache.
-/// The first `pages` pages stay in use or free as they were; all later pages are free.
-/// Allocates before it changes the cache, so that std::bad_alloc leaves the cache as it was.
+/// The first `pages` pages keep their state (used or free). All later pages are free.
+/// If an allocation throws std::bad_alloc, the cache is unchanged.
 void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
   const CacheShape shape = headgate::shape_of(tensors, shape_.whole_first, shape_.whole_dtype);
   users_.resize(static_cast<std::size_t>(shape.pages), 0);
   free_.reserve(static_cast<std::size_t>(shape.pages));
-  // free_ is a stack: take_page() takes its last entry.
-  // Numbers are in descending order, so that the lowest page is taken first.
+  // take_page() takes the last entry of free_. Page numbers descend, so that it takes the lowest page first.
   std::vector<std::int32_t> all(static_cast<std::size_t>(shape.pages - pages));
   for (std::size_t n = 0; n < all.size(); ++n)
     all[n] = static_cast<std::int32_t>(shape.pages - 1) - static_cast<std::int32_t>(n);
@@ -292,14 +292,14 @@ void KvCache::release_page(std::int32_t page) {
   if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);  // cannot throw: adopt() reserved memory
 }
 
-/// Returns the number of the sequence's last page if the page has room for a token, otherwise -1.
+/// Returns the sequence's last page if that page has room for a token, otherwise -1.
 std::int32_t KvCache::open_page(const Tokens& of) const {
   return of.length < static_cast<std::int64_t>(of.pages.size()) * shape_.page ? of.pages.back() : -1;
 }
 
 /// Returns how many free pages are needed to append `more` tokens to each sequence.
-/// Forked sequences may share a last page that has room.
-/// A sequence copies a shared page before it appends to it; the last remaining owner appends without a copy.
+/// Forked sequences may share a last page that is not full. Each sequence copies the page before it appends to it.
+/// The last of its owners needs no copy.
 std::int64_t KvCache::pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const {
   if (more == 0) return 0;
   std::int64_t needed = 0;
@@ -339,8 +339,8 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
   require(needed <= free_pages(), "cache append: {} tokens for each of {} sequences need {} pages but {} are free", T,
           B, needed, free_pages());
-  // Allocates before the first change, so that a failure changes nothing. Doubles the capacity, so that the time to
-  // append tokens one by one grows in proportion to their number.
+  // Reserves memory before the first change, so that a failed allocation changes nothing.
+  // Doubles the capacity, so that appending n tokens one by one takes O(n) time.
   for (const std::int64_t s : sequences) {
     Tokens& t = sequences_[static_cast<std::size_t>(s)];
     const auto pages = static_cast<std::size_t>((t.length + T + shape_.page - 1) / shape_.page);
@@ -380,15 +380,15 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
 }
 
-/// Returns how many of the sequence's first keys may be read unrounded: whole_first, or fewer if slide() has dropped
-/// some of the first whole_first tokens.
+/// Returns how many keys at the start of the sequence are also stored without rounding.
+/// This number is whole_first, or less if slide() has dropped some of these keys.
 std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets the first rows of a batch. Every sequence gets the same number of rows, which is the largest whole_rows() of
-/// the sequences. A sequence with fewer unrounded rows fills the rest with dequantized rows. The dtype of all first
-/// rows is then f64, in which scale · row is exact.
+/// Sets the first rows of a batch, which are not rounded. Every sequence has as many as the sequence with the most.
+/// A sequence with fewer unrounded rows gets dequantized rows for the rest.
+/// In that case all first rows are f64, because scale · row is exact in f64.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
   std::int64_t least = shape_.whole_first;
   for (const std::int64_t s : sequences) {
@@ -501,7 +501,7 @@ void KvCache::move_to(const CacheTensors& tensors) {
   check_tensors(tensors, shape);
   require(shape.pages >= shape_.pages, "cache move_to: k has shape {} but the cache has {} pages",
           shape_text(tensors.k.shape), shape_.pages);
-  check_apart(tensors, tensors_, shape, memory_ == nullptr);  // frees memory_ below
+  check_apart(tensors, tensors_, shape, memory_ == nullptr);  // memory_.reset() below frees the old memory
   const CacheTensors old = tensors_;
   const std::int64_t old_pages = shape_.pages;
   adopt(tensors, old_pages);

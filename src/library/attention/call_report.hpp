@@ -29,8 +29,8 @@ struct CallReport {
   std::size_t memory_bytes = 0;  ///< total bytes of the workspaces of all routes
 };
 
-/// Returns one line, for example "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles
-/// × 1 (not …: …), 3.20 MiB, 1.250 ms".
+/// Returns a line like "headgate: attention_forward, cpu avx3, 2 threads, q f32 (1,8,512,64), …, route tiles × 1 (not
+/// …: …), 3.20 MiB, 1.250 ms".
 std::string report_line(const char* operation, const Problem& problem, const AttentionOptions& options,
                         const CallReport& report, double milliseconds);
 

@@ -78,11 +78,11 @@ void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTen
     float largest = 0.0F;
     for (std::int64_t i = 0; i < n; ++i) {
       const float x = std::abs(static_cast<float>(widened(in[i * from.strides[3]])));
-      if (x > largest || std::isnan(x)) largest = x;  // a NaN in `largest` stays: x > NaN is false
+      if (x > largest || std::isnan(x)) largest = x;  // keeps NaN, because x > NaN is false
     }
     const float s = largest / kLargest;
     const bool divides = s > 0.0F && std::isfinite(s);
-    // Clamps to ±127. A subnormal scale has few significant bits, so that x / s may exceed 127.
+    // Clamps to ±127: if the scale is subnormal, its few significant bits let x / s exceed 127.
     for (std::int64_t i = 0; i < n; ++i) {
       const float x = divides ? static_cast<float>(widened(in[i * from.strides[3]])) / s : 0.0F;
       out[i * to.strides[3]] = static_cast<std::int8_t>(std::lrint(std::clamp(x, -kLargest, kLargest)));

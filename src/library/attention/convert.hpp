@@ -5,7 +5,7 @@
 
 namespace headgate {
 
-/// Implement convert() and quantize() of headgate/convert.hpp, but do not check the arguments.
+/// These functions implement convert() and quantize() of headgate/convert.hpp, without checks of the arguments.
 void convert_unchecked(const TensorView& to, const ConstTensorView& from);
 void quantize_unchecked(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 

@@ -39,8 +39,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Operands from which gradients_of() computes P and ds of a square of kSquare queries by kSquare keys, and the
-/// addresses where it stores them.
+/// Operands and results of gradients_of(), for a square of kSquare queries by kSquare keys.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)
@@ -56,21 +55,21 @@ struct GradientSquare {
   BiasGradient<float>::Place dbias;  ///< destination of ds before softcap's derivative; absent without dbias
 };
 
-/// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys. Stores 16 of the keys in each of two
-/// panels.
-/// key_column() tells which keys a panel receives.
+/// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys.
+/// Stores 16 of the keys in one panel and 16 in the next, in the order of key_column().
 HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i even, __m512i odd) {
   _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
   _mm512_storeu_si512(to + panel_stride, _mm512_unpackhi_epi16(even, odd));
 }
 
 /// Returns the column in which store_pairs() places key j of a block.
-/// Of every 32 keys, groups of four alternate between the two panels: keys 0–3 and 8–11 go to the first, 4–7 to the
-/// second.
+/// Of every 32 keys, groups of four alternate between two panels:
+///   first panel    keys 0–3, 8–11, 16–19 and 24–27;
+///   second panel   keys 4–7, 12–15, 20–23 and 28–31.
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
-/// Computes P = exp2(factor · scores − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
-/// If Rule is RegisterRules, first applies it to factor · scores.
+/// Computes P = exp2(s − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
+/// The score s is factor · scores, to which `rule` is applied if Rule is RegisterRules.
 template <class Rule>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor, const Rule& rule) {
   constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
@@ -103,7 +102,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
         hn::StoreU(hn::Add(hn::LoadU(d, to), ds0), d, to);
         hn::StoreU(hn::Add(hn::LoadU(d, to + kN), ds1), d, to + kN);
       } else if (s.dbias.terms != nullptr) {
-        // Rounds as rows of other strides are rounded: halves_of() would flush subnormal numbers.
+        // Rounds like BiasGradient::add(). halves_of() is not used here, because it would flush subnormal numbers.
         BFloat16* const to = s.dbias.terms + (m + r) * s.dbias.row_stride;
         store_bf16(ds0, to);
         store_bf16(ds1, to + kN);
@@ -138,7 +137,7 @@ HWY_NOINLINE void transpose_halves(const View<BFloat16, 2>& to, const View<BFloa
   }
 }
 
-/// Performs the backward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the backward pass.
 template <class Unit>
 class Native16BackwardWorker {
  public:
@@ -164,7 +163,7 @@ class Native16BackwardWorker {
     hkv_ = h;
   }
 
-  /// Computes one whole key/value head, with operands that only this thread packs and reads.
+  /// Computes one whole key/value head. Packs the operands for this thread alone.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     select(own, head.h);
@@ -188,8 +187,11 @@ class Native16BackwardWorker {
                             scratch_.packing);
   }
 
-  /// Packs q and do (the gradient of the ungated output) of a query tile, both row-major and transposed.
-  /// Also computes lse, Δ − dlse (Δ = rowsum(do ∘ o)) and dz, adds up the tile's contribution to dsinks, and clears dq.
+  /// Prepares a query tile:
+  ///   packs q and do (the gradient of the ungated output), both row-major and transposed;
+  ///   computes lse, dz, and Δ − dlse, where Δ = rowsum(do ∘ o);
+  ///   sums the tile's contribution to dsinks;
+  ///   clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
     const std::int64_t batch = packed_tile(g, tile), h = query_head(g), i0 = tile * kTile;
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
@@ -197,7 +199,7 @@ class Native16BackwardWorker {
     float* lse = shared_.lse.at(batch);
     float* rest = shared_.lse_rest.at(batch);
     float* delta = shared_.delta.at(batch);
-    // Pads the tile to a multiple of kSquare queries with zero rows and lse = ∞, so that P = 0 in the padding.
+    // Pads the tile with zero rows to a multiple of kSquare queries. lse = ∞ makes P = 0 in the padding.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
     std::fill(rest + n, rest + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
@@ -222,7 +224,7 @@ class Native16BackwardWorker {
   }
 
   /// Adds the contributions of one key block to dk, dv and dq.
-  /// Visits the query heads of the group in order, and the tiles of each head in order.
+  /// Visits query heads in ascending order, and the tiles of each head in ascending order.
   void run_block(std::int64_t block) const {
     const Visibility visibility(p_, sequence_);
     const std::int64_t j0 = block * kBlock;
@@ -267,13 +269,14 @@ class Native16BackwardWorker {
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
-  /// Returns the block's packed k with one key per row, the right operand of dq += ds k.
+  /// Returns the block's packed k with one key per row. This is the right operand of dq += ds k.
   PairPanels key_rows_of(std::int64_t block) const {
     return {shared_.keys.at(packed_block(block)), kTileCols * plan_.block_rows};
   }
   PairPanels pairs_of(const View<BFloat16, 2>& pairs) const { return {pairs.data, pairs.shape[1]}; }
 
-  /// Returns the columns of the key block that tile rows r … r + kSquare visit, extended to multiples of kSquare.
+  /// Returns the columns of the key block that tile rows r … r + kSquare visit. Extends the range to multiples of
+  /// kSquare.
   KeyRange squares_of(const Tile& t, std::int64_t r) const {
     const std::int64_t i = t.i0 + r, rows = std::min(kSquare, t.rows - r);
     const KeyRange seen = shown_.columns(t.visibility.rows(i, i + rows), t.j0, kBlock, sequence_, t.h, rows,
@@ -282,7 +285,8 @@ class Native16BackwardWorker {
   }
   const KeyRange& squares_at(std::int64_t r) const { return squares_[static_cast<std::size_t>(r / kSquare)]; }
 
-  /// Sets squares_, and computes P and ds of the tile in these columns, with zeros for hidden keys. Adds ds to dbias.
+  /// Computes P and ds of the tile, and adds ds to dbias. Hidden keys get zeros.
+  /// Sets squares_, the columns for which P and ds are computed.
   void score_tile(const Tile& t) const {
     RuleAddresses<float, kSquare> rules;
     for (std::int64_t r = 0; r < t.rows; r += kSquare) {
@@ -293,7 +297,7 @@ class Native16BackwardWorker {
         rules.find(plan_.fused, plan_.rules, p_.inputs, sequence_, t.h, kSquare, t.j0,
                    [&](std::int64_t m) { return t.i0 + r + m; });
       }
-      // Starts the products of the next square before it finishes the current one, so that the two overlap.
+      // Starts the products of the next square before the current square is finished, so that the two overlap.
       multiply_square(t, r, squares.begin);
       for (std::int64_t c = squares.begin; c < squares.end; c += kSquare) {
         if (c + kSquare < squares.end) multiply_square(t, r, c + kSquare);
@@ -302,9 +306,9 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile. That requires no
-  /// padding rows, whose elements of a bias do not exist, and moderate scores: RegisterRules does not clamp a bias,
-  /// which then makes no difference to P.
+  /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile.
+  /// Padding rows prevent this, because a bias has no elements for them.
+  /// Large |lse| prevents this too: RegisterRules does not clamp biases, which changes P only if scores are large.
   bool has_register_rules(const Tile& t, std::int64_t r) const {
     constexpr float kMost = 1e30F;
     if (!plan_.fused.in_registers() || r + kSquare > t.rows) return false;
@@ -325,7 +329,7 @@ class Native16BackwardWorker {
                                                     dp_at(c), kSquare);
   }
 
-  /// Computes P and ds of a square from its products. `rules` is null if score rules are applied in memory.
+  /// Computes P and ds of a square from its products. If `rules` is null, applies the score rules in memory.
   void finish_square(const Tile& t, std::int64_t r, std::int64_t c, const RuleAddresses<float, kSquare>* rules) const {
     const std::int64_t first = t.i0 + r, last = std::min(first + kSquare, t.i0 + t.rows) - 1;
     const bool whole = t.visibility.row(last).begin <= t.j0 + c && t.visibility.row(first).end >= t.j0 + c + kSquare;
@@ -362,15 +366,15 @@ class Native16BackwardWorker {
     if (adds_rows) add_bias_gradient(t, r, c);
   }
 
-  /// Adds the rows of scratch_.bias_ds to dbias. They hold ds of the square at row r and column c of the tile.
+  /// Adds scratch_.bias_ds, the ds of the square at row r and column c of the tile, to dbias.
   void add_bias_gradient(const Tile& t, std::int64_t r, std::int64_t c) const {
     const std::int64_t keys = std::min(kSquare, t.keys - c);
     for (std::int64_t m = 0; m < std::min(kSquare, t.rows - r); ++m)
       dbias_.add(sequence_, t.h, t.i0 + r + m, t.j0, c, keys, scratch_.bias_ds.at(m));
   }
 
-  /// Multiplies the square's scores by the query factor, applies the score rules, and sets hidden keys to −∞.
-  /// The results are scores times log2(e).
+  /// Turns products into scores times log2(e): multiplies the square by the query factor and applies the score rules.
+  /// Sets hidden keys to −∞.
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();
@@ -392,7 +396,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds dvᵀ += doᵀ P and dkᵀ += qᵀ ds, kSquare keys at a time. Reads only the squares that score_tile() computed.
+  /// Adds doᵀ P to dvᵀ and qᵀ ds to dkᵀ, kSquare keys at a time. Reads only the squares that score_tile() computed.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const auto is_visited = [&](std::int64_t r) { return squares_at(r).begin <= c && c < squares_at(r).end; };
@@ -406,7 +410,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds the terms of tile rows [begin, end) to dvᵀ and dkᵀ of the kSquare keys from column c on.
+  /// Adds the contributions of tile rows [begin, end) to dvᵀ and dkᵀ, for kSquare keys from column c on.
   void add_keys_of_rows(const Tile& t, std::int64_t c, std::int64_t begin, std::int64_t end) const {
     const auto add = [&](const View<float, 2>& to, const View<BFloat16, 3>& left, const View<BFloat16, 2>& right) {
       for (std::int64_t x = 0; x < to.shape[0]; x += kSquare) {
@@ -419,8 +423,8 @@ class Native16BackwardWorker {
     if (p_.gradients.dk.present()) add(scratch_.dk_t, shared_.q_t, scratch_.ds_pairs);
   }
 
-  /// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic. A block
-  /// that a mask hides from the tile takes its turn, too.
+  /// Adds ds k to dq. Key blocks add in ascending order (Turnstile), so that results are deterministic.
+  /// A block takes its turn even if a mask hides all its keys from the tile.
   void add_query_gradient(const Tile& t) const {
     if (!p_.gradients.dq.present()) return;
     const KeyRange visited = t.visibility.rows(t.i0, t.i0 + t.rows);
@@ -441,7 +445,7 @@ class Native16BackwardWorker {
     turnstile.leave(t.block - first_block);
   }
 
-  /// Writes rows j0 … j0 + keys of dk or dv: the columns of the transposed `sums`, times `factor`.
+  /// Transposes `sums`, multiplies them by `factor`, and writes them to rows j0 … j0 + keys of dk or dv.
   void write_key_rows(const HeadRows<void>& to, const View<float, 2>& sums, std::int64_t j0, std::int64_t keys,
                       float factor) const {
     if (!to.present()) return;
@@ -468,11 +472,11 @@ class Native16BackwardWorker {
   const Native16BackwardScratch scratch_;
   const BiasGradient<float> dbias_;
   const ShownKeys shown_;
-  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
+  [[no_unique_address]] Unit unit_;  // configures AMX for this thread while the object exists
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  /// squares_of() for each strip of kSquare rows of the current tile
+  /// for each strip of kSquare rows of the current tile, the columns that squares_of() returned
   mutable std::array<KeyRange, kTile / kSquare> squares_{};
 };
 

@@ -30,8 +30,8 @@ namespace headgate::HWY_NAMESPACE {
 /// Plans the backward pass with bf16 products, in strips of kSquare rows. BackwardPlan is its f32 counterpart.
 struct Native16BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
-  /// Number of keys per block. With larger blocks, queries and dq are read less often from outer caches.
-  /// The f32 kernel uses half as many keys, because f32 products take at least twice as long.
+  /// Number of keys per block. Larger blocks read queries and dq less often from outer caches.
+  /// The f32 kernel uses half as many keys per block, because f32 products take at least twice as long.
   static constexpr std::int64_t kBlock = 2 * kBackwardKeys;
   static constexpr std::int64_t kPanel = kBlock;
   static constexpr std::int64_t kScoreStride = kBlock + 32;  // row stride of ds, in bf16 elements
@@ -73,15 +73,15 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
-  FusedRules fused;            ///< how the score rules are applied; place `memory` means the same as `none`
+  FusedRules fused;            ///< how the score rules are applied; `memory` and `none` mean the same here
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< queries per tile (at most kTile) and keys per block (at most kBlock)
-  HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
-  HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
+  HeadCounts largest;                  ///< most tiles, most blocks and most panels of any head
+  HeadCounts most;                     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread computes whole heads by itself; never with dbias
+  bool whole_heads = false;  ///< true if one thread computes each head; always false with dbias
 };
 
 /// Scratch buffers of one thread.
@@ -112,23 +112,23 @@ struct Native16BackwardScratch {
     dbias = BiasGradientScratch<float>(ws, plan.dbias, Plan::kBlock);
   }
 
-  View<float, 2> squares;          ///< (4, kSquare · kSquare): the scores of two squares, then d_o · vᵀ of both
-  View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, one query per row
-  View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the layout of weight_pairs
+  View<float, 2> squares;          ///< scores of two squares, then do · vᵀ of both, (4, kSquare · kSquare)
+  View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, with one query per row
+  View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the same layout as weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
-  /// dk and dv of the thread's key block, transposed; key j of the block is in column key_column(j)
+  /// dk and dv of the thread's key block, transposed. Column key_column(j) holds key j of the block.
   View<float, 2> dk_t, dv_t;
-  View<float, 2> turned;                         ///< rows of dk or dv, transposed from dk_t or dv_t
-  View<BFloat16, 2> packing;                     ///< scratch: strided rows are copied here before packing
-  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for the rows of one query
-  View<float, 1> scaled;                         ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<float, 1> rule_row;                       ///< scratch for one row of bias or mask and one row of key bias
+  View<float, 2> turned;                         ///< rows of dk or dv, transposed back from dk_t or dv_t
+  View<BFloat16, 2> packing;                     ///< copies of strided rows, which are dense for packing
+  View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for one query's rows
+  View<float, 1> scaled;                         ///< one row of dq, dk or dv, scaled and not yet rounded
+  View<float, 1> rule_row;                       ///< scratch for a row of bias or mask, and a row of key bias
   View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
-  View<float, 2> bias_ds;                        ///< ds of a square that dbias takes row by row, (kSquare, kSquare)
+  View<float, 2> bias_ds;                        ///< ds of a square, if dbias takes it row by row, (kSquare, kSquare)
   BiasGradientScratch<float> dbias;
 };
 
-/// Buffers shared by all threads: packed operands of one batch of key/value heads, each with `group` query heads.
+/// Buffers shared by all threads. They hold the packed operands of one batch of key/value heads.
 struct Native16BackwardBuffers {
   Native16BackwardBuffers(Workspace& ws, const Native16BackwardPlan& plan) {
     const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
@@ -156,12 +156,12 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_rest;    ///< lse times log2(e), and its rounding error, (packed tiles, tile_rows)
+  View<float, 2> lse, lse_rest;    ///< lse times log2(e), and the rounding error of that, (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;  ///< for each packed tile: the turn that adds to dq next (Turnstile)
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile: number of the key block that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
-  BiasGradientBuffers<float> dbias;  ///< where dbias is summed
+  BiasGradientBuffers<float> dbias;  ///< sums of dbias
   View<std::byte, 2> scratch;        ///< memory for each thread's Native16BackwardScratch, (threads, bytes)
 };
 

@@ -34,7 +34,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Scores of some columns of a strip of query rows, and where the softmax weights of these columns are stored.
+/// Scores of some columns of a strip of query rows, and the destination of their softmax weights.
 struct StripScores {
   const float* scores;  ///< scores (rows, cols) with row stride lds; cols is a multiple of kSquare
   std::int64_t lds;
@@ -43,8 +43,9 @@ struct StripScores {
   std::int64_t ldw;
 };
 
-/// Computes weights = exp2(factor · scores + start), rounded to bf16, with one `start` per row.
-/// If Rule is RegisterRules, first applies it to factor · scores. There are then kSquare columns.
+/// Computes weights = exp2(s + start), rounded to bf16, with one `start` per row.
+/// The score s is factor · scores, to which `rule` is applied if Rule is RegisterRules. `scores` then has kSquare
+/// columns.
 /// Adds the exponentials, before rounding, to sums (rows, lanes).
 /// With kSees, also updates seen (rows, lanes), the largest exponent of each row and lane.
 template <bool kSees, class Rule>
@@ -81,12 +82,12 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
   }
 }
 
-/// A strip of kSquare rows against one key block.
+/// A strip of kSquare query rows while it visits one key block.
 struct Native16Strip : SoftmaxStrip<float, kSquare> {
-  RuleAddresses<float, kSquare> rules;  ///< set only for rules that are applied in registers
+  RuleAddresses<float, kSquare> rules;  ///< set only if rules are applied in registers
 };
 
-/// Performs the forward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the forward pass.
 template <class Unit>
 class Native16ForwardWorker {
  public:
@@ -94,8 +95,8 @@ class Native16ForwardWorker {
   using BlockStrip = Native16Strip;
   using SoftmaxRows = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
-  static constexpr bool kKeepsFirstPanel = false;  // false because weigh() rounds differently from weigh_near_maxima()
-  static_assert(kExp2Saturates<float>);            // true: an exponent that is too large makes the sum ∞
+  static constexpr bool kKeepsFirstPanel = false;  // weigh() and weigh_near_maxima() round differently
+  static_assert(kExp2Saturates<float>);            // so that a too large exponent makes the sum ∞
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
@@ -107,7 +108,7 @@ class Native16ForwardWorker {
         fused_(plan.rules.fused(softmax_.keeps_largest())),
         shown_(p_) {}
 
-  /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
+  /// Packs the keys and values of one block of key/value head h. Packs only keys of packed_keys().
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);
@@ -120,7 +121,7 @@ class Native16ForwardWorker {
                        end - begin, scratch_.packing);
   }
 
-  /// Computes one whole key/value head, with keys and values that only this thread packs and reads.
+  /// Computes one whole key/value head. Packs its keys and values for this thread alone.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -129,7 +130,7 @@ class Native16ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h. Keys and values of the head's group are packed already.
+  /// Computes query tile `tile` of query head h. The keys and values of the head must be packed.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -147,7 +148,7 @@ class Native16ForwardWorker {
     }
   }
 
-  // Members that visit_blocks and OnlineSoftmax call.
+  // These members are called by visit_blocks and OnlineSoftmax.
 
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return i0_ + r; }
@@ -167,10 +168,10 @@ class Native16ForwardWorker {
                  [&](std::int64_t m) { return query(s.r + m); });
   }
 
-  /// Does nothing, because end() computes all panels of a strip together, so that their products overlap.
+  /// Does nothing. end() computes all panels of a strip together, so that their products overlap.
   void panel(const BlockStrip& /*s*/, std::int64_t /*c*/) const {}
 
-  /// Computes the weights of the block, multiplies them by v, and adds the result to the outputs.
+  /// Computes the weights of the block, and adds weights · v to the outputs.
   void end(BlockStrip* strips, std::int64_t /*count*/) const {
     BlockStrip& s = strips[0];
     if (s.near_maxima) weigh_near_maxima(s);
@@ -214,7 +215,7 @@ class Native16ForwardWorker {
     return {shared_.values.at(part.panel_of(h) + panel), kTileCols * rows};
   }
 
-  /// Loads the tile's queries and pads them with zero rows to whole squares.
+  /// Loads the tile's queries, and pads them with zero rows to a multiple of kSquare.
   void load_queries() const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h_);
     const std::int64_t rows = whole_squares(count_);
@@ -231,7 +232,7 @@ class Native16ForwardWorker {
                                                     plan_.D_padded, to, ld);
   }
 
-  /// Calls weights_of() for some columns of the strip, and tracks the largest exponents if max_logit is asked for.
+  /// Calls weights_of() for some columns of the strip. Tracks the largest exponents if max_logit is requested.
   template <class Rule>
   void add_weights(SoftmaxRows& s, const StripScores& columns, float factor, const Rule& rule) const {
     if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen, rule);
@@ -239,7 +240,7 @@ class Native16ForwardWorker {
   }
 
   /// Computes the strip's weights relative to its current running maxima.
-  /// The order of columns, and thus of sums, does not depend on where score rules are applied.
+  /// Adds columns in the same order whether score rules are applied in registers or in memory.
   void weigh_near_maxima(BlockStrip& s) const {
     const auto in_part = [&](std::int64_t c0, std::int64_t c1) {
       if (c0 >= c1) return;
@@ -256,11 +257,11 @@ class Native16ForwardWorker {
     in_part(s.at.whole1, s.at.c1);
   }
 
-  /// Computes the weights of the squares that every row of the strip sees.
+  /// Computes the weights of the squares in which every row of the strip sees every key.
   void weigh_whole(BlockStrip& s) const {
     const float factor = plan_.rules.query_factor();
     const PairPanels k = block_keys(s);
-    // Starts the product of the next square before the exponentials of the current one, so that the two overlap.
+    // Starts the product of the next square before the exponentials of the current square, so that the two overlap.
     HWY_ALIGN float squares[2][kSquare * kSquare];
     const auto multiply = [&](std::int64_t c) {
       if (c < s.at.whole1) multiply_square(s, k, c, squares[c / kSquare % 2], kSquare);
@@ -287,13 +288,12 @@ class Native16ForwardWorker {
   const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
   const FusedRules fused_;              // how the score rules are applied
   const ShownKeys shown_;
-  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration while this object exists
+  [[no_unique_address]] Unit unit_;  // configures AMX for this thread while the object exists
   const PackedHeads* head_ = nullptr;
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, i0_ = 0, count_ = 0;
-  /// for each strip of the tile: true if a running maximum rose by more than kSlack in the last key block, as in
-  /// ForwardWorker
+  /// for each strip of the tile: true if the last key block raised a running maximum by more than kSlack
   mutable std::array<bool, Plan::kTile / kSquare> rose_{};
 };
 

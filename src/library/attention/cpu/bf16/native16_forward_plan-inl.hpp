@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the forward pass with bf16 products, in strips of kSquare rows. ForwardPlan is its f32 counterpart.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< false: another kernel computes calls with gate_threshold
+  static constexpr bool kMaySelect = false;  ///< another kernel computes calls with gate_threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;
@@ -57,10 +57,10 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< largest number of tiles, of blocks and of panels in one head
-  HeadCounts most;     ///< numbers of tiles, blocks and panels that the packed buffers hold
+  HeadCounts largest;  ///< most tiles, most blocks and most panels of any head
+  HeadCounts most;     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;  ///< true if each thread computes whole heads by itself
+  bool whole_heads = false;  ///< true if one thread computes each head
 };
 
 /// Scratch buffers of one thread.
@@ -81,18 +81,18 @@ struct Native16ForwardScratch {
   }
 
   View<BFloat16, 2> queries;   ///< packed queries of the tile, (kTile, D_padded)
-  View<float, 2> scores;       ///< scores of one strip of queries against one key block
+  View<float, 2> scores;       ///< scores of one strip of queries with one key block
   View<BFloat16, 2> weights;   ///< exponentials of the scores, rounded to bf16
   View<float, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
   View<float, 1> maxima;       ///< running maxima of the tile's queries, times log2(e)
   View<float, 2> sums;         ///< sums of exponentials, one per lane, (kTile, lanes)
-  View<float, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is asked for
-  View<BFloat16, 2> packing;   ///< scratch: strided rows are copied here before packing
-  View<float, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
-  View<float, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
+  View<float, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is requested
+  View<BFloat16, 2> packing;   ///< copies of strided rows, which are dense for packing
+  View<float, 1> gate, gated;  ///< scratch for one query's gate logits and gated output
+  View<float, 1> rule_row;     ///< scratch for a row of bias or mask, and a row of key bias
 };
 
-/// Buffers shared by all threads: packed K and V of one batch of heads.
+/// Buffers shared by all threads. They hold the packed K and V of one batch of heads.
 struct Native16ForwardBuffers {
   Native16ForwardBuffers(Workspace& ws, const Native16ForwardPlan& plan) {
     keys = ws.take<BFloat16>("keys", plan.most.panels, kSquare * plan.D_padded);
@@ -102,7 +102,7 @@ struct Native16ForwardBuffers {
   }
 
   View<BFloat16, 2> keys;      ///< packed k, (packed panels, two PairPanels of 16 keys)
-  View<BFloat16, 2> values;    ///< packed v, (packed panels, kSquare · Dv_padded); each key block is one PairPanels
+  View<BFloat16, 2> values;    ///< packed v, (packed panels, kSquare · Dv_padded); one PairPanels per key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<std::byte, 2> scratch;  ///< memory for each thread's Native16ForwardScratch, (threads, bytes)
 };

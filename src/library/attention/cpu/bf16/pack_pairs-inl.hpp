@@ -18,7 +18,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Packs rows first … first + n of k or v as columns of panels of pairs, padded to whole squares.
+/// Packs rows first … first + n of k or v as columns of PairPanels, padded to whole squares.
 /// `buffer` is scratch for 16 rows.
 inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int64_t first, std::int64_t n,
                                     const View<BFloat16, 2>& buffer) {
@@ -33,8 +33,8 @@ inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int6
   }
 }
 
-/// Packs rows first … first + n of k or v as rows of panels of pairs, from row `row` on, padded to whole squares.
-/// `row` is even.
+/// Packs rows first … first + n of k or v as rows of PairPanels, padded to whole squares.
+/// The first row becomes row `row` of the panels, which is even.
 inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
                                std::int64_t n, const View<BFloat16, 2>& buffer) {
   for (std::int64_t r = 0; r < whole_squares(n); r += 2) {

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Rows of a query head that prepare_row() reads and writes: gradients, outputs, gates, lse and sinks.
+/// Rows of one query head that prepare_row() and prepare_rows() read and write.
 struct QueryRows {
   QueryRows(const BackwardProblem& p, const Sequence& sequence, std::int64_t head)
       : dy(query_rows(p.incoming.dy, sequence, head)),
@@ -33,8 +33,8 @@ struct QueryRows {
         dsinks(p.sinks_by_query ? query_rows(p.gradients.dsinks, sequence, head) : HeadRows<void>(TensorView{}, 0, 0)) {
   }
 
-  /// Returns true if all rows can be read and written in place: all are dense, and gate and dgate are either both
-  /// absent or both elementwise.
+  /// Returns true if all rows can be read and written in place.
+  /// This requires dense rows, and a gate and dgate that are either both elementwise or both absent.
   template <typename T>
   bool all_dense() const {
     const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };
@@ -53,8 +53,8 @@ struct QueryRows {
 ///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
 ///   rest           receives the rounding error of `lse`;
 ///   delta          receives Δ − dlse, where Δ = rowsum(do ∘ o);
-///   sink_part      is increased by the query's contribution to dsinks;
-///   from.dsinks    receives the same contribution, unless absent;
+///   sink_part      receives an added term: the query's contribution to dsinks;
+///   from.dsinks    receives this contribution too, unless absent;
 ///   own            is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
@@ -66,7 +66,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
                                d_o,
                                own.dgate.data};
   *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
-  if (from.dgate.present()) {  // dgate is present only with a gate (check_backward)
+  if (from.dgate.present()) {  // check_backward requires a gate for dgate
     if (p.gate_headwise) {
       double sum = 0;
       for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
@@ -93,7 +93,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   *sink_part += term;
 }
 
-/// Prepares queries i … i + n like prepare_row(), but without sinks. Requires QueryRows::all_dense().
+/// Prepares queries i … i + n like prepare_row(). Ignores sinks. Requires QueryRows::all_dense().
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
                                const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT rest,
@@ -129,15 +129,16 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
   }
 }
 
-/// Returns true if |lse · log2(e)| is so large that its rounding error matters: exp2(s − lse) may then be far above 1.
+/// Returns true if the rounding error of lse · log2(e) matters. With large |lse| it can make exp2(s − lse) far exceed
+/// 1.
 template <typename T>
 bool has_coarse_lse(T lse) {
   constexpr T kLeast = 512;
   return std::abs(lse) >= kLeast;
 }
 
-/// Corrects p = exp2(s − lse) for the rounding error `rest` of lse: returns P = p · factor, where factor = 2^−rest. P
-/// is at most 1.
+/// Corrects a weight p = exp2(s − lse) for the rounding error `rest` of lse.
+/// Returns min(p · factor, 1), where factor = 2^−rest.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V corrected_weight(D d, V p, V factor) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
@@ -153,15 +154,15 @@ HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T res
   update_row(weights, n, [d, factor](auto p) HWY_ATTR { return corrected_weight(d, p, factor); });
 }
 
-/// Returns 0 where p = 0, otherwise x. For a hidden key p = 0, and x may be NaN from a product that overflowed.
-/// If p is NaN, returns x.
+/// Returns x, or 0 if p = 0. Returns x if p is NaN.
+/// Hidden keys have p = 0, but their x may be NaN, because their products may overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V zero_where_zero(D d, V p, V x) {
   return hn::IfThenZeroElse(hn::Eq(p, hn::Zero(d)), x);
 }
 
-/// Writes factor · sums to the rows of `to` from `first` on; does nothing if `to` is absent. `scaled` is scratch for
-/// one row.
+/// Writes factor · sums to the rows of `to` from `first` on. Does nothing if `to` is absent.
+/// `scaled` is scratch for one row.
 template <typename T>
 void write_rows(const HeadRows<void>& to, const View<T, 2>& sums, std::int64_t first, T factor,
                 T* HWY_RESTRICT scaled) {

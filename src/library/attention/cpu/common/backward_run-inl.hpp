@@ -23,10 +23,10 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Lists the key blocks of a batch in the order in which threads take them.
-/// A thread that adds to dq or dbias waits for all earlier contributions to the same sum (Turnstile). The blocks of a
-/// head are therefore in ascending order, and so are the heads of a sequence for each block index.
-/// Spreads the blocks of each head over the whole list, so that threads work on different heads and rarely wait. Heads
-/// with one block come last, to balance the load.
+///   All blocks of a head are in ascending order, because a thread that adds to dq or dbias waits for earlier blocks.
+///   For each block index, the heads of a sequence are in ascending order, for the same reason (Turnstile).
+///   The blocks of each head are spread over the list, so that threads work on different heads and rarely wait.
+///   Heads with one block come last, to balance the load.
 inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1>& parts, const HeadCounts& batch) {
   std::int64_t most_blocks = 0;
   bool alike = true;
@@ -51,16 +51,18 @@ inline void list_tasks(const View<HeadTask, 1>& tasks, const View<PackedHeads, 1
   });
 }
 
-/// Performs one thread's work on a batch of heads, in three stages: packs keys and prepares queries; computes each key
-/// block against the queries that see it; writes dq.
-/// `next_block` is the next key block that a thread takes. All threads share this counter, which must be 0 at first.
+/// Performs one thread's work on a batch of heads, in three stages:
+///   1. packs keys and prepares queries;
+///   2. computes each key block with the queries that see it;
+///   3. writes dq.
+/// `next_block` is the next key block that a thread takes. All threads share this counter, which must start at 0.
 template <class Worker, class Plan, class Buffers>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buffers& shared, const HeadCounts& batch,
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
   // Calls visit(g, tile) for each query tile of the batch, where g is the query head within its group.
-  // Before each call, selects the group's key/value head in the worker.
+  // Selects the key/value head of the group in the worker before each call.
   const auto on_query_tiles = [&](const auto& visit) {
     team.in_turn(batch.tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;
@@ -85,7 +87,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
   on_query_tiles([&](std::int64_t g, std::int64_t tile) { worker.write_dq(g, tile); });
 }
 
-/// Runs a backward pass with one Worker(plan, shared, thread) per thread. `shared` holds the data that workers share.
+/// Runs a backward pass with one Worker(plan, shared, thread) per thread. Workers share the buffers in `shared`.
 template <class Worker, class Plan, class Buffers>
 void run_backward(const Plan& plan, const Buffers& shared) {
   const std::int64_t dbias_rows = shared.dbias.rows();
@@ -119,7 +121,7 @@ void run_backward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a backward pass over the sequences of `list`, and stores the plan in `slot`. run_backward() carries it out.
+/// Plans a backward pass over the sequences of `list`, and stores the plan in `slot` for run_backward().
 template <class Worker, class Plan, class Buffers>
 void plan_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                    WorkSlot& slot) {

@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Describes which terms of dbias are summed, and where.
+/// Describes how the terms of dbias are summed.
 class BiasGradientPlan {
  public:
   /// `compute` is the dtype of the sums.
@@ -40,13 +40,14 @@ class BiasGradientPlan {
   bool over_sequences() const { return over_sequences_; }  ///< true if all sequences add to one batch element of dbias
   bool over_heads() const { return over_heads_; }          ///< true if all query heads add to one head of dbias
   bool over_queries() const { return over_queries_; }      ///< true if all queries add to one row of dbias
-  bool has_one_term() const { return has_one_term_; }      ///< true if each element of dbias is one term, not a sum
-  /// Returns true if dbias is summed in a copy, because its own dtype would round each partial sum.
+  bool has_one_term() const { return has_one_term_; }      ///< true if each element of dbias is a single term
+  /// Returns true if dbias is summed in a copy of a wider dtype, because its own dtype would round each partial sum.
   bool is_copied() const { return is_copied_; }
 
-  /// Sets the number of (query tile, key block) pairs of one head, summed over all sequences.
+  /// Sets the total of (query tile, key block) pairs: those of one head, summed over all sequences.
   void set_parts(std::int64_t tile_blocks) { parts_ = tile_blocks / sequences_; }
-  /// Returns the number of (query tile, key block) pairs that do not share dbias. Each pair has a Turnstile.
+  /// Returns the number of (query tile, key block) pairs of one head that add to different elements of dbias.
+  /// Each of these pairs has a Turnstile.
   std::int64_t parts() const { return parts_; }
 
  private:
@@ -55,7 +56,7 @@ class BiasGradientPlan {
   std::int64_t sequences_ = 1, parts_ = 0;
 };
 
-/// Where threads sum up dbias.
+/// Buffers in which threads sum dbias.
 template <typename T>
 struct BiasGradientBuffers {
   BiasGradientBuffers() = default;
@@ -73,8 +74,8 @@ struct BiasGradientBuffers {
   std::int64_t rows() const { return sums.shape[0] * sums.shape[1] * sums.shape[2]; }
   void clear_turns() const { std::fill_n(turns.data, turns.count(), 0); }
 
-  TensorView sums;              ///< the caller's tensor, or a copy of type T
-  View<std::int64_t, 2> turns;  ///< for each (tile, block) pair: the turn that adds next (Turnstile), (Hq|1, parts)
+  TensorView sums;              ///< sums of dbias: the caller's tensor, or a copy of type T
+  View<std::int64_t, 2> turns;  ///< for each (tile, block) pair, the turn that adds next (Turnstile), (Hq or 1, parts)
 };
 
 /// Scratch buffers of one thread. `block` is the number of keys per block.
@@ -91,12 +92,12 @@ struct BiasGradientScratch {
   View<T, 1> sum;  ///< dbias of the thread's key block, summed over queries
 };
 
-/// Adds ds to dbias. Query heads h and sequences that share elements of dbias add in a fixed order (Turnstile). For
-/// each query head of a key block, a thread calls in this order:
+/// Adds ds to dbias. Query heads and sequences that share elements of dbias add in a fixed order (Turnstile).
+/// A thread makes these calls for each query head of a key block:
 ///   begin_block()
 ///     enter_tile(), add() or writes to place(), leave_tile()      for each query tile
 ///   end_block()
-/// All of them do nothing if no dbias is wanted.
+/// These functions do nothing unless wanted().
 template <typename T>
 class BiasGradient {
  public:
@@ -124,8 +125,8 @@ class BiasGradient {
     for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
   }
 
-  /// An address in dbias to which a kernel writes ds of consecutive queries itself, instead of calling add() for each.
-  /// Keys are adjacent there. At most one of the two pointers is set. If none is, the kernel must call add().
+  /// Address to which a kernel may write ds of consecutive queries itself, instead of calling add().
+  /// Keys are adjacent in memory. At most one of the two pointers is set. If both are null, the kernel must call add().
   struct Place {
     T* sums = nullptr;          ///< sums to which the kernel adds ds
     BFloat16* terms = nullptr;  ///< elements that the kernel overwrites with rounded ds
@@ -143,7 +144,8 @@ class BiasGradient {
     return {.terms = to.template at<BFloat16>(i, j0 + c, 1), .row_stride = to.row_stride};
   }
 
-  /// Adds what the block's queries summed up, if they share a row. The block has `keys` keys from j0 on.
+  /// If all queries share a row of dbias, adds the sum over the block's queries to dbias.
+  /// The block has `keys` keys from j0 on.
   void end_block(const PackedHeads& part, std::int64_t h, std::int64_t block, std::int64_t j0,
                  std::int64_t keys) const {
     if (!plan_.over_queries() || part.tiles == 0) return;
@@ -155,7 +157,7 @@ class BiasGradient {
 
   // Rows are numbered through batch, head and query.
 
-  /// Clears row n of dbias, or of its copy.
+  /// Clears row n of dbias, or of the copy of dbias.
   void clear_row(std::int64_t n) const {
     const std::int64_t block = own_.row.count();
     const HeadRows<void> to = rows_of(shared_.sums, n);
@@ -164,7 +166,7 @@ class BiasGradient {
       store_row(to, own_.row.data, n % shared_.sums.shape[2], j0, std::min(block, to.cols - j0));
   }
 
-  /// Rounds row n of dbias' copy to the caller's dbias.
+  /// Rounds row n of the copy of dbias, and writes it to the caller's dbias.
   void write_row(std::int64_t n) const {
     const std::int64_t block = own_.row.count(), i = n % shared_.sums.shape[2];
     const HeadRows<void> to = rows_of(p_.gradients.dbias, n), from = rows_of(shared_.sums, n);
@@ -189,14 +191,14 @@ class BiasGradient {
     return Turnstile(shared_.turns(plan_.over_heads() ? 0 : h, first + tile * part.blocks + block));
   }
 
-  /// Returns the turn in which head h of the part's sequence adds to dbias. Heads and sequences that add to the same
-  /// elements have consecutive turns.
+  /// Returns the turn in which head h of the part's sequence adds to dbias (Turnstile).
+  /// Turns are consecutive among heads and sequences that add to the same elements.
   std::int64_t turn(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t shared_heads = plan_.over_heads() ? p_.Hq : 1;
     return (plan_.over_sequences() ? part.n * shared_heads : 0) + (plan_.over_heads() ? h : 0);
   }
 
-  /// Returns the rows and columns of dbias, or of its copy, to which head h of a sequence adds.
+  /// Returns the rows and columns of dbias (or of its copy) to which head h of a sequence adds.
   HeadRows<void> rows_of_head(const Sequence& s, std::int64_t h) const {
     const TensorView& sums = shared_.sums;
     const HeadRows<void> head(sums, sums.shape[0] == 1 ? 0 : s.b, plan_.over_heads() ? 0 : h);

@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the 64-bit products of each lane's low 32 bits and `multiplier`.
+/// Multiplies the low 32 bits of each lane by `multiplier`. Returns the 64-bit products.
 template <class D, class V>
 HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multiplier) {
 #if HWY_TARGET == HWY_SCALAR
@@ -28,10 +28,10 @@ HWY_INLINE V multiply_low_halves([[maybe_unused]] D d, V x, std::uint32_t multip
 #endif
 }
 
-/// Computes Philox 4x32-10 for counters c … c + lanes, one per lane (Salmon et al., Parallel Random Numbers:
-/// As Easy as 1, 2, 3, SC 2011).
-/// A counter has four words: the lowest is c + lane, and `fixed` holds the other three.
-/// Stores output word w of all counters from words[w · step] on.
+/// Computes Philox 4x32-10 for `lanes` counters, one per lane (Salmon et al., Parallel Random Numbers: As Easy as 1, 2,
+/// 3, SC 2011).
+/// The lowest word of a counter is c + lane. The other three words are `fixed`.
+/// Stores output word w of all counters in words[w · step …].
 template <class D>
 HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint32_t (&fixed)[3],
                        std::uint32_t* HWY_RESTRICT words, std::int64_t step) {
@@ -41,7 +41,7 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
   auto c3 = hn::Set(d, std::uint64_t{fixed[2]});
   auto key0 = static_cast<std::uint32_t>(key);
   auto key1 = static_cast<std::uint32_t>(key >> 32U);
-  // Each lane uses only the low 32 bits; the high bits hold leftovers of products.
+  // Only the low 32 bits of a lane are used. The high bits are remainders of earlier products.
   for (int round = 0; round < 10; ++round) {
     const auto product0 = multiply_low_halves(d, c0, 0xD2511F53U);
     const auto product1 = multiply_low_halves(d, c2, 0xCD9E8D57U);
@@ -65,9 +65,8 @@ HWY_INLINE void philox(D d, std::uint64_t key, std::uint64_t c, const std::uint3
 template <typename T>
 class Dropout {
  public:
-  /// Number of keys in a chunk. The random numbers of a chunk are drawn together.
-  /// A chunk takes kCounters Philox counters, each with four output words.
-  /// Key 8 w + l of a chunk (0 ≤ w < 4, 0 ≤ l < 8) gets output word w of counter 8 · chunk + l.
+  /// Number of keys in a chunk. The random numbers of a chunk are drawn together from kCounters Philox counters.
+  /// Each counter yields four words. Key 8 w + l of a chunk (w < 4, l < 8) gets word w of counter 8 · chunk + l.
   static constexpr std::int64_t kChunk = 32;
   static constexpr std::int64_t kCounters = kChunk / 4;
 
@@ -95,7 +94,7 @@ class Dropout {
     }
   }
 
-  /// Computes the dropout factors of query i of query head h for n keys, which are in ascending order.
+  /// Computes the dropout factors of query i of query head h for the n keys in `keys`, which are in ascending order.
   void factors_of(T* HWY_RESTRICT factors, const Sequence& sequence, std::int64_t h, std::int64_t i,
                   const std::int64_t* keys, std::int64_t n) const {
     HWY_ALIGN std::uint32_t random[kChunk];
@@ -109,7 +108,7 @@ class Dropout {
   }
 
  private:
-  /// Upper three words of the Philox counter, the same for all keys of a query.
+  /// Upper three words of the Philox counter. All keys of a query share them.
   struct FixedWords {
     std::uint32_t words[3];
   };
@@ -128,7 +127,7 @@ class Dropout {
 
   bool any_;
   std::uint64_t seed_;
-  std::uint32_t dropped_;  // a weight is dropped if its random number is below this threshold
+  std::uint32_t dropped_;  // threshold: a weight is dropped if its random number is smaller
   T factor_;
 };
 

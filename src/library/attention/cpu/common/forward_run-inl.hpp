@@ -20,8 +20,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Performs one thread's work on a batch of heads: lists the rows that the gate threshold does not close, packs keys
-/// and values, and computes query tiles.
+/// Performs one thread's work on a batch of heads, in three stages:
+///   1. lists the open query rows, if there is a gate threshold;
+///   2. packs keys and values;
+///   3. computes query tiles.
 template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
                    const HeadCounts& batch, Cancellation& cancellation) {
@@ -39,7 +41,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
     const HeadTask task = block_task_of(parts, batch, n);
     worker.pack_block(*task.part, task.h, task.piece);
   });
-  // Starts with the last queries, which see most keys under a causal mask, so that threads finish together.
+  // Starts with the last queries. Under a causal mask they take longest, so that threads finish at about the same time.
   team.in_turn(batch.tiles, [&](std::int64_t n) {
     if (cancellation.requested()) return;
     const HeadTask task = tile_task_of(parts, batch, group, n);
@@ -47,7 +49,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Pac
   });
 }
 
-/// Runs a forward pass with one Worker(plan, shared, thread) per thread. `shared` holds the data that workers share.
+/// Runs a forward pass with one Worker(plan, shared, thread) per thread. Workers share the buffers in `shared`.
 template <class Worker, class Plan, class Buffers>
 void run_forward(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;
@@ -69,7 +71,7 @@ void run_forward(const Plan& plan, const Buffers& shared) {
   cancellation.throw_if_seen();
 }
 
-/// Plans a forward pass over the sequences of `list`, and stores the plan in `slot`. run_forward() carries it out.
+/// Plans a forward pass over the sequences of `list`, and stores the plan in `slot` for run_forward().
 template <class Worker, class Plan, class Buffers>
 void plan_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot) {
   slot.emplace<PlannedKernel<Plan, Buffers, run_forward<Worker, Plan, Buffers>>>(problem, list);

@@ -16,9 +16,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns the Dv gate logits of row i, zero-padded to whole vectors.
-/// Repeats the single logit of a headwise gate Dv times.
-/// The result points into the tensor if the layout allows, otherwise to `buffer`.
+/// Returns the Dv gate logits of row i, zero-padded to whole vectors. A headwise gate's single logit is repeated Dv
+/// times.
+/// Returns an address in the tensor if the layout allows this, otherwise copies the logits to `buffer`.
 template <typename T>
 const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int64_t Dv, T* HWY_RESTRICT buffer) {
   if (gate.cols == Dv) return padded_row(gate, i, buffer);
@@ -28,7 +28,8 @@ const T* gate_logits(const HeadRows<const void>& gate, std::int64_t i, std::int6
   return buffer;
 }
 
-/// Computes y[x] = o[x] ∘ g(z[x]) or o[x] + g(z[x]) for x < n rounded up to vectors. fn must not be none.
+/// Computes y[x] = o[x] · g(z[x]), or o[x] + g(z[x]) for an additive gate. n is rounded up to whole vectors.
+/// fn must not be GateFn::none.
 template <typename T>
 HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, const T* HWY_RESTRICT z, std::int64_t n,
                                    GateFn fn, GateOp op) {
@@ -42,9 +43,8 @@ HWY_NOINLINE void gate_row_forward(T* HWY_RESTRICT y, const T* HWY_RESTRICT o, c
   });
 }
 
-/// Rows to gate: y = (o · factors) ∘ g(z), or (o · factors) + g(z) for an additive gate.
-/// Strides are in elements, and rows are whole vectors. y and z are stored as T or bf16.
-/// If z is null, there is no gate.
+/// Operands and results of gate_rows_forward(): y = (o · factors) ∘ g(z), or (o · factors) + g(z) for an additive gate.
+/// Strides are in elements, and rows are whole vectors. y and z are stored as T or bf16. z is null if there is no gate.
 template <typename T, typename Stored>
 struct GatedRows {
   Stored* y;
@@ -56,7 +56,7 @@ struct GatedRows {
   const T* factors;  ///< one factor per row
 };
 
-/// Gates `rows` rows of n elements; n is a multiple of the number of lanes.
+/// Applies the gate to `rows` rows of n elements, where n is a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
                                     GateOp op) {
@@ -85,18 +85,18 @@ HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64
 }
 
 /// Operands and results of the gate's backward pass for one query.
-/// Each row has Dv elements, rounded up to vectors; the padding of operands is zero.
+/// Rows have Dv elements, rounded up to vectors. The padding of operands is zero.
 template <typename T>
 struct GateRowOperands {
   const T* dy;  ///< incoming gradient
   const T* y;   ///< saved output
-  const T* o;   ///< ungated output, or null
-  const T* z;   ///< gate logits; not read without a gate
-  T* d_o;       ///< out: gradient of the ungated output
-  T* dz;        ///< out: gradient of the gate logits; not written without a gate
+  const T* o;   ///< ungated output, or null if it was not saved
+  const T* z;   ///< gate logits; not read if there is no gate
+  T* d_o;       ///< result: gradient of the ungated output
+  T* dz;        ///< result: gradient of the gate logits; not written if there is no gate
 };
 
-/// Computes gate_rows_backward() for one row and the gate function `gate`, and returns Δ.
+/// Implements gate_rows_backward() for one row. Returns Δ.
 template <typename T, class Gate>
 HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, std::int64_t n, GateOp op) {
   const Tag<T> d;
@@ -127,8 +127,8 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
   return hn::GetLane(hn::SumOfLanes(d, delta));
 }
 
-/// Computes the gate's backward pass for rows row_of(r), r < rows, and stores Δ of each row in deltas[r]. Rows have n
-/// elements, a multiple of the number of lanes. g is the gate function at the logits z, and g′ its derivative.
+/// Computes the gate's backward pass for rows row_of(0) … row_of(rows − 1), and stores Δ of row r in deltas[r].
+/// Rows have n elements, a multiple of the lanes. g is the gate function at the logits z, and g′ is its derivative.
 ///   mul: y = o ∘ g, do = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
 ///   add: y = o + g, do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
 template <typename T, class RowOf>
@@ -153,7 +153,7 @@ HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::
   });
 }
 
-/// Computes gate_rows_backward() for one row and returns Δ.
+/// Calls gate_rows_backward() for one row. Returns Δ.
 template <typename T>
 HWY_NOINLINE T gate_row_backward(const GateRowOperands<T>& row, std::int64_t n, GateFn fn, GateOp op) {
   T delta = 0;

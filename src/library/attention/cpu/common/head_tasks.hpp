@@ -12,39 +12,37 @@
 
 namespace headgate {
 
-/// Largest size of a head's packed operands, in bytes, that stays in the second-level cache of one thread.
+/// Limit in bytes below which the packed operands of a head stay in the second-level cache of one thread.
 inline constexpr double kOwnHead_bytes = std::int64_t{1} << 20;
 
-/// Returns the largest size of a head's packed operands, in bytes, at which the third-level cache holds one head per
-/// thread.
-/// The result is clamped to 1 … 4 MiB. These bounds were measured with two threads (docs/design/forward.md).
+/// Returns the limit in bytes below which the third-level cache holds the packed operands of one head per thread.
+/// The limit is clamped to 1 … 4 MiB. These bounds were measured with two threads (docs/design/forward.md).
 inline double shared_head_bytes(int threads) {
   return std::max(kOwnHead_bytes, std::min(4 * kOwnHead_bytes, kPackedBudget_bytes / threads));
 }
 
-/// Returns true if each thread should compute whole key/value heads by itself. A thread then packs one head after
-/// another into the same memory, which stays in its caches (docs/design/forward.md). This pays under two conditions:
-///   heads are small: the packed operands of each take at most `most_bytes` bytes;
-///   heads balance the load: together they take at least 4 · `threads` times as many bytes as the largest head.
+/// Returns true if each thread should compute whole key/value heads.
+/// A thread then packs one head after another into the same memory, which stays in its caches (docs/design/forward.md).
+/// Whole heads are faster under two conditions:
+///   Heads are small: the packed operands of each head take at most `most_bytes` bytes.
+///   Heads balance the load: all heads take at least 4 · `threads` times as many bytes as the largest head.
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
   return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
          heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
 }
 
-/// Returns true if a head with `bytes` bytes of packed operands leaves room in the second-level cache for the rows of
-/// the next head.
+/// Returns true if the second-level cache has room for the next head's rows besides `bytes` bytes of packed operands.
 inline bool next_head_fits(double bytes) { return bytes <= std::int64_t{1} << 18; }
 
-/// Returns how many consecutive heads a thread takes at a time if heads are tasks: 1 to 8, growing with the number of
-/// heads per thread.
+/// Returns how many consecutive heads a thread takes at a time: 1 to 8, growing with the number of heads per thread.
 inline std::int64_t heads_in_turn(std::int64_t heads, std::int64_t threads) {
   constexpr std::int64_t kTurns = 32, kMost = 8;
   const std::int64_t share = heads / (kTurns * threads);
   return share < 1 ? 1 : share > kMost ? kMost : share;
 }
 
-/// Runs all heads of a batch as tasks, each head cut into `pieces` tasks.
+/// Runs all heads of a batch as tasks. Each head is cut into `pieces` tasks.
 /// Every thread of the team must call this function.
 template <class Worker>
 void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const HeadCounts& batch, int threads,
@@ -65,16 +63,16 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
       in_turn);
 }
 
-// The functions below loop over batches of packed heads, and over tasks in order.
-// Every thread of a team (team.hpp) must call these functions.
+// Every thread of a team (team.hpp) must call the functions below, which loop over batches and over tasks.
 // If the call is cancelled, the loops skip work that has not begun.
 
-/// Calls compute() in every thread for each batch. Then one thread calls next(), which moves on to the following batch.
+/// Calls compute() in every thread for each batch. After each batch, one thread calls next() to move on to the next
+/// batch.
 /// compute() must end with a barrier.
 template <class Batch, class Compute, class Next>
 void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
   while (batch.parts > 0) {
-    // Reads is_last() before compute(): after its barrier, another thread may already move on to the next batch.
+    // Reads is_last() before compute(). After the barrier in compute(), another thread may already move on.
     const bool is_last = batch.is_last();
     compute();
     if (is_last) return;
@@ -82,14 +80,14 @@ void for_each_batch(const Team& team, Batch& batch, const Compute& compute, cons
   }
 }
 
-/// Calls visit(n) once for each n < count, over all threads. Calls start in ascending order, as Turnstile requires.
-/// Ends without a barrier. `next` is the next value of n. All threads share this counter, which must be 0 at first.
+/// Calls visit(n) once for each n < count, distributed over all threads. Ends without a barrier.
+/// Calls start in ascending order, as Turnstile requires.
+/// `next` is the next value of n. All threads share this counter, which must start at 0.
 template <class Visit>
 void for_each_in_order(std::atomic<std::int64_t>& next, std::int64_t count, Cancellation& cancellation,
                        const Visit& visit) {
   for (;;) {
-    // After cancellation, no further call starts. Calls that have started still finish: later ones may wait for earlier
-    // ones.
+    // After cancellation, no call starts. Calls that have started must finish, because others may wait for them.
     if (cancellation.requested()) next.store(count, std::memory_order_relaxed);
     const std::int64_t n = next.fetch_add(1, std::memory_order_relaxed);
     if (n >= count) return;

@@ -18,21 +18,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// True if the target has 32 vector registers (AVX-512, NEON) instead of 16.
+/// True if the target has 32 vector registers (AVX-512, NEON). Other targets have 16.
 inline constexpr bool kHas32Registers = HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON;
 
 /// Size of a product's register tile: kMR rows by kNV vectors of accumulators.
-/// The tile, kNV vectors of b and one broadcast element of a fill the register file.
-/// There are enough accumulators to hide the latency of FMA (4–5 cycles, two FMAs per cycle).
+/// The tile fills the register file, together with kNV vectors of b and one broadcast element of a.
+/// The accumulators suffice to hide the latency of FMA (4–5 cycles, two FMAs per cycle).
 inline constexpr std::int64_t kMR = kHas32Registers ? 12 : 6;
 inline constexpr std::int64_t kNV = 2;
 
-/// Number of columns of a packed panel; the last panel may have fewer.
+/// Number of columns of a packed panel. The last panel may have fewer columns.
 template <typename T>
 constexpr std::int64_t kNR = kNV* kLanes<T>;
 
 /// Layout of the left operand: element (m,k) is a[m · kRow + k · kCol].
-/// Strides known at compile time let each broadcast load at a constant offset from one pointer.
+/// Strides are compile-time constants, so that each broadcast loads at a constant offset from one pointer.
 template <std::int64_t kRow_, std::int64_t kCol_>
 struct LeftLayout {
   static constexpr std::int64_t kRow = kRow_;
@@ -41,20 +41,20 @@ struct LeftLayout {
 
 /// Selects how a product writes c. `start` has one value per row.
 ///   overwrite             c = ab;
-///   overwrite_from        c = start + ab, where the sum begins with start;
-///   overwrite_exponents   c = min(ab + start, 0), where start is added last;
+///   overwrite_from        c = start + ab; the sum begins with start;
+///   overwrite_exponents   c = min(ab + start, 0); start is added last;
 ///   accumulate            c += ab.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
-/// Does nothing. This is the default for the `besides` callback, which products call while they run.
+/// Default of the `besides` callback, which products call while they run. Does nothing.
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-/// number of steps of the loop over k from one call of besides() to the next; a power of two
+/// besides() is called once per kStepsACall steps over k; a power of two
 inline constexpr std::int64_t kStepsACall = 4;
 
-/// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors. b need not be
-/// aligned. Calls besides() once every kStepsACall steps of k.
+/// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors.
+/// Rows of b need not be aligned. Calls besides() once per kStepsACall steps over k.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T, class Besides = NothingElse>
 HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a, const T* HWY_RESTRICT b,
                              std::int64_t ldb, std::int64_t K, const Besides& besides = {}) {
@@ -84,9 +84,9 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
   multiply_add<Layout, kRows, kVecs>(tile, a, b, kVecs * kLanes<T>, K);
 }
 
-/// Computes c[m][n] = Σ_k a(m,k) · b[k][n], or adds to c, as kWrite selects, for m < kRows and n < kVecs vectors.
-/// b is dense, and c has row stride ldc.
-/// Only overwrite_from and overwrite_exponents read start, which has kRows values.
+/// Computes c = ab, or updates c as kWrite selects, for kRows rows and kVecs vectors of columns.
+/// b is dense, and c has row stride ldc. `start` has kRows values, which only overwrite_from and overwrite_exponents
+/// read.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
                                 std::int64_t ldc, const T* start = nullptr) {
@@ -109,7 +109,7 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
   }
 }
 
-/// Calls f.operator()<kRows>() with the smallest of three tile heights that is at least `rows`.
+/// Calls f.operator()<kRows>() with the smallest of three tile heights that has room for `rows` rows.
 /// Requires 1 ≤ rows ≤ kMR.
 template <typename F>
 HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
@@ -124,8 +124,8 @@ HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
   }
 }
 
-/// Calls multiply_tile for 1 ≤ rows ≤ kMR and vecs ≤ kNV.
-/// The tile height may exceed `rows`: a is read, and c written, up to that height.
+/// Calls multiply_tile with a tile height that has room for `rows` rows. Requires 1 ≤ rows ≤ kMR and vecs ≤ kNV.
+/// Reads a and writes c for all rows of the tile.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
                                std::int64_t ldc, const T* start = nullptr) {
@@ -137,7 +137,8 @@ HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a,
 }
 
 /// Right operand of products: a matrix (rows, cols) stored as one panel of columns after another.
-/// A panel is a dense (rows, width) array; width is kNR, or less in the last panel. cols is a multiple of the lanes.
+/// A panel is a dense (rows, width) array. Its width is kNR, or less in the last panel. cols is a multiple of the
+/// lanes.
 template <typename T>
 struct ColumnPanels {
   T* data;
@@ -152,8 +153,7 @@ struct ColumnPanels {
   }
 };
 
-/// Computes c = a · b[first … first + K], or adds to c, as kWrite selects.
-/// The product uses rows first … first + K of b.
+/// Computes c = ab, or updates c as kWrite selects. Uses only rows first … first + K of b.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_panels(const View<T, 2>& c, const T* a, const ColumnPanels<T>& b, std::int64_t first,
                                 std::int64_t K) {

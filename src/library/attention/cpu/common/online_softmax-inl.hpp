@@ -30,31 +30,31 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Strip of up to kRows query rows, with the state of their softmax in the current key block.
+/// Strip of up to kRows query rows. Holds the state of their softmax in the current key block.
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
-  bool near_maxima = false;  ///< true if the strip keeps its running maxima (common case)
-  std::int64_t done = 0;     ///< columns before `done` already hold exponentials instead of scores
-  /// negated running maxima, 0 for rows that have seen no key; −∞ in padding rows, where all exponentials are then 0
+  bool near_maxima = false;  ///< true if the strip keeps its running maxima, which is the common case
+  std::int64_t done = 0;     ///< columns before `done` hold exponentials, later columns hold scores
+  /// negated running maxima. 0 for rows that have seen no key. −∞ for padding rows, which makes their exponentials 0
   T start[kRows];
-  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents (score minus running maximum) in the block, one per lane
-  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< with max_logit: largest exponents of each row, one per lane
+  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents (score − running maximum) in the block, one per lane
+  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row, one per lane; used if max_logit is requested
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
 
-/// Detects exponents that are too large for exp2.
-/// Where exp2_fast saturates, such an exponent makes the sum of exponentials ∞, and this class does nothing.
-/// Elsewhere exp2_fast could wrap around, and this class tracks the largest exponent.
+/// Detects exponents that are too large for exp2, in one of two ways:
+///   where exp2_fast saturates, such an exponent makes the sum of exponentials ∞, and this class does nothing;
+///   elsewhere exp2_fast could wrap around, and this class tracks the largest exponent.
 template <typename T>
 class LargestExponent {
  public:
-  /// Starts from the largest exponents in `seen`, one per lane. store() writes the updated ones back to `seen`.
+  /// Loads the largest exponents from `seen`, one per lane. store() writes the updated exponents back.
   explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
     if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
   }
   HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
     if constexpr (!kExp2Saturates<T>) {
-      max0_ = hn::Max(x0, max0_);  // with this operand order MAXPS drops a NaN in x0 and keeps max0_
+      max0_ = hn::Max(x0, max0_);  // if x0 is NaN, MAXPS returns max0_
       max1_ = hn::Max(x1, max1_);
     }
   }
@@ -68,12 +68,12 @@ class LargestExponent {
 };
 
 /// Online softmax of the rows of a query tile.
-/// Keeps each row's running maximum times log2(e), its sum of exponentials (one per lane), and its output, not
-/// yet divided by the sum.
+/// For each row, keeps the running maximum times log2(e), the sum of exponentials (one sum per lane), and the output
+/// before it is divided by the sum.
 ///
-/// A running maximum is raised only when a score, times log2(e), exceeds the maximum by more than kSlack.
-/// The common case thus needs no separate pass for the maximum.
-/// There is no overflow: exp2(kSlack) times the number of keys is far below the largest number.
+/// Raises a running maximum only if a score exceeds it by more than kSlack, in units of log2.
+/// The common case therefore needs no separate pass for the maximum.
+/// Sums cannot overflow: exp2(kSlack) times the number of keys is far below the largest number.
 template <typename T>
 class OnlineSoftmax {
  public:
@@ -81,12 +81,12 @@ class OnlineSoftmax {
   static constexpr int kSlack = 16;
 
   /// Shapes: maxima (rows), sums (rows, lanes), out (rows, whole vectors), largest (rows) or absent.
-  /// `largest` receives each row's largest score.
-  /// It differs from `maxima`, which include the sink and are raised lazily.
+  /// `largest` receives each row's largest score. `maxima` can differ: they include the sink, and scores may exceed
+  /// them by up to kSlack.
   OnlineSoftmax(const View<T, 1>& maxima, const View<T, 2>& sums, const View<T, 2>& out, const View<T, 1>& largest)
       : maxima_(maxima), sums_(sums), out_(out), largest_(largest) {}
 
-  /// Initialises `rows` rows of head h. Row r is query query(r) for r < count, otherwise padding.
+  /// Initialises `rows` rows of head h. Row r is query(r) for r < count. Later rows are padding.
   /// With a sink, the maximum starts at the sink's logit and the sum at 1.
   template <class Query>
   HWY_NOINLINE void start(std::int64_t rows, std::int64_t count, const Problem& p, const Sequence& s, std::int64_t h,
@@ -104,22 +104,22 @@ class OnlineSoftmax {
 
   bool keeps_largest() const { return largest_.present(); }
   T maximum(std::int64_t r) const { return maxima_(r); }
-  /// Returns the largest score of row r, or −∞ if largest scores are not tracked.
+  /// Returns the largest score of row r. Returns −∞ if largest scores are not tracked.
   T largest(std::int64_t r) const { return keeps_largest() ? largest_(r) : kHidden; }
   T sum(std::int64_t r) const {
     const Tag<T> d;
     return hn::GetLane(hn::SumOfLanes(d, hn::Load(d, sums_.at(r))));
   }
-  /// Returns the value to subtract from the scores of row r: its running maximum.
-  /// Returns 0 if that is −∞ (the row has seen no key), since −∞ − (−∞) is NaN.
+  /// Returns the value to subtract from the scores of row r. This is the row's running maximum.
+  /// If the row has seen no key, its maximum is −∞ and the value is 0, because −∞ − (−∞) is NaN.
   T shift(std::int64_t r) const { return maxima_(r) == kHidden ? T{0} : maxima_(r); }
 
-  // Kernel, in the functions below, provides the members that visit_blocks requires, and:
+  // In the functions below, Kernel provides the members that visit_blocks requires, and:
   //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
-  //   score(s, c0, c1)     computes columns [c0, c1) of the scores times log2(e), −∞ for hidden keys;
-  //   weigh(s, c0, c1)     computes exp2(score + s.start) for these columns and adds the results to s.sums.
-  // If largest scores are tracked (keeps_largest()), there are two cases:
-  //   near_maxima is true    the kernel raises s.seen to the exponents that it computes;
+  //   score(s, c0, c1)     computes columns [c0, c1) of the scores times log2(e), with −∞ for hidden keys;
+  //   weigh(s, c0, c1)     computes exp2(score + s.start) for these columns, and adds the results to s.sums.
+  // If keeps_largest(), largest scores are found in one of two ways:
+  //   near_maxima is true    the kernel updates s.seen with the exponents that it computes;
   //   near_maxima is false   raise_maxima() finds the largest scores in memory.
 
   /// Clears the sums and the largest exponents of a block.
@@ -130,8 +130,8 @@ class OnlineSoftmax {
     if (keeps_largest()) std::fill_n(s.seen, kRows * kLanes<T>, kHidden);
   }
 
-  /// Begins a key block. With `lazy`, rows keep their running maximum while the block's scores are near it.
-  /// A row that has seen no key yet takes its maximum from the block's first panel.
+  /// Begins a key block. If `lazy`, rows keep their running maxima while the block's scores are near these maxima.
+  /// A row that has seen no key takes its maximum from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
     clear(s);
@@ -153,8 +153,9 @@ class OnlineSoftmax {
   }
 
   /// Adds the block's exponentials to the rows' sums.
-  /// If a score exceeds its row's running maximum by more than kSlack, first recomputes the block's scores and raises
-  /// the maxima. Returns true if it raised a maximum above −∞ by more than kSlack.
+  /// If a score exceeds its row's running maximum by more than kSlack, first computes the block's scores again and
+  /// raises the maxima.
+  /// Returns true if it raised a maximum by more than kSlack. A first maximum (raised from −∞) does not count.
   template <std::int64_t kRows, class Kernel>
   bool finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
     bool rose = false;
@@ -175,8 +176,8 @@ class OnlineSoftmax {
     return rose;
   }
 
-  /// Returns false if an exponent seen so far in the block exceeds kSlack: finish() then computes all scores again.
-  /// Always returns true where exp2_fast saturates, because exponents are not tracked there.
+  /// Returns false if an exponent seen so far in the block exceeds kSlack. finish() then computes all scores again.
+  /// Returns true where exp2_fast saturates, because exponents are not tracked there.
   template <std::int64_t kRows>
   static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -195,8 +196,8 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises largest_, the rows' largest scores, to the largest scores of the block: running maximum + largest exponent
-  /// in s.seen.
+  /// Raises largest_[row] to the row's largest score in the block, which is its running maximum + largest exponent in
+  /// s.seen.
   template <std::int64_t kRows>
   void take_seen(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;
@@ -206,10 +207,10 @@ class OnlineSoftmax {
     }
   }
 
-  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack.
-  /// May ignore NaN.
-  /// Where exp2_fast saturates, compares sums of exponentials with 2^kSlack instead. The result may then be false
-  /// although each exponent is slightly below kSlack.
+  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack. May ignore
+  /// NaN.
+  /// Where exp2_fast saturates, compares the sums of exponentials with 2^kSlack instead.
+  /// The result may then be false although every exponent is slightly below kSlack.
   template <std::int64_t kRows>
   static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -219,10 +220,10 @@ class OnlineSoftmax {
     return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};
   }
 
-  /// Raises the running maxima of the strip's rows to the largest score in columns [c0, c1), and rescales sums and
+  /// Raises the running maxima of the strip's rows to the largest scores in columns [c0, c1). Rescales sums and
   /// outputs.
   /// The number of columns is a multiple of two vectors.
-  /// Returns true if it raised a maximum above −∞ by more than kSlack.
+  /// Returns true if it raised a maximum by more than kSlack. A first maximum (raised from −∞) does not count.
   bool raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
     bool rose = false;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -255,7 +256,7 @@ class OnlineSoftmax {
 
   View<T, 1> maxima_;
   View<T, 2> sums_, out_;
-  View<T, 1> largest_;  // largest score of each row, times log2(e); absent unless max_logit is asked for
+  View<T, 1> largest_;  // largest score of each row, times log2(e); absent unless max_logit is requested
 };
 
 }  // namespace headgate::HWY_NAMESPACE

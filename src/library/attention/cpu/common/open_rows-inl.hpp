@@ -17,8 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns true if |g(z[x])| ≤ limit for all x < n, where n is a multiple of the lanes.
-/// Returns false if any g(z[x]) is NaN.
+/// Returns true if |g(z[x])| ≤ limit for all x < n. Returns false if any g(z[x]) is NaN. n is a multiple of the lanes.
 template <typename T>
 HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   bool all = true;
@@ -31,7 +30,7 @@ HWY_NOINLINE bool gates_at_most(T limit, const T* HWY_RESTRICT z, std::int64_t n
   return all;
 }
 
-/// Replaces z[x] by |g(z[x])| for x < n, where n is a multiple of the lanes.
+/// Replaces z[x] by |g(z[x])| for x < n. n is a multiple of the lanes.
 template <typename T>
 HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) {
   with_gate(fn, [&](auto gate) HWY_ATTR {
@@ -40,8 +39,8 @@ HWY_NOINLINE void gate_magnitudes(T* HWY_RESTRICT z, std::int64_t n, GateFn fn) 
   });
 }
 
-/// Tells which queries of head h the gate threshold closes.
-/// A query is closed if all its |g(z)| are at most the threshold; otherwise it is open.
+/// Tells which queries of head h the gate threshold skips.
+/// A query is closed, and skipped, if all its |g(z)| are at most the threshold. Otherwise it is open.
 template <typename T>
 class OpenRows {
  public:
@@ -75,7 +74,7 @@ class OpenRows {
 
   template <class Open, class Closed>
   void visit_headwise(std::int64_t first, std::int64_t n, const Open& open, const Closed& closed) const {
-    HeadRows<const void> column = logits_;  // views a column of logits, one per query, as one row
+    HeadRows<const void> column = logits_;  // views the column of logits (one per query) as one row
     column.rows = 1;
     column.cols = logits_.rows;
     column.stride = logits_.row_stride;

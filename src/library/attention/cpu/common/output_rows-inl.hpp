@@ -37,11 +37,11 @@ class OutputRows {
         gated_(gated),
         dense_as_(attn_.present() ? DType::none : dense_dtype()) {}
 
-  /// Normalises, gates and writes query i.
-  ///   o         holds Σ exp2(s − max) v, Dv elements rounded up to vectors; it is divided by `sum` in place;
+  /// Normalises query i, applies the gate and writes the outputs.
+  ///   o         holds Σ exp2(s − max) v, Dv elements rounded up to vectors; write() divides it by `sum` in place;
   ///   sum       is Σ exp2(s − max), including the sink;
   ///   max       is the running maximum times log2(e);
-  ///   largest   is the largest score times log2(e); read only if max_logit is asked for.
+  ///   largest   is the largest score times log2(e); read only if max_logit is requested.
   void write(std::int64_t i, T* HWY_RESTRICT o, T max, T sum, T largest) const {
     write_row(i, o, sum == T{0} ? T{0} : T{1} / sum);
     if (has_max_logit()) write_max_logits(&i, 1, &largest, &sum);
@@ -50,8 +50,8 @@ class OutputRows {
     store_row(lse_, &lse, i, 0, 1);
   }
 
-  /// Writes all outputs except lse and max_logit for n queries. `rows` lists the queries in ascending order.
-  /// `inverses` holds 1 / sum of each query, or 0 if the sum is 0.
+  /// Writes all outputs of n queries except lse and max_logit. `rows` lists the queries in ascending order.
+  /// `inverses` holds 1 / sum for each query, or 0 if the sum is 0.
   void write_tile(const std::int64_t* rows, std::int64_t n, const View<T, 2>& o, const T* inverses) const {
     if (dense_as_ != DType::none && consecutive(rows, n)) {
       if constexpr (std::is_same_v<T, float>) {
@@ -76,7 +76,7 @@ class OutputRows {
       for (std::int64_t r = 0; r < kMost; r += kLanes<double>) {
         const auto sum = hn::Load(d, buffer + r);
         const auto log = hn::IfThenElse(hn::Eq(sum, hn::Zero(d)), hn::Set(d, -kInfinity), hn::Log2(d, sum));
-        // A sum of ∞ or NaN replaces its logarithm.
+        // If the sum is ∞ or NaN, its logarithm is the sum itself.
         hn::Store(hn::IfThenElse(hn::Lt(sum, hn::Set(d, kInfinity)), log, sum), d, lse + r);
       }
       for (std::int64_t r = 0; r < count; ++r) lse[r] = (static_cast<double>(maxima[r0 + r]) + lse[r]) * kLn2;
@@ -84,11 +84,11 @@ class OutputRows {
     }
   }
 
-  /// Returns true if max_logit is asked for.
+  /// Returns true if max_logit is requested.
   bool has_max_logit() const { return max_logit_.present(); }
 
   /// Writes max_logit, the largest score, for n queries. `rows` lists the queries in ascending order.
-  /// `largest` holds each query's largest score times log2(e). Writes NaN if the query's sum of exponentials is NaN.
+  /// `largest` holds each query's largest score times log2(e). A query whose sum of exponentials is NaN gets NaN.
   /// Requires has_max_logit().
   HWY_NOINLINE void write_max_logits(const std::int64_t* rows, std::int64_t n, const T* largest, const T* sums) const {
     constexpr std::int64_t kMost = 8;
@@ -103,7 +103,7 @@ class OutputRows {
     }
   }
 
-  /// Writes the outputs of query i, which the gate threshold closes: zeros, lse = ∞ and max_logit = −∞.
+  /// Writes the outputs of query i, which the gate threshold skips: lse = ∞, max_logit = −∞, and zeros in all others.
   void write_closed(std::int64_t i) const {
     std::fill_n(gated_.data, gated_.shape[0], T{0});
     store_row(y_, gated_.data, i, 0, p_.Dv);
@@ -129,7 +129,7 @@ class OutputRows {
     for (std::int64_t r = 0; r < n; ++r) store_row(column, numbers + r, 0, rows[r], 1);
   }
 
-  /// Writes all outputs of query i except lse and max_logit; multiplies o by `inverse` in place.
+  /// Multiplies o by `inverse` in place. Writes all outputs of query i except lse and max_logit.
   void write_row(std::int64_t i, T* HWY_RESTRICT o, T inverse) const {
     const std::int64_t padded = gated_.shape[0];
     for (std::int64_t x = 0; x < padded; ++x) o[x] *= inverse;
@@ -145,8 +145,8 @@ class OutputRows {
     if (y != nullptr) store_row(y_, y, i, 0, p_.Dv);
   }
 
-  /// Returns the dtype of y, T or bf16, if whole vectors of y and of the gate can be accessed in place.
-  /// Returns none otherwise.
+  /// Returns the dtype of y, which is T or bf16. Returns DType::none unless rows of y and gate are whole vectors in
+  /// memory.
   DType dense_dtype() const {
     const bool dense = lie_dense<T>(y_) || (std::is_same_v<T, float> && lie_dense<T, BFloat16>(y_));
     const bool gates = logits_.dtype == y_.dtype && logits_.stride == 1 && logits_.cols == p_.Dv;
@@ -169,7 +169,7 @@ class OutputRows {
   HeadRows<void> y_, attn_, lse_, weights_, max_logit_;
   HeadRows<const void> logits_;
   View<T, 1> gate_, gated_;
-  DType dense_as_;  // dtype in which write_dense() writes y, or none if rows are written one by one
+  DType dense_as_;  // dtype of y if write_dense() can write it, otherwise DType::none
 };
 
 }  // namespace headgate::HWY_NAMESPACE

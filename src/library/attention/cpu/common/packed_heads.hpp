@@ -11,9 +11,8 @@
 
 namespace headgate {
 
-// Kernels cut a work list into batches, a batch into parts, a part into heads, and a head into query tiles and key
-// blocks.
-// Threads take heads, tiles and blocks as tasks:
+// Kernels divide a work list into batches, a batch into parts, and a part into heads.
+// A head is divided into query tiles and key blocks. Threads take heads, tiles and blocks as tasks:
 //
 //   work list   sequence 0 | sequence 1 | …
 //   batch       part 0 | part 1 | …              packed operands fit kPackedBudget_bytes
@@ -21,16 +20,16 @@ namespace headgate {
 //   head        tile 0 | tile 1 | …              queries of each of the `group` query heads
 //               block 0 | block 1 | …            keys, each block in panels
 //
-// Each tile, block and panel has a number that is unique in its batch.
+// Tiles, blocks and panels are numbered within a batch.
 // PackedHeads::first_tile, first_block and first_panel are the smallest numbers in a part.
 // find_owner() returns the part to which a number belongs.
-// head_task_of(), block_task_of() and tile_task_of() convert a number to a task.
+// head_task_of(), block_task_of() and tile_task_of() return the task with a number.
 
-/// Counts of parts, heads, tiles, blocks and panels, for one head or summed over several heads.
+/// Numbers of parts, heads, tiles, blocks and panels in one head, or summed over several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
   std::int64_t tiles = 0, blocks = 0;  ///< tiles of all query heads, blocks of all key/value heads
-  std::int64_t panels = 0;             ///< number of key panels, over all key/value heads
+  std::int64_t panels = 0;             ///< panels of keys of all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
@@ -39,8 +38,8 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the counts of tiles, blocks and panels to those of `places` buffers that hold one key/value head each.
-  /// `largest` is the capacity of a buffer.
+  /// Sets the numbers of tiles, blocks and panels for `places` buffers, each with room for one key/value head.
+  /// The room of a buffer is `largest`.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -52,29 +51,31 @@ struct HeadCounts {
                                                           &HeadCounts::blocks, &HeadCounts::panels};
 };
 
-/// One part of a batch: key/value heads of one sequence. Other parts of the batch belong to other sequences.
+/// One part of a batch: key/value heads of one sequence. Parts of the same batch belong to different sequences.
 struct PackedHeads {
   Sequence sequence;
-  std::int64_t n = 0;                  ///< number of the sequence within the call
+  std::int64_t n = 0;                  ///< index of the sequence in the call
   std::int64_t h0 = 0, heads = 0;      ///< key/value heads h0 … h0 + heads
-  std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head; number of blocks of one key/value head
-  std::int64_t panels = 0;             ///< number of panels of keys of one key/value head
-  std::int64_t tiles_before = 0;       ///< number of query tiles of one query head in all earlier sequences of the call
-  /// number of tiles times number of blocks of one head, summed over earlier sequences of the work list
+  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of one query head; key blocks of one key/value head
+  std::int64_t panels = 0;             ///< key panels of one key/value head
+  std::int64_t tiles_before = 0;       ///< query tiles of one query head, summed over all earlier sequences of the call
+  /// (query tiles of one head) · (key blocks of one head), summed over earlier sequences of the work list
   std::int64_t tile_blocks_before = 0;
   // Smallest number of a head, tile, block and panel in this part.
-  // Numbers are consecutive through the parts of the batch.
+  // Numbers continue from one part of the batch to the next.
   // Tiles are numbered by part, then query head, then tile.
   // Blocks and panels are numbered by part, then key/value head.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
 
-  /// Returns the counts of heads, tiles, blocks and panels of the whole part.
+  /// Returns the numbers of heads, tiles, blocks and panels in this part.
   HeadCounts totals(std::int64_t group) const {
     return {1, heads, heads * group * tiles, heads * blocks, heads * panels};
   }
 
-  /// Return numbers that are unique in the batch: those of the first panel and first block of key/value head h, and of
-  /// the first tile of query head g of h's group.
+  /// These functions return the number, within the batch, of
+  ///   the first panel of key/value head h;
+  ///   the first block of key/value head h;
+  ///   the first tile of query head g of the group of h.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
@@ -82,15 +83,18 @@ struct PackedHeads {
   }
 };
 
-/// Task of one thread on key/value head h of a part. The task is the whole head, one of several equal pieces, one key
-/// block, or one query tile of query head g of the group.
+/// Task of one thread on key/value head h of a part. The task is one of:
+///   the whole head;
+///   one of several equal pieces of the head;
+///   one key block;
+///   one tile of query head g of the group.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
   std::int64_t piece = 0, pieces = 1;  ///< index of the block, tile or piece; number of pieces
 
-  /// Returns a part that consists of this head alone, with its operands in buffer number `place`.
-  /// The buffers have equal sizes, with room for `largest`.
+  /// Returns a part that consists of this head alone. Its operands are in buffer number `place`.
+  /// Each buffer has room for `largest`.
   PackedHeads alone(const HeadCounts& largest, std::int64_t group, std::int64_t place) const {
     PackedHeads own = *part;
     own.h0 = h;
@@ -104,14 +108,14 @@ struct HeadTask {
 
 /// Totals and maxima over all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< largest number of tiles, of blocks and of panels in one head
+  HeadCounts largest;        ///< most tiles, most blocks and most panels of any head
   double largest_bytes = 0;  ///< packed bytes of the largest head
   double all_bytes = 0;
-  std::int64_t tile_blocks = 0;  ///< number of tiles times number of blocks of one head, summed over all sequences
+  std::int64_t tile_blocks = 0;  ///< (query tiles of one head) · (key blocks of one head), summed over all sequences
 };
 
-/// Largest total size, in bytes, of the packed operands of one batch. A single larger head is a batch of its own. The
-/// limit is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
+/// Limit in bytes of the packed operands of one batch. A head that exceeds it is a batch of its own.
+/// The limit is three quarters of a 32 MiB third-level cache, from which all threads read (docs/design/forward.md).
 inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 
 /// Cuts the key/value heads of a work list, in order, into batches whose packed operands fit kPackedBudget_bytes.
@@ -119,21 +123,22 @@ inline constexpr double kPackedBudget_bytes = std::int64_t{24} << 20;
 ///   p                           the problem;
 ///   list                        the work list;
 ///   tile_rows, kBlock, kPanel   the lengths of a query tile, key block and panel;
-///   whole_heads                 true if each thread packs one head at a time, which needs no budget;
-///   head_bytes(part)            the packed size of one head of a part, in bytes.
+///   whole_heads                 true if each thread packs one head at a time; batches then have no size limit;
+///   head_bytes(part)            the packed bytes of one head of a part.
 template <class Plan>
 class HeadBatches {
  public:
   explicit HeadBatches(const Plan& plan) : plan_(plan), p_(plan.p) {}
 
-  /// Start of the next batch: position n in the work list, and head h.
+  /// Start of the next batch: head h of entry n of the work list.
   struct Cursor {
     std::int64_t n = 0, h = 0;
     std::int64_t tile_blocks_before = 0;
   };
 
-  /// Returns the counts of the next batch, and advances `cursor` past it. At the end of the list, the batch has no
-  /// parts. Writes the batch's parts to `parts` unless null.
+  /// Returns the counts of the next batch, and moves `cursor` behind it. Writes the batch's parts to `parts` unless
+  /// null.
+  /// At the end of the list, returns a batch without parts.
   HeadCounts next(Cursor& cursor, PackedHeads* parts) const {
     HeadCounts batch;
     double left = plan_.whole_heads ? std::numeric_limits<double>::infinity() : kPackedBudget_bytes;
@@ -168,7 +173,7 @@ class HeadBatches {
     return all;
   }
 
-  /// Returns, for each count in HeadCounts, its maximum over all batches.
+  /// Returns the maximum over all batches, for each count separately.
   HeadCounts most() const {
     HeadCounts most;
     Cursor cursor;
@@ -177,11 +182,11 @@ class HeadBatches {
   }
 
  private:
-  /// Largest number of parts of a batch. Bounds the memory of the parts, and the time in which one thread creates them.
-  /// Without this bound, a batch of heads that need no packed memory would have every sequence as a part.
+  /// Largest number of parts of a batch. It bounds the memory of the parts, and the time to create them in one thread.
+  /// Without this bound, heads that need no packed memory would all be in one batch.
   static constexpr std::int64_t kMostParts = 4096;
 
-  /// Returns one part with all remaining heads of the cursor's sequence.
+  /// Returns one part with the remaining heads of the cursor's sequence.
   PackedHeads part_at(const Cursor& cursor) const {
     const ListedSequence listed = plan_.list[cursor.n];
     PackedHeads part;
@@ -202,8 +207,9 @@ class HeadBatches {
   const Problem& p_;
 };
 
-/// Sorts the parts of a batch in the order in which threads take them. Parts with most keys come first, so that the
-/// final wait is short. Then sets first_head, first_tile, first_block and first_panel of each part.
+/// Sorts the parts of a batch in the order in which threads take them, and numbers their heads, tiles, blocks and
+/// panels.
+/// Parts with most keys come first, so that threads finish at about the same time.
 inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t group) {
   std::sort(parts, parts + count, [](const PackedHeads& a, const PackedHeads& b) {
     return a.sequence.S != b.sequence.S ? a.sequence.S > b.sequence.S : a.n < b.n;
@@ -218,8 +224,8 @@ inline void order_parts(PackedHeads* parts, std::int64_t count, std::int64_t gro
   }
 }
 
-/// Current batch of a kernel, shared by the kernel's threads. Only one thread at a time may call the functions that
-/// move on to another batch.
+/// Current batch of a kernel, shared by the kernel's threads.
+/// Only one thread at a time may call functions that change the batch.
 template <class Plan>
 class HeadBatch : public HeadCounts {
  public:
@@ -230,7 +236,7 @@ class HeadBatch : public HeadCounts {
     order_parts(heads_, parts, group_);
   }
   void stop() { static_cast<HeadCounts&>(*this) = {}; }
-  /// Moves on to the next batch. If the call was cancelled, sets an empty batch, which ends the loop.
+  /// Moves on to the next batch. If the call was cancelled, sets an empty batch, which ends the loop over batches.
   void next_unless(const Cancellation& cancellation) { cancellation.seen() ? stop() : next(); }
   bool is_last() const { return batches_.at_end(cursor_); }
 
@@ -241,30 +247,30 @@ class HeadBatch : public HeadCounts {
   std::int64_t group_;
 };
 
-/// Returns the element of `all` whose range of numbers contains `at`.
-/// Ranges are consecutive, and member `first` is the start of an element's range.
+/// Returns the element of `all` whose range contains number `at`.
+/// An element's range begins at its member `first`, and ends where the range of the next element begins.
 template <class Holder>
 const Holder& find_owner(const Holder* all, std::int64_t count, std::int64_t Holder::*first, std::int64_t at) {
-  // Takes the last element that begins at or before `at`. Earlier elements with the same beginning have empty ranges.
+  // Takes the last element whose `first` is at most `at`. Earlier elements with the same `first` have empty ranges.
   const auto before = [first](std::int64_t number, const Holder& each) { return number < each.*first; };
   return std::upper_bound(all, all + count, at, before)[-1];
 }
 
-/// Returns head number n of a batch as a task, or an empty task if n ≥ batch.heads.
+/// Returns the task for head number n of the batch. Returns an empty task if n ≥ batch.heads.
 inline HeadTask head_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   if (n >= batch.heads) return {};
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_head, n);
   return {.part = &part, .h = part.h0 + n - part.first_head};
 }
 
-/// Returns key block number n of the batch as a task.
+/// Returns the task for key block number n of the batch.
 inline HeadTask block_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_block, n);
   const std::int64_t at = n - part.first_block;
   return {.part = &part, .h = part.h0 + at / part.blocks, .piece = at % part.blocks};
 }
 
-/// Returns query tile number n of the batch as a task.
+/// Returns the task for query tile number n of the batch.
 inline HeadTask tile_task_of(const PackedHeads* parts, const HeadCounts& batch, std::int64_t group, std::int64_t n) {
   const PackedHeads& part = find_owner(parts, batch.parts, &PackedHeads::first_tile, n);
   const std::int64_t at = n - part.first_tile, head = at / part.tiles;

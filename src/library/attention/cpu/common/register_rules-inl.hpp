@@ -19,10 +19,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Stands for the absence of a score rule.
+/// Type of a score rule that is absent.
 struct NoRule {};
 
-/// Locates the elements of a bias or mask for some queries, from column `c` of a key block on.
+/// Locates the elements of a bias or mask for several queries and for the keys from column `c` of a key block on.
 /// rows[m] is the address of query m's element for the first key of the block.
 struct RuleRows {
   const void* const* rows;
@@ -32,8 +32,9 @@ struct RuleRows {
   const Stored* at(std::int64_t m) const {
     return static_cast<const Stored*>(rows[m]) + c;
   }
-  /// Prefetches kColumns elements of kRows rows, which the caller reads after the products, and those of a later panel.
-  /// The CPU does not prefetch them by itself, because reads alternate between many rows that lie in different pages.
+  /// Prefetches kColumns elements of each of kRows rows, which the caller reads after its products.
+  /// Also prefetches the elements of a later panel. Hardware prefetchers miss both: reads alternate between many rows
+  /// in different pages.
   template <typename Stored, std::int64_t kRows, std::int64_t kColumns>
   HWY_INLINE void prefetch() const {
     constexpr std::int64_t kLine = 64 / sizeof(Stored), kAhead = 2 * kColumns;
@@ -46,7 +47,7 @@ struct RuleRows {
   }
 };
 
-/// Loads elements of a bias. Each query has its own row, or all share the row of a key bias.
+/// Loads elements of a bias (one row per query) or of a key bias (one row for all queries).
 template <typename T, typename Stored>
 struct BiasRows : RuleRows {
   HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t m, std::int64_t x) const { return load_as<T>(at<Stored>(m) + x); }
@@ -56,7 +57,7 @@ struct BiasRows : RuleRows {
   }
 };
 
-/// Loads elements of the key bias of a problem that has a bias too.
+/// Loads elements of the key bias in a problem that also has a bias.
 template <typename T>
 struct KeyBiasRow {
   const T* row;
@@ -64,7 +65,7 @@ struct KeyBiasRow {
   HWY_INLINE hn::Vec<Tag<T>> load(std::int64_t x) const { return hn::LoadU(Tag<T>(), row + x); }
 };
 
-/// Hides f32 scores whose element of the mask is 0.
+/// Sets f32 scores to −∞ where the mask is 0.
 struct MaskRows : RuleRows {
   HWY_INLINE hn::Vec<Tag<float>> hide(hn::Vec<Tag<float>> score, std::int64_t m, std::int64_t x) const {
     const Tag<float> d;
@@ -79,21 +80,22 @@ struct MaskRows : RuleRows {
   }
 };
 
-/// Selects what RegisterRules does where numbers overflow:
-///   becomes_nan   a bias of −∞ makes a score of +∞ NaN, and finite biases may add up to ±∞. The kernel detects NaN;
-///   stays_hidden  a bias of −∞ makes every score −∞, and a sum of two finite biases is clamped, as in ScoreRules.
-/// In both, a finite bias without a second one may become ±∞ when it is multiplied by log2(e), while ScoreRules clamps
-/// it. Where running maxima are moderate, the key's weight is then 0, ∞ or NaN either way.
+/// Selects how RegisterRules handles overflow:
+///   becomes_nan   a score of +∞ plus a bias of −∞ is NaN, and two finite biases may add up to ±∞; the kernel detects
+///                 NaN;
+///   stays_hidden  a bias of −∞ makes every score −∞, and the sum of two finite biases is clamped, as in ScoreRules.
+/// In both cases, log2(e) times a single finite bias may overflow to ±∞, whereas ScoreRules clamps the product.
+/// If running maxima are moderate, the key's weight is 0, ∞ or NaN in either case.
 enum class Overflow { becomes_nan, stays_hidden };
 
 /// Applies score rules in registers. Addend is BiasRows or NoRule. Second is KeyBiasRow, MaskRows or NoRule.
-/// Adds terms in the order of ScoreRules, so that scores have the same bits unless they overflow (Overflow).
+/// Adds terms in the order of ScoreRules, so that scores are bitwise identical unless they overflow (Overflow).
 template <typename T, class Addend, class Second, Overflow kOverflow>
 struct RegisterRules {
   Addend addend;
   Second second;
 
-  /// Applies the rules to the scores of query m and of the keys in columns c + x … of the block.
+  /// Applies the rules to the scores of query m for a vector of keys that begins at column c + x of the block.
   HWY_INLINE hn::Vec<Tag<T>> apply(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
     if constexpr (!std::is_same_v<Addend, NoRule>) score = add(score, m, x);
     if constexpr (std::is_same_v<Second, MaskRows>) score = second.hide(score, m, x);
@@ -127,15 +129,16 @@ struct RegisterRules {
   }
 };
 
-/// Addresses of bias and mask elements that RegisterRules reads: one per query, for the first key of a block.
+/// Addresses of the bias and mask elements that RegisterRules reads. Each belongs to a query and the first key of a
+/// block.
 template <typename T, std::int64_t kRows>
 struct RuleAddresses {
-  const void* addend_rows[kRows];  ///< for each row, in the bias or key bias that ScoreRules::addend() returns
-  const void* mask_rows[kRows];    ///< for each row, in the mask
-  const T* key_bias;               ///< in a key bias besides a bias
+  const void* addend_rows[kRows];  ///< for each query: element of the bias or key bias (ScoreRules::addend())
+  const void* mask_rows[kRows];    ///< for each query: element of the mask
+  const T* key_bias;               ///< element of the key bias, if there is also a bias
 
-  /// Sets the addresses for `rows` queries of head h and for key j0. Row m is query query_of(m). Rows from `rows` on
-  /// get the addresses of the last one.
+  /// Sets the addresses for `rows` queries of head h and for key j0. Row m is query query_of(m).
+  /// Rows after the last one get the addresses of the last row.
   template <class QueryOf>
   void find(const FusedRules& fused, const ScoreRules<T>& rules, const AttentionInputs& in, const Sequence& sequence,
             std::int64_t h, std::int64_t rows, std::int64_t j0, const QueryOf& query_of) {
@@ -154,7 +157,7 @@ struct RuleAddresses {
     key_bias = static_cast<const T*>(row.data) + row.start + j0;
   }
 
-  /// Calls visit() with the RegisterRules that `fused` describes, for the columns from c on.
+  /// Calls visit() with the RegisterRules that `fused` describes. Their first column is column c of the block.
   template <Overflow kOverflow, class Visit>
   HWY_INLINE void visit(const FusedRules& fused, std::int64_t c, const Visit& visit) const {
     constexpr bool kIsFloat = std::is_same_v<T, float>;

@@ -6,11 +6,11 @@
 
 namespace headgate {
 
-/// Prefetches the cache lines of evenly spaced rows, a few lines per step, while the caller computes.
+/// Prefetches the cache lines of evenly spaced rows, a few lines at a time, while the caller computes.
 class RowPrefetch {
  public:
   RowPrefetch() = default;
-  /// Prefetches `rows` rows of row_bytes bytes, stride_bytes apart, over `steps` calls of step().
+  /// Describes `rows` rows of row_bytes bytes, stride_bytes apart. `steps` calls of step() prefetch all of them.
   RowPrefetch(const void* first, std::int64_t rows, std::int64_t row_bytes, std::int64_t stride_bytes,
               std::int64_t steps)
       : row_(static_cast<const char*>(first)),
@@ -40,11 +40,11 @@ class RowPrefetch {
 };
 
 /// Prefetches several blocks of rows, one block after another, a few lines at a time.
-/// A core has room for few outstanding cache lines: many prefetches at once would delay its other loads.
+/// A core handles few outstanding cache lines, so that many prefetches at once would delay its other loads.
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// Prefetches the lines of `blocks`, spread over `calls` calls of ask(). The array `blocks` must outlive the queue.
+  /// Describes the lines of `blocks`, which `calls` calls of ask() prefetch. The array `blocks` must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {
     std::int64_t lines = 0;

@@ -34,19 +34,19 @@ HeadRows<Void> key_rows(const BasicTensorView<Void>& tensor, const Sequence& s, 
   return HeadRows<Void>(tensor, s.kb, h).range(s.k0, s.S);
 }
 
-/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,S), cut to the columns of the sequence's keys.
+/// Returns the rows of a sequence's queries in a tensor (B,Hq,T,S), with only the columns of the sequence's keys.
 template <typename Void>
 HeadRows<Void> map_rows(const BasicTensorView<Void>& tensor, const Sequence& s, std::int64_t h) {
   return query_rows(tensor, s, h).columns(s.k0, s.S);
 }
 
-/// Returns true if rows can be read or written in place as whole vectors of T. Stored is the storage type, T or bf16.
+/// Returns true if rows are dense in memory and consist of whole vectors of T. Stored is the storage type, T or bf16.
 template <typename T, typename Stored = T, typename Void>
 bool lie_dense(const HeadRows<Void>& rows) {
   return rows.dtype == dtype_of<Stored>() && rows.stride == 1 && rows.cols % kLanes<T> == 0;
 }
 
-/// Returns an object that prefetches all rows in `steps` steps. It does nothing if the rows are absent or not dense.
+/// Returns an object that prefetches all rows in `steps` steps. Returns an empty one if rows are absent or not dense.
 inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t steps = 1) {
   if (!from.present() || from.stride != 1) return {};
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(from.dtype));
@@ -54,17 +54,17 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
           from.row_stride * bytes, steps};
 }
 
-/// Tensors that hold the keys, or those that hold the values.
+/// The tensors of the keys, or those of the values.
 struct KeyTensors {
   const ConstTensorView& rows;   ///< k or v
-  const ConstTensorView& scale;  ///< scales of int8 rows, or absent
-  const ConstTensorView& first;  ///< with int8 rows: the first rows of each sequence in floating point, or absent
+  const ConstTensorView& scale;  ///< scales of int8 rows; absent for other dtypes
+  const ConstTensorView& first;  ///< first rows of each sequence in floating point, beside int8 rows; may be absent
 };
 inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k_scale, p.inputs.k_first}; }
 inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
 
-/// Rows of k or v of one sequence and head. The rows may lie in pages, and may be int8 with a scale per row.
-/// If they are int8, another tensor may hold the sequence's first rows in floating point, without scales.
+/// Rows of k or v of one sequence and head. The rows may be stored in pages. They may be int8, with one scale per row.
+/// Beside int8 rows, a second tensor may hold the sequence's first rows in floating point, without scales.
 class KeyRows {
  public:
   KeyRows(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h)
@@ -82,12 +82,12 @@ class KeyRows {
   /// Returns the column stride in elements.
   std::int64_t stride() const { return rows_.stride; }
   bool scaled() const { return scales_.present(); }
-  /// Returns how many rows at the start of the sequence lie in the floating-point tensor and have no scale.
+  /// Returns how many rows at the start of the sequence are in the floating-point tensor. These rows have no scale.
   std::int64_t first_rows() const { return first_.rows; }
 
-  /// Returns row j as a view of one row, without its scale.
+  /// Returns a view of row j. The view does not include the row's scale.
   HeadRows<const void> row(std::int64_t j) const { return j < first_.rows ? first_.range(j, 1) : stored_row(j); }
-  /// Returns row j of the tensor of dtype(), even if row(j) lies in another tensor.
+  /// Returns row j as it is stored in the tensor of dtype(), even if j < first_rows().
   HeadRows<const void> stored_row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const {
     return j < first_.rows ? 1.0F : *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1);
@@ -96,10 +96,10 @@ class KeyRows {
   /// Elements at addresses first, first + step, first + 2 · step, …
   template <typename E>
   struct Run {
-    const E* first = nullptr;  ///< null if the elements lie in pages
+    const E* first = nullptr;  ///< null if k and v are stored in pages
     std::int64_t step = 0;
   };
-  /// Returns the rows that are stored as dtype(), from row j on. Run::first is null if the rows lie in pages.
+  /// Returns the rows of dtype(), from row j on. Run::first is null if k and v are stored in pages.
   /// scales_from() does the same for scales.
   template <typename E>
   Run<E> rows_from(std::int64_t j) const {
@@ -109,7 +109,7 @@ class KeyRows {
     return page_ > 0 ? Run<float>() : Run<float>{scales_.at<float>(j, 0, 1), scales_.row_stride};
   }
 
-  /// Calls visit(r, address) for r < n. `address` is that of row first + r in the tensor of dtype().
+  /// Calls visit(r, address) for r < n. `address` points to row first + r in the tensor of dtype().
   template <typename E, class Visit>
   void each_row(std::int64_t first, std::int64_t n, const Visit& visit) const {
     each_run<E>(rows_, page_stride_, first, n,
@@ -133,9 +133,9 @@ class KeyRows {
   std::int64_t cols;
 
  private:
-  /// Calls visit(r, end, address, step) for runs of rows that lie in one page: rows first + r … first + end.
-  /// Together they cover rows first … first + n.
-  /// `address` is that of row first + r, and `step` is the row stride.
+  /// Calls visit(r, end, address, step) for runs of rows, each in one page. A run is rows first + r … first + end.
+  /// All runs together are rows first … first + n. `address` points to the first row of the run, and `step` is the row
+  /// stride.
   template <typename E, class Visit>
   void each_run(const HeadRows<const void>& rows, std::int64_t page_stride, std::int64_t first, std::int64_t n,
                 const Visit& visit) const {
@@ -156,7 +156,7 @@ class KeyRows {
 
   std::int64_t page_, table_row_;
   ConstTensorView table_;
-  HeadRows<const void> rows_, scales_;  // rows of the sequence; rows of page 0 if k and v are stored in pages
+  HeadRows<const void> rows_, scales_;  // rows of the sequence, or rows of page 0 if k and v are stored in pages
   HeadRows<const void> first_;          // the sequence's first rows in floating point, or absent
   std::int64_t page_stride_, scale_page_stride_;
 };
@@ -166,7 +166,8 @@ inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t 
   return {p, value_tensors(p), s, h};
 }
 
-/// Returns row j times its scale as T. Returns the row in place if it is T and has no scale, otherwise in `buffer`.
+/// Returns row j as T, multiplied by its scale.
+/// Returns an address in the tensor if the row is stored as T without a scale, otherwise writes the row to `buffer`.
 template <typename T>
 const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from.row(j), 0, buffer);
@@ -176,8 +177,8 @@ const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) 
   return buffer;
 }
 
-/// Returns a row as dense T, padded with zeros to whole vectors.
-/// If the row is copied, the copy is in `buffer`, which must have room for the padding.
+/// Returns row i as dense T, zero-padded to whole vectors.
+/// A row that needs conversion or padding is written to `buffer`, which must have room for the padding.
 template <typename T, class Rows>
 const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from, i, buffer);
@@ -188,7 +189,7 @@ const T* padded_row(const Rows& from, std::int64_t i, T* HWY_RESTRICT buffer) {
   return buffer;
 }
 
-/// Replaces to[j] by op(to[j], from[j]…) for j < n, in vectors. Does not touch elements beyond n.
+/// Replaces to[j] by op(to[j], from[j]…) for j < n, a vector at a time. Does not access elements beyond n.
 template <typename T, class Op, class... From>
 HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, const From* HWY_RESTRICT... from) {
   const Tag<T> d;
@@ -206,8 +207,8 @@ HWY_INLINE void update_row(T* HWY_RESTRICT to, std::int64_t n, const Op& op, con
 }
 
 #if HWY_TARGET != HWY_SCALAR
-/// Interleaves rows r … n like interleave_rows(), as far as they fill vectors. Uses vectors of type D, then vectors of
-/// half the lanes, and so on. Advances r past the interleaved rows.
+/// Implements interleave_rows() for rows r … n that fill whole vectors.
+/// Uses vectors of type D, then vectors of half as many lanes, and so on. Increases r by the number of rows done.
 template <std::int64_t kRows, class D, typename T = hn::TFromD<D>>
 HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* rows, std::int64_t& r, std::int64_t n,
                                    std::int64_t cols, T factor) {
@@ -228,7 +229,7 @@ HWY_INLINE void interleave_vectors(D d, T* HWY_RESTRICT out, const T* const* row
 }
 #endif
 
-/// Transposes a matrix: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows, c < cols.
+/// Transposes a matrix: out[c · kRows + r] = factor · rows[r][c] for r < n ≤ kRows and c < cols.
 template <std::int64_t kRows, typename T>
 HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::int64_t n, std::int64_t cols,
                                 T factor) {
@@ -241,7 +242,7 @@ HWY_INLINE void interleave_rows(T* HWY_RESTRICT out, const T* const* rows, std::
   }
 }
 
-/// Reverses interleave_rows: to(r, c) = from[c · kRows + r] for r < kRows, c < cols.
+/// Reverses interleave_rows(): to(r, c) = from[c · kRows + r] for r < kRows and c < cols.
 template <std::int64_t kRows, typename T>
 HWY_INLINE void deinterleave_rows(const View<T, 2>& to, const T* HWY_RESTRICT from, std::int64_t cols) {
   std::int64_t c = 0;
@@ -259,9 +260,9 @@ HWY_INLINE void deinterleave_rows(const View<T, 2>& to, const T* HWY_RESTRICT fr
   }
 }
 
-/// Packs rows row_of(0) … row_of(n − 1), transposed in groups of kRows and multiplied by `factor`.
-/// Element (p, c, r) of out (groups, cols, kRows) is `factor` · element c of row_of(p · kRows + r).
-/// The last group is padded with zeros. `buffer` is scratch for kRows rows.
+/// Packs rows row_of(0) … row_of(n − 1) into groups of kRows rows. Transposes each group and multiplies it by `factor`.
+/// Element (p, c, r) of out (groups, cols, kRows) is factor · row_of(p · kRows + r)[c].
+/// Pads the last group with zeros. `buffer` is scratch for kRows rows.
 template <std::int64_t kRows, typename T, class Rows, class RowOf>
 void pack_interleaved(const View<T, 3>& out, const Rows& from, const RowOf& row_of, std::int64_t n, T factor,
                       const View<T, 2>& buffer) {
@@ -284,7 +285,8 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, std::i
       out, from, [first](std::int64_t r) { return first + r; }, n, factor, buffer);
 }
 
-/// Packs the rows listed in `rows` as the left operand of products: strips of kMR interleaved rows.
+/// Packs the rows listed in `rows` as the left operand of products: strips of kMR interleaved rows, (strips, cols,
+/// kMR).
 template <typename T>
 void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const View<std::int64_t, 1>& rows,
                  std::int64_t n, T factor, const View<T, 2>& buffer) {
@@ -292,8 +294,8 @@ void pack_strips(const View<T, 3>& out, const HeadRows<const void>& from, const 
       out, from, [&rows](std::int64_t r) { return rows(r); }, n, factor, buffer);
 }
 
-/// Packs rows first … first + n as the transposed right operand of products: panels of kNR interleaved rows, (panels,
-/// cols, kNR).
+/// Packs rows first … first + n as the transposed right operand of products.
+/// The result is panels of kNR interleaved rows, (panels, cols, kNR).
 template <typename T, class Rows>
 void pack_transposed(const View<T, 3>& out, const Rows& from, std::int64_t first, std::int64_t n,
                      const View<T, 2>& buffer) {
@@ -311,7 +313,7 @@ HWY_INLINE void copy_to_panels(const ColumnPanels<T>& out, std::int64_t r, const
   }
 }
 
-/// Copies rows first … first + n of a tensor to rows to_row … to_row + n of `out`, padded with zeros to out.cols.
+/// Copies rows first … first + n of `from` to rows to_row … to_row + n of `out`, zero-padded to out.cols.
 template <typename T, class Rows>
 void pack_panels(const ColumnPanels<T>& out, std::int64_t to_row, const Rows& from, std::int64_t first, std::int64_t n,
                  const View<T, 2>& buffer) {

@@ -20,7 +20,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Sets marks[j] to 1 if key `first` + j is in the key list of query i, otherwise to 0, for j < n.
+/// Sets marks[j], for j < n, to 1 if key first + j is in the key list of query i, otherwise to 0.
 template <typename T>
 void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h_kv, std::int64_t i, std::int64_t first,
                       std::int64_t n, T* HWY_RESTRICT marks) {
@@ -33,37 +33,37 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
 }
 
 /// Selects how a kernel applies score rules that consist of a bias, a key bias, a mask, or several of these.
-/// Scores are bitwise identical in all ways.
+/// Scores do not depend on this choice: they are bitwise identical.
 struct FusedRules {
   enum class Place : std::uint8_t {
-    none,       ///< there are no rules, or rules of another kind, too
-    memory,     ///< the rules are applied to scores in memory
-    registers,  ///< the rules are applied to scores in registers
+    none,       ///< there are no rules, or some rule is not a bias or mask
+    memory,     ///< the kernel applies the rules to scores in memory
+    registers,  ///< the kernel applies the rules to scores in registers
   };
-  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of the addend; own is the compute type
+  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of the addend; `own` is the compute type
   enum class Second : std::uint8_t { none, key_bias, mask };
 
   Place place = Place::none;
-  // Kernels read the next members only in registers.
-  Addend addend = Addend::none;  ///< whether there is a bias or, if not, a key bias
-  Second second = Second::none;  ///< rule besides the addend
+  // The next two members are used only for Place::registers.
+  Addend addend = Addend::none;  ///< bias, or key bias if there is no bias
+  Second second = Second::none;  ///< additional rule besides the addend
 
   bool any() const { return place != Place::none; }
   bool in_memory() const { return place == Place::memory; }
   bool in_registers() const { return place == Place::registers; }
 };
 
-/// Rows add biases in registers only if their running maximum exceeds this number. In registers, a large negative
-/// finite bias may overflow to −∞ when it is multiplied by log2(e). With such a maximum, the key's weight is 0 either
-/// way. Other rows compute whole blocks by ScoreRules, which clamps biases.
+/// A strip adds biases in registers only if its running maxima exceed this number. Otherwise ScoreRules adds them.
+/// The reason is a large negative finite bias. In registers, its product with log2(e) may overflow to −∞, whereas
+/// ScoreRules clamps it.
+/// With maxima above this number, the key's weight is 0 in both cases.
 template <typename T>
 inline constexpr T kLeastFusedMaximum = T{-1e30};
 
 /// Turns scale · q·k into scores s: applies softcap, ALiBi, biases, boolean mask and key lists.
-/// Causality, window and key lengths are handled elsewhere (Visibility), because they limit the keys that a query
-/// visits.
+/// Visibility handles causality, window and key lengths, which limit the keys that a query visits.
 ///
-/// Results are s · log2 e, ready for exp2. Without softcap and ALiBi, query_factor() includes the factor log2 e.
+/// Results are s · log2(e), ready for exp2. Without softcap and ALiBi, query_factor() includes the factor log2(e).
 template <typename T>
 class ScoreRules {
  public:
@@ -77,10 +77,12 @@ class ScoreRules {
            in.key_indices.present();
   }
   bool capped() const { return p_.softcap > 0; }
-  /// Returns how kernels may apply the rules. Registers require that keys are adjacent in memory, and that there is one
-  /// rule, or an addend with a second rule. `finds_largest` tells whether the largest score is asked for. With sinks,
-  /// the rules are then applied in memory: in registers, a finite bias may overflow to −∞ in a row whose running
-  /// maximum is a sink, and the largest score would be −∞, too.
+  /// Returns how kernels may apply the rules. Kernels may apply them in registers under these conditions:
+  ///   Keys are adjacent in the memory of each bias and mask.
+  ///   There is one rule, or an addend (bias or key bias) with one more rule.
+  ///   No largest score is requested (`finds_largest`), or there are no sinks.
+  /// With sinks, a row's running maximum may be its sink. In registers, a finite bias may then overflow to −∞, and the
+  /// largest score would wrongly be −∞.
   FusedRules fused(bool finds_largest) const {
     using Place = FusedRules::Place;
     const AttentionInputs& in = p_.inputs;
@@ -111,18 +113,18 @@ class ScoreRules {
   }
   /// Returns the bias, or the key bias if there is no bias.
   const ConstTensorView& addend() const { return p_.inputs.bias.present() ? p_.inputs.bias : p_.inputs.key_bias; }
-  /// Returns the factor by which queries are multiplied when they are packed: scale, times log2 e unless softcap or
-  /// ALiBi apply.
+  /// Returns the factor by which queries are multiplied when they are packed.
+  /// The factor is scale · log2(e), or `scale` if there is softcap or ALiBi.
   T query_factor() const { return static_cast<T>(in_natural_units() ? p_.scale : p_.scale * kLog2e); }
 
   /// Applies the rules to n scores of query i of query head h, from key `first` on.
   ///   s        holds query_factor() · q·k before, and scores times log2(e) after;
-  ///   slope    receives the softcap's derivative 1 − tanh², n elements, unless null;
+  ///   slope    receives the softcap's derivative 1 − tanh² for each score, unless null;
   ///   buffer   is scratch for 2 n elements.
   ///
-  /// First adds up bias and key bias, each times log2(e), and then adds their sum to the score. With a bias of
-  /// −10⁹ in f32, another order would change scores by up to 128. Kernels for small heads use the same order, so that
-  /// forward and backward pass compute equal scores.
+  /// Adds bias and key bias first, each times log2(e), and then adds their sum to the score.
+  /// With a bias of −10⁹ in f32, another order would change scores by up to 128.
+  /// Kernels for small heads use the same order, so that forward and backward pass compute equal scores.
   void apply(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
              std::int64_t first, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(KeyRun{first}, s, slope, sequence, h, i, n, buffer);
@@ -131,14 +133,13 @@ class ScoreRules {
     hide(s, n, buffer);
   }
 
-  /// Applies the rules, except key lists, to the scores of n listed keys. `keys` are in ascending order.
+  /// Applies the rules, except key lists, to the scores of the n keys in `keys`, which are in ascending order.
   void apply_listed(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, const Sequence& sequence, std::int64_t h, std::int64_t i,
                     const std::int64_t* keys, std::int64_t n, T* HWY_RESTRICT buffer) const {
     apply_in(ListedColumns{keys}, s, slope, sequence, h, i, n, buffer);
   }
 
-  /// Applies the rules to the visible keys in columns [c0, c1) of the scores of query i. Sets hidden keys there to −∞.
-  /// Column 0 is key j0.
+  /// Applies the rules to the scores of query i in columns [c0, c1), and sets hidden keys to −∞. Column 0 is key j0.
   void apply_and_hide(T* HWY_RESTRICT row, const Visibility& visibility, const Sequence& sequence, std::int64_t h,
                       std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T* HWY_RESTRICT buffer) const {
     constexpr T kHidden = -std::numeric_limits<T>::infinity();
@@ -151,10 +152,10 @@ class ScoreRules {
   }
 
  private:
-  /// Columns of consecutive keys, from key `first` on.
+  /// Columns of consecutive keys. Column 0 is key `first`.
   struct KeyRun {
     std::int64_t first;
-    /// Returns position `at` minus the position of column j's key.
+    /// Returns position `at` minus the position of the key in column j.
     /// Converts j from 32 bits, because all targets have vector instructions for this conversion.
     T offset(std::int64_t at, std::int64_t j) const {
       return static_cast<T>(at - first) - static_cast<T>(static_cast<std::int32_t>(j));
@@ -163,7 +164,7 @@ class ScoreRules {
       return dense_row(map.columns(first, n), i, own);
     }
   };
-  /// Columns of the keys in `keys`.
+  /// Columns of listed keys. Column j is key keys[j].
   struct ListedColumns {
     const std::int64_t* keys;
     T offset(std::int64_t at, std::int64_t j) const { return static_cast<T>(at - keys[j]); }
@@ -186,7 +187,7 @@ class ScoreRules {
     const Tag<T> d;
     const auto hidden = hn::Set(d, -std::numeric_limits<T>::infinity());
     const auto scaled = [d](auto x) HWY_ATTR { return in_log2_units(d, x); };
-    // A bias of −∞ replaces the score: adding −∞ to a product that overflowed may give NaN.
+    // A bias of −∞ replaces the score. Added to a product that overflowed to +∞, it would give NaN.
     const auto add = [hidden](auto score, auto term)
                          HWY_ATTR { return hn::IfThenElse(hn::Eq(term, hidden), hidden, hn::Add(score, term)); };
     const auto row_of = [&](const ConstTensorView& map, T* HWY_RESTRICT own) {
@@ -205,14 +206,14 @@ class ScoreRules {
     if (p_.inputs.mask.present()) hide(s, n, row_of(p_.inputs.mask, buffer));
   }
 
-  /// Hides the keys whose mark is 0: sets their scores to −∞.
+  /// Sets scores with mark 0 to −∞, which hides their keys.
   static void hide(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT marks) {
     const Tag<T> d;
     update_row(
         s, n, [d](auto score, auto mark) HWY_ATTR { return hide_masked(d, score, mark); }, marks);
   }
 
-  /// Returns true if softcap or ALiBi apply, which need scores before they are multiplied by log2(e).
+  /// Returns true if there is softcap or ALiBi. They apply before scores are multiplied by log2(e).
   bool in_natural_units() const { return p_.softcap > 0 || p_.inputs.alibi_slopes.present(); }
 
   void cap(T* HWY_RESTRICT s, T* HWY_RESTRICT slope, std::int64_t n) const {
@@ -232,8 +233,7 @@ class ScoreRules {
       hn::StoreU(hn::Mul(c, t), d, at);
       if (count < kLanes<T>) std::copy(lane, lane + count, s + j);
       if (slope == nullptr) continue;
-      // The slope is 0 where the tanh `t` is NaN. This loses nothing: for a visible key, ds is NaN anyway because P is
-      // NaN.
+      // The slope is 0 if the tanh t is NaN. If the key is visible, its ds is NaN nevertheless, because P is NaN.
       hn::StoreU(hn::IfThenElseZero(hn::Eq(t, t), hn::NegMulAdd(t, t, one)), d, lane);
       std::copy(lane, lane + count, slope + j);
     }

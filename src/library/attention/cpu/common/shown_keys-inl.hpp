@@ -21,21 +21,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A row of a mask or bias. An element hides its key if its bits are `hidden`: those of 0 in a mask, and those of −∞ in
-/// a bias.
+/// One row of a mask or bias. An element hides its key if its bits equal `hidden` (0 in a mask, −∞ in a bias).
 template <typename Bits>
 struct HidingRow {
   const char* elements;
   std::int64_t stride;
   Bits hidden;
 
-  /// Returns the first column in [begin, end) that does not hide its key, or `end`.
+  /// Returns the first column in [begin, end) whose element does not hide its key. Returns `end` if there is none.
   std::int64_t first_shown(std::int64_t begin, std::int64_t end) const {
     while (begin + kRun <= end && run_is_hidden(begin)) begin += kRun;
     while (begin < end && is_hidden(begin)) ++begin;
     return begin;
   }
-  /// Returns the column after the last one in [begin, end) that does not hide its key, or `begin`.
+  /// Returns the column after the last one in [begin, end) whose element does not hide its key.
+  /// Returns `begin` if there is none.
   std::int64_t end_of_shown(std::int64_t begin, std::int64_t end) const {
     while (begin + kRun <= end && run_is_hidden(end - kRun)) end -= kRun;
     while (begin < end && is_hidden(end - 1)) --end;
@@ -54,7 +54,7 @@ struct HidingRow {
     std::memcpy(&found, at(column), sizeof(found));
     return found == hidden;
   }
-  /// Returns whether kRun elements from `column` on hide their keys. Returns false for elements with a stride.
+  /// Returns true if all kRun elements from `column` on hide their keys. Always returns false if stride ≠ 1.
   bool run_is_hidden(std::int64_t column) const {
     if (stride != 1) return false;
     constexpr std::uint64_t kOnes = std::numeric_limits<std::uint64_t>::max() / std::numeric_limits<Bits>::max();
@@ -65,22 +65,24 @@ struct HidingRow {
   }
 };
 
-/// Finds the keys that a strip of queries has to visit: those that the mask, the bias and the key bias each show to one
-/// of its queries. Kernels skip the others. Results must not depend on strides, and the first key that a row visits
-/// affects the last bits of its softmax. Maps of every type and stride are therefore read in the same way.
+/// Finds the keys that a strip of queries has to visit. Kernels skip all other keys.
+/// A key must be visited if mask, bias and key bias each show it to at least one query of the strip.
+/// All dtypes and strides of these tensors are read in the same way, because results must not depend on strides: the
+/// first key that a row visits affects the last bits of its softmax.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}
 
-  /// Returns true if query heads may be shown different keys.
+  /// Returns true if a mask or bias differs among query heads.
   bool by_head() const {
     return std::any_of(std::begin(maps_), std::end(maps_),
                        [](const ConstTensorView* map) { return map->present() && map->strides[1] != 0; });
   }
 
-  /// Returns the smallest range that contains the columns of a block of n keys from key j0 on which lie in `visited`
-  /// and which each map shows to one of the queries query_of(0) … query_of(rows − 1) of head h. May contain hidden keys
-  /// between shown ones. Returns {} if there are none.
+  /// Returns the range of columns that the queries query_of(0) … query_of(rows − 1) of head h must visit.
+  /// Columns belong to a block of n keys that begins at key j0. Only keys in `visited` count.
+  /// The range is the smallest possible, but may contain hidden keys between visible ones. It is {} if no key is
+  /// visible.
   template <class QueryOf>
   KeyRange columns(const KeyRange& visited, std::int64_t j0, std::int64_t n, const Sequence& s, std::int64_t h,
                    std::int64_t rows, const QueryOf& query_of) const {
@@ -100,12 +102,12 @@ class ShownKeys {
   }
 
  private:
-  /// Returns the smallest range within `keys` that contains every key that the map shows to one of the queries.
+  /// Returns the smallest range within `keys` that contains every key that the map shows to any of the queries.
   template <typename Bits, class QueryOf>
   static KeyRange narrow_to(const HeadRows<const void>& map, Bits hidden, const KeyRange& keys, std::int64_t rows,
                             const QueryOf& query_of) {
     KeyRange shown{keys.end, keys.begin};
-    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // all rows of a broadcast map are equal
+    const std::int64_t different = map.row_stride == 0 ? 1 : rows;  // with row stride 0, all rows are the same
     for (std::int64_t m = 0; m < different; ++m) {
       const std::int64_t offset = (map.start + query_of(m) * map.row_stride) * static_cast<std::int64_t>(sizeof(Bits));
       const HidingRow<Bits> row{static_cast<const char*>(map.data) + offset, map.stride, hidden};

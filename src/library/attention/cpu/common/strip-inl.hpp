@@ -16,16 +16,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Columns of a key block that a strip of query rows visits. Column 0 is the block's first key.
-/// Strips visit whole panels of keys. The score of a key that a row does not see is −∞.
+/// Columns of a key block that a strip of query rows visits. Column 0 is the first key of the block.
+/// Strips visit whole panels of keys. If a row does not see a key, the score is −∞.
 struct StripColumns {
-  std::int64_t begin = 0, end = 0;      ///< columns of the keys that at least one row sees
+  std::int64_t begin = 0, end = 0;      ///< columns of keys that at least one row sees
   std::int64_t c0 = 0, c1 = 0;          ///< columns [begin, end), extended to whole panels
-  std::int64_t whole0 = 0, whole1 = 0;  ///< whole panels of keys that every row sees
+  std::int64_t whole0 = 0, whole1 = 0;  ///< columns of whole panels in which every row sees every key
   bool empty() const { return begin >= end; }
 };
 
-/// Query rows r … r + rows of a tile, which are multiplied by the key block that begins at key j0.
+/// Query rows r … r + rows of a tile, while they visit the key block that begins at key j0.
 template <typename T>
 struct Strip {
   std::int64_t r = 0, rows = 0, j0 = 0;
@@ -33,20 +33,20 @@ struct Strip {
   StripColumns at;      ///< columns of the block that the strip visits
 };
 
-// Kernel, in the functions below, computes one query tile.
+// In the functions below, Kernel computes one query tile.
 // It cuts the tile into bands of kBandRows rows, and bands into strips of kStripRows rows. It provides:
-//   Plan                its plan, with kStripRows, kBandRows, kBlock, kPanel;
+//   Plan                its plan, with kStripRows, kBandRows, kBlock and kPanel;
 //   BlockStrip          the type of its strips: Strip, or a type derived from Strip;
 //   visibility()        the keys that each query sees;
 //   query(r)            the query in row r of the tile;
-//   columns(s)          the columns of the block that strip s visits, whose r, rows and j0 are set;
-//   scores(m)           the address of the scores of row m of a band against the current key block;
+//   columns(s)          the columns of the block that strip s visits; s.r, s.rows and s.j0 are set;
+//   scores(m)           the address of the scores of row m of a band for the current key block;
 //   begin(s)            prepares strip s for the panels of the block;
-//   panel(s, c)         processes the panel at column c, which may lie outside the columns that strip s visits;
+//   panel(s, c)         processes the panel at column c, which may be outside the columns that strip s visits;
 //   end(strips, count)  finishes the block for `count` strips of a band.
 
-/// Sets `s` to the strip that begins at row r of the band [band, end) of a tile, for the key block that begins at key
-/// j0.
+/// Sets `s` to the strip that begins at row r, for the key block that begins at key j0.
+/// The strip belongs to the band of rows [band, end) of a tile.
 template <class Kernel>
 void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r,
                  std::int64_t band, std::int64_t end) {
@@ -70,8 +70,8 @@ void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int6
   s.at.whole1 = visited(down(column(kernel.visibility().row(first).end)));
 }
 
-/// Computes the `count` rows of a tile, in bands of `band` rows, against the key blocks that contain the keys `seen`.
-/// All strips of a band process one panel before the next panel, so that the panel stays in L1.
+/// Computes the `count` rows of a tile with all key blocks that contain keys of `seen`, in bands of `band` rows.
+/// All strips of a band process one panel before the next panel, so that the panel stays in the first-level cache.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {
   using Plan = typename Kernel::Plan;
@@ -98,7 +98,7 @@ void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count
 }
 
 /// Returns the keys of block `number` that must be packed if queries see the keys `seen`.
-/// The range is extended downwards to the start of a panel. It contains no key beyond seen.end.
+/// Extends the range downwards to the start of a panel. The range never exceeds seen.end.
 inline KeyRange packed_keys(const KeyRange& seen, std::int64_t number, std::int64_t block, std::int64_t panel) {
   return {std::max(number * block, seen.begin / panel * panel), std::min((number + 1) * block, seen.end)};
 }

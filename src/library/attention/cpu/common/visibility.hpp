@@ -8,15 +8,15 @@
 
 namespace headgate {
 
-/// Keys [begin, end) that one query row sees. Neither end decreases from one query to the next.
+/// Keys [begin, end) that one query row sees. From one query to the next, neither `begin` nor `end` decreases.
 struct KeyRange {
   std::int64_t begin = 0;
   std::int64_t end = 0;
   bool empty() const { return begin >= end; }
 };
 
-/// Computes which keys each query of a sequence sees, given causality, window and key lengths.
-/// Boolean masks hide further keys.
+/// Computes which keys each query of a sequence sees, from causality, window and key lengths.
+/// Boolean masks are not considered. They may hide more keys.
 class Visibility {
  public:
   Visibility() = default;
@@ -25,8 +25,8 @@ class Visibility {
         keys_(sequence.keys),
         left_(clamped(problem.window_left)),
         right_(clamped(problem.window_right)) {
-    // The window of a query at p holds keys p − left … p + right. It is empty if right < −left, as with left 2, right
-    // −3.
+    // The window of a query at position p holds keys p − left … p + right.
+    // It is empty if right < −left, for example with left = 2 and right = −3.
     if (left_ != kNoWindow && right_ != kNoWindow && right_ < -left_) keys_ = 0;
   }
 
@@ -50,9 +50,9 @@ class Visibility {
     return {begin, std::max(begin, std::clamp(seen.end - j0, c0, c1))};
   }
 
-  /// Returns the queries [begin, end) of [0, T) that see any of keys [j0, j1).
+  /// Returns the queries [begin, end) in [0, T) that see at least one of the keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // The query at position p sees a key below j1 iff p − left < j1. It sees a key from j0 on iff p + right ≥ j0.
+    // The query at position p sees a key below j1 if p − left < j1, and a key from j0 on if p + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =
@@ -61,8 +61,8 @@ class Visibility {
   }
 
  private:
-  /// Clamps one side of a window to ±3 · kMaxQueryOffset, so that sums of positions and windows cannot overflow. A
-  /// window beyond these bounds hides no key, or every key.
+  /// Clamps one side of a window to ±3 · kMaxQueryOffset, so that sums of positions and windows cannot overflow.
+  /// Clamping changes nothing: beyond these bounds, a window hides no key or every key.
   static std::int64_t clamped(std::int64_t window) {
     return std::clamp(window, -3 * kMaxQueryOffset, 3 * kMaxQueryOffset);
   }

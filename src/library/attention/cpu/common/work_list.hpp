@@ -15,11 +15,11 @@ namespace headgate {
 
 /// One sequence of a work list.
 struct ListedSequence {
-  std::int64_t number = 0;        ///< number of the sequence in the problem
-  std::int64_t tiles_before = 0;  ///< number of query tiles (kQueryTile queries) of one head in all earlier sequences
+  std::int64_t number = 0;        ///< index of the sequence in the problem
+  std::int64_t tiles_before = 0;  ///< query tiles (of kQueryTile queries) of one head in all earlier sequences
 };
 
-/// Returns how many tiles of kQueryTile queries hold T queries.
+/// Returns the number of tiles of kQueryTile queries that T queries fill.
 inline std::int64_t query_tiles(std::int64_t T) { return (T + kQueryTile - 1) / kQueryTile; }
 
 /// The sequences that one kernel computes, in ascending order of their numbers.
@@ -39,10 +39,10 @@ class WorkList {
  private:
   const ListedSequence* entries_ = nullptr;
   std::int64_t size_ = 0;
-  std::int64_t tiles_ = 0;  // number of query tiles per sequence; used if entries_ is null
+  std::int64_t tiles_ = 0;  // query tiles per sequence; used if entries_ is null
 };
 
-/// Returns the largest T and the largest S of the listed sequences.
+/// Returns a sequence whose T and S are the largest T and the largest S of the listed sequences.
 inline Sequence longest_sequence(const Problem& p, const WorkList& list) {
   Sequence longest;
   for (std::int64_t i = 0; i < list.size(); ++i) {
@@ -54,19 +54,18 @@ inline Sequence longest_sequence(const Problem& p, const WorkList& list) {
   return longest;
 }
 
-/// A kernel's work on a list of sequences, planned but not yet run: the sizes of the work are known, and the memory of
-/// run() is not yet allocated.
+/// Plan of a kernel's work on a list of sequences. The memory that run() needs is known, but not yet allocated.
 class PlannedWork {
  public:
   virtual ~PlannedWork() = default;
   /// Returns how many bytes of memory run() needs.
   virtual std::size_t bytes() const = 0;
-  /// Computes the sequences, with buffers in `memory`, which is aligned to Block::kAlign_bytes.
-  /// Throws nothing but Cancelled.
+  /// Computes the sequences in buffers in `memory`, which must be aligned to Block::kAlign_bytes. Throws only
+  /// Cancelled.
   virtual void run(std::byte* memory) const = 0;
 };
 
-/// Storage for the planned work of one kernel. Each call has a WorkSlot on its stack for every row of its route table.
+/// Storage for the planned work of one kernel. A call has one WorkSlot on its stack for each row of its route table.
 class WorkSlot {
  public:
   WorkSlot() = default;
@@ -76,7 +75,7 @@ class WorkSlot {
     if (work_ != nullptr) work_->~PlannedWork();
   }
 
-  /// Constructs Work(args…). Throws std::bad_alloc if the number of bytes that its run() needs exceeds 63 bits.
+  /// Constructs Work(args…). Throws std::bad_alloc if the bytes that its run() needs exceed 63 bits.
   template <class Work, class... Args>
   void emplace(const Args&... args) {
     static_assert(sizeof(Work) <= kRoom_bytes);
@@ -94,7 +93,7 @@ class WorkSlot {
   PlannedWork* work_ = nullptr;
 };
 
-/// Planned work of a kernel that consists of a Plan, Buffers(workspace, plan), and a function kRun(plan, buffers).
+/// Implements PlannedWork by a Plan, its Buffers(workspace, plan), and a function kRun(plan, buffers).
 template <class Plan, class Buffers, void kRun(const Plan&, const Buffers&)>
 class PlannedKernel final : public PlannedWork {
  public:

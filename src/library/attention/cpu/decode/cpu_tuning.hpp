@@ -8,26 +8,26 @@ namespace headgate {
 
 /// Settings of the kernel for few queries, by CPU (docs/design/decoding.md). The defaults are for Intel CPUs.
 struct CpuTuning {
-  /// Distance of prefetches in bytes, and the cache level that they target.
-  /// AMD cores read memory faster with prefetches into the first level, Intel cores with prefetches into the second.
+  /// Distance of prefetches in bytes, and the cache level that prefetches target.
+  /// Prefetches into the first level make AMD cores read memory faster. For Intel cores, the second level is better.
   struct Requests {
     bool into_first_level = false;
     std::int64_t ahead_bytes = 16384;
   };
-  /// Prefetch settings, by the number of query rows (queries times heads) that share a row of k or v.
-  ///   few           few query rows: memory is the limit;
-  ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory;
+  /// Prefetch settings. They depend on how many query rows (queries times heads) share a row of k or v:
+  ///   few           few query rows: memory bandwidth is the limit;
+  ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory accesses;
   ///   many_narrow   more query rows with keys of fewer bits.
   Requests few, many, many_narrow;
 
-  /// Returns the settings for elements of `element_bytes` and `rows_against` query rows that share a row of k or v.
+  /// Returns the settings if `rows_against` query rows share a row of k or v whose elements have `element_bytes` bytes.
   const Requests& requests(std::int64_t rows_against, std::size_t element_bytes) const {
     if (rows_against < (element_bytes == 1 ? 4 : 8)) return few;
     return element_bytes < sizeof(float) ? many_narrow : many;
   }
 
   /// Least number of query rows (queries times heads) per key at which scores of bf16 keys use bf16 dot products.
-  /// Applies to CPUs where these are fast. With fewer rows, f32 products already keep up with memory.
+  /// Used on CPUs with fast bf16 dot products. With fewer rows, f32 products are as fast as memory.
   std::int64_t least_dot_rows = 8;
 };
 
@@ -39,7 +39,8 @@ inline CpuTuning tuning_of_cpu() {
                             .least_dot_rows = 4};
   constexpr CpuTuning::Requests kFirstLevel{.into_first_level = true, .ahead_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
-  // Matches Zen 4, and also Zen 3, which has an equally small first-level cache but no AVX-512. Zen 3 was not measured.
+  // amdfam19h is Zen 4, and also Zen 3, which has an equally small first-level cache but no AVX-512. Zen 3 was not
+  // measured.
   if (__builtin_cpu_is("amdfam19h") != 0) return kZen4;
   if (__builtin_cpu_is("amd") != 0) return kAmd;
 #endif

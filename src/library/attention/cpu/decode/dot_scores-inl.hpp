@@ -24,11 +24,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Decides which scores use bf16 dot products, and prepares the queries for them.
-/// Dot products require bf16 q and k, and that native16_unit() chooses them.
-/// Results are as accurate as with f32: a product of two bf16 numbers is exact, and sums are f32.
-/// ScoreRules::query_factor() is split in two. Queries are multiplied by the factor's power of two, which is exact, and
-/// scores by the remaining factor.
+/// Decides which scores use bf16 dot products, and prepares queries for these dot products.
+/// Dot products require that q and k are bf16, and that native16_unit() selects dot products.
+/// Scores are as accurate as with f32 products: a product of two bf16 numbers is exact, and sums are f32.
+/// ScoreRules::query_factor() is split into a power of two and a remaining factor.
+/// Queries are multiplied by the power of two, which is exact. Scores are multiplied by the remaining factor.
 class DotScores {
  public:
   /// `factor` is ScoreRules::query_factor().
@@ -41,10 +41,10 @@ class DotScores {
   }
 
   bool available() const { return available_; }
-  /// Returns true if dot products suit a sequence's queries.
-  /// Returns false for few rows, because memory is the limit there.
-  /// Returns false if an element of q is outside the bounds of all_between_bounds(). Dot products flush numbers below
-  /// 2⁻¹²⁶ to 0; within the bounds, this changes a score by at most D · 2⁻⁶⁶.
+  /// Returns true if a sequence should use dot products. Returns false in two cases:
+  ///   there are few query rows, so that memory bandwidth is the limit;
+  ///   an element of q is outside the bounds of all_between_bounds().
+  /// Dot products flush numbers below 2⁻¹²⁶ to 0. Within the bounds, this changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
@@ -57,7 +57,7 @@ class DotScores {
     return true;
   }
 
-  /// Stores query i, times the power of two of the query factor, in to[0 .. D).
+  /// Multiplies query i by the power of two of the query factor, and stores it in to[0 … D).
   void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
     const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
     for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);
@@ -67,7 +67,7 @@ class DotScores {
  private:
   static constexpr int kMostExponent = 20;
 
-  /// Returns true if each element of a row is 0 or has a magnitude from 2⁻¹⁰⁰ to below 2⁴⁰.
+  /// Returns true if the magnitude of every element of a row is 0 or in [2⁻¹⁰⁰, 2⁴⁰).
   HWY_INLINE bool all_between_bounds(const BFloat16* row, std::int64_t stride) const {
     constexpr unsigned kBias = 127, kMantissaBits = 7;
     constexpr std::uint16_t kLeast = (kBias - 100) << kMantissaBits, kBeyond = (kBias + 40) << kMantissaBits;
@@ -86,14 +86,14 @@ class DotScores {
   float factor_of_queries_ = 1, factor_of_scores_ = 1;
 };
 
-/// Number of keys that share a vector. Each key takes half of the lanes, and has a sum of its own.
+/// Number of keys per vector. Each key has half of the lanes, and its own sum.
 inline constexpr std::int64_t kPairedKeys = 2;
-/// Number of elements of one key in a vector.
+/// Number of elements of one key per vector.
 inline constexpr std::int64_t kHalfVector = kDotLanes / kPairedKeys;
 
-/// Packs queries for dot_score_rows(). The rows of a register tile are interleaved by half vectors.
-/// Each half vector is stored twice, once for each of the two keys that share a vector.
-/// load(r, buffer) writes row r to `buffer`. A row of `packed` holds kPairedKeys times as many elements as `buffer`.
+/// Packs queries for dot_score_rows(). Interleaves the rows of a register tile by half vectors.
+/// Stores each half vector twice, because two keys share a vector.
+/// load(r, buffer) writes row r to `buffer`. A row of `packed` has kPairedKeys times as many elements as `buffer`.
 template <class Load>
 void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -108,7 +108,7 @@ void pack_dot_queries(const View<BFloat16, 2>& packed, BFloat16* HWY_RESTRICT bu
 }
 
 #if HWY_TARGET == HWY_AVX3
-/// Loads elements of two keys into one vector, kHalfVector each. Elements from `columns` on are zeros.
+/// Loads kHalfVector elements of each of two keys into one vector. Elements from `columns` on are zeros.
 HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second, std::int64_t columns) {
   const auto half = [columns](const BFloat16* from) HWY_ATTR {
     if (columns >= kHalfVector) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -117,18 +117,18 @@ HWY_INLINE __m512 load_paired_keys(const BFloat16* first, const BFloat16* second
   return _mm512_castsi512_ps(_mm512_inserti64x4(_mm512_castsi256_si512(half(first)), half(second), 1));
 }
 
-/// Returns sum + query · key. Each lane adds two products of bf16 numbers.
+/// Returns sum + query · key. Each lane adds the products of two pairs of bf16 numbers.
 HWY_INLINE __m512 add_dots(__m512 query, __m512 key, __m512 sum) {
-  // Uses asm, because intrinsics would require this function and all its callers to be compiled for AVX-512 BF16.
+  // Intrinsics would require that this function and all its callers are compiled for AVX-512 BF16.
   asm("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(query), "v"(key));
   return sum;
 }
 
-/// Adds up partial sums, and stores factor · (query r · key k) in to[r · s_stride + k].
-/// The lower half of sums[r][v] holds partial sums of query r and key v, the upper half those of key kVectors + v.
+/// Adds up the lanes of each half of sums[r][v], and stores the totals times `factor` in to[r · s_stride + key].
+/// The lower half of sums[r][v] belongs to query r and key v, the upper half to query r and key kVectors + v.
 template <std::int64_t kRows, std::int64_t kVectors, std::int64_t s_stride>
 HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 factor, float* HWY_RESTRICT to) {
-  // Adds neighbouring lanes of vectors n and n + 1 of `sums`, where vectors are counted row by row.
+  // Adds neighbouring lanes of vectors n and n + 1 of `sums`. Vectors are counted row by row.
   const auto halved = [&](std::int64_t n) HWY_ATTR {
     const __m512 even = sums[n / kVectors][n % kVectors], odd = sums[n / kVectors][n % kVectors + 1];
     return _mm512_castps_pd(_mm512_add_ps(_mm512_unpacklo_ps(even, odd), _mm512_unpackhi_ps(even, odd)));
@@ -152,13 +152,13 @@ HWY_INLINE void store_paired_sums(const __m512 (&sums)[kRows][kVectors], __m512 
 }
 
 /// Computes s[r · s_stride + j] = factor · query r · key j for the kRows rows of a register tile and j < n.
-/// q is packed by pack_dot_queries. May read rows of `keys` and write scores beyond n, up to a whole tile.
+/// `q` is packed by pack_dot_queries(). May read `keys` and write scores beyond n, up to the end of a tile.
 template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
 HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
   constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
-  // A cache line of a key is read in kSteps steps. Every kEach-th step prefetches one line of each of kTileKeys rows.
-  // Prefetches thus keep pace with reads.
+  // Prefetches as fast as it reads. A cache line of a key is read in kSteps steps.
+  // Every kEach-th step prefetches one line of each of kTileKeys rows.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {
     const BFloat16* const* rows = keys.rows + j;
@@ -191,7 +191,7 @@ HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_REST
 }
 
 /// Computes scores(r, j) = factor · query r · key j for j < n.
-/// Queries have `columns` elements and are packed by pack_dot_queries.
+/// Queries have `columns` elements, and are packed by pack_dot_queries().
 template <std::int64_t s_stride>
 HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores, const View<BFloat16, 2>& queries,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {

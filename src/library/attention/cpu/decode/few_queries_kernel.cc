@@ -37,28 +37,30 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// A sequence with few queries, how its keys are cut into splits, and where its results begin in the call's buffers.
-/// For each row and each split of a key/value head, one partial softmax is computed. Row g·T + i is query i of query
-/// head g of the group. Partial softmaxes are numbered by sequence, head, split and row.
-/// A gate threshold closes rows whose gate values are all small. Scratch and partial softmaxes hold only the other,
-/// open rows, one after another.
+/// Describes a sequence with few queries: how its keys are cut into splits, and where its results begin in the buffers
+/// of the call.
+/// A row is one query of one query head. Row g·T + i of a key/value head is query i of query head g of the group.
+/// Each split of a key/value head yields one partial softmax per row.
+/// Partial softmaxes are numbered by sequence, then head, then split, then row.
+/// With a gate threshold, rows with small gate values are closed. Scratch and partial softmaxes then hold only the open
+/// rows, without gaps.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< rows of a key/value head: group · T
   std::int64_t split_keys = 0;     ///< keys per split
   std::int64_t splits = 0;         ///< number of splits of each key/value head
-  std::int64_t first_split = 0;    ///< number of splits of all heads in earlier sequences
-  std::int64_t first_partial = 0;  ///< number of partial softmaxes of all heads in earlier sequences
-  std::int64_t first_query = 0;    ///< number of queries of all query heads in earlier sequences
+  std::int64_t first_split = 0;    ///< splits of all heads in all earlier sequences
+  std::int64_t first_partial = 0;  ///< partial softmaxes of all heads in all earlier sequences
+  std::int64_t first_query = 0;    ///< queries of all query heads in all earlier sequences
   bool dots = false;               ///< true if scores use bf16 dot products
 };
 
-/// Row stride of scores, in elements: one cache line more than the longest split, so that rows map to different cache
-/// sets.
-/// It is the same for all types of keys, so that these share the compiled products.
+/// Row stride of scores, in elements.
+/// A row is one cache line longer than the longest split, so that rows map to different cache sets.
+/// All types of keys have the same stride, so that they share compiled products.
 inline constexpr std::int64_t kScoreStride = kLongSplitKeys + 16;
 
-/// Plans the forward pass for few queries. E is the element type of k and v, and T that of the arithmetic.
+/// Plans the forward pass for few queries. E is the element type of k and v. T is the type of the arithmetic.
 template <typename T, typename E>
 struct FewQueriesPlan {
   FewQueriesPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -72,8 +74,8 @@ struct FewQueriesPlan {
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// Calls take(each) for every sequence of the list. Returns an additional entry in which first_split, first_partial
-  /// and first_query are the totals of the call.
+  /// Calls take(each) for every sequence of the list.
+  /// Returns one more entry. Its first_split, first_partial and first_query are the totals of the call.
   template <class Take>
   FewQueries visit(const Take& take) const {
     FewQueries each;
@@ -95,8 +97,8 @@ struct FewQueriesPlan {
   ScoreRules<T> rules;
   DotScores dots;
   std::int64_t Dv_padded;
-  std::int64_t most_rows = 0;  ///< largest number of rows of a key/value head
-  FewQueries all;              ///< result of visit(), with the total numbers of splits, partial softmaxes and queries
+  std::int64_t most_rows = 0;  ///< largest number of rows of any key/value head
+  FewQueries all;              ///< result of visit(): total numbers of splits, partial softmaxes and queries
   int threads = 1;
 };
 
@@ -115,17 +117,17 @@ struct FewQueriesScratch {
     if (plan.rules.any()) rule_row = ws.take<T>("rule rows", 2 * kMostSplitKeys<E>);
   }
 
-  DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products; used if FewQueries::dots
-  WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T; used unless FewQueries::dots
-  View<T, 2> scores;            ///< scores of a split's keys; later the exponentials of the scores
+  DotQueries dot_queries;       ///< queries of one head, packed for bf16 dot products; used if FewQueries::dots is true
+  WideQueries<T> wide_queries;  ///< queries of one head, packed for products in T; used if FewQueries::dots is false
+  View<T, 2> scores;            ///< scores for a split's keys; later the exponentials of the scores
   View<T, 2> widened;           ///< rows of k or v converted to T
   View<T, 1> out, gate, gated;  ///< scratch for the output, gate and gated output of one query
-  View<const E*, 1> slots;  ///< addresses of the rows of a split's keys and values, and of the next split's first keys
-  View<T, 2> scale_rows;    ///< one row with the scales of a split's keys, one row with the scales of its values
-  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one row of key bias
+  View<const E*, 1> slots;      ///< addresses of the k and v rows of a split, then of the next split's first k rows
+  View<T, 2> scale_rows;        ///< scales of a split's keys in row 0, and of its values in row 1
+  View<T, 1> rule_row;          ///< scratch for a row of bias or mask, and a row of key bias
 };
 
-/// Buffers shared by all threads: the partial softmax of each row and split.
+/// Buffers shared by all threads. They hold the partial softmax of each row and split.
 template <typename T>
 struct FewQueriesBuffers {
   template <typename E>
@@ -143,42 +145,43 @@ struct FewQueriesBuffers {
   }
 
   View<FewQueries, 1> sequences;
-  // Partial softmaxes, numbered as FewQueries describes:
+  // Partial softmaxes, in the order that FewQueries describes:
   View<T, 1> maxima;  ///< maximum score times log2(e); −∞ if the row sees no key of the split
   View<T, 1> sums;    ///< Σ exp2(s − maximum)
   View<T, 2> out;     ///< Σ exp2(s − maximum) v
-  // Under a gate threshold, open_rows lists the open rows (see FewQueries) of each key/value head, ascending.
-  // A head's list begins at element first_query + h · rows.
+  // With a gate threshold, open_rows lists the open rows (see FewQueries) of each key/value head in ascending order.
+  // The list of head h begins at element first_query + h · rows.
   // open_counts holds the number of open rows of each head, (sequences, Hkv).
   View<std::int64_t, 1> open_rows;
   View<std::int64_t, 2> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's FewQueriesScratch, (threads, bytes)
 };
 
-/// Identifies one split: number `split` of key/value head h of sequence `each`.
+/// Identifies split number `split` of key/value head h of sequence `each`.
 struct KeySplit {
   const FewQueries* each = nullptr;
   std::int64_t h = 0, split = 0;
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// Keys of split `at`, with the addresses of their rows. If `at` is empty, there are none.
+/// Keys of split `at`, with the addresses of their rows. The object holds no keys if at.each is null.
 template <typename T, typename E>
 struct PlacedKeys {
   KeySplit at;
   SplitRows<T, E> rows;
-  bool have_rules = false;  ///< true if score rules may change or hide a score of these keys
+  bool have_rules = false;  ///< true if score rules may change or hide scores of these keys
 };
 
-/// Partial softmax of a split, with one entry per open row (a row that the gate threshold does not close).
-/// FewQueriesBuffers explains the members.
+/// Partial softmax of a split. Each array has one entry per open row, which is a row that the gate threshold does not
+/// skip.
+/// FewQueriesBuffers describes the members.
 template <typename T>
 struct PartialSoftmax {
   T *maxima, *sums;
   View<T, 2> out;
 };
 
-/// Performs the forward pass for the tasks that one thread takes.
+/// Computes the tasks of one thread.
 template <typename T, typename E>
 class FewQueriesWorker {
  public:
@@ -194,8 +197,8 @@ class FewQueriesWorker {
         values_(keys_.rows),
         shown_(p_) {}
 
-  /// Lists the open rows of key/value head h of a sequence, and writes the outputs of its closed rows. A row is closed
-  /// if all its gate values |g(z)| are at most the gate threshold.
+  /// Lists the open rows of key/value head h of a sequence, and writes the outputs of the closed rows.
+  /// A row is closed if all its gate values |g(z)| are at most the gate threshold.
   void select_rows(const FewQueries& each, std::int64_t h) const {
     const std::int64_t T_each = each.sequence.T;
     std::int64_t count = 0;
@@ -210,9 +213,8 @@ class FewQueriesWorker {
     shared_.open_counts(number_of(each), h) = count;
   }
 
-  /// Computes the partial softmax of one split. Reads no keys if the gate threshold closes all rows of the head.
-  /// `following` is the split that this thread will likely run next, or empty. The first keys of `following` are
-  /// prefetched.
+  /// Computes the partial softmax of one split. Reads no keys if all rows of the head are closed by the gate threshold.
+  /// `following` is the split that this thread will probably run next, or empty. Prefetches its first keys.
   void run_split(const KeySplit& at, const KeySplit& following) {
     select(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
@@ -220,7 +222,7 @@ class FewQueriesWorker {
     if (keys_of(at).empty()) return;
     take_keys(at);
     values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
-    // Addresses are stored in the order of use: keys of the split, values of the split, first keys of the next split.
+    // Stores addresses in the order of their use: keys, values, then the first keys of the next split.
     const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
     SplitRows<T, E>* const next = place_coming(following, end) ? &coming_.rows : nullptr;
     const std::int64_t ahead = keys_.rows.ahead();
@@ -234,8 +236,8 @@ class FewQueriesWorker {
     });
   }
 
-  /// Merges the partial softmaxes of the r-th open row of key/value head h_kv of a sequence, applies the gate and
-  /// writes the outputs. Open rows are those that the gate threshold does not close.
+  /// Merges the partial softmaxes of row number r of a key/value head, applies the gate and writes the outputs.
+  /// Only open rows, which the gate threshold does not skip, are counted.
   void finish_row(const FewQueries& each, std::int64_t h_kv, std::int64_t r) const {
     if (r >= rows_of(each, h_kv)) return;
     const auto [h, i] = query_of(each, h_kv, r);
@@ -253,8 +255,8 @@ class FewQueriesWorker {
     std::fill_n(out, plan_.Dv_padded, T{0});
     for (std::int64_t split = 0; split < each.splits; ++split) {
       const T split_max = shared_.maxima(partial(split));
-      // If a maximum is −∞, sum and output are 0, or NaN if a score is NaN.
-      // The factor 1 keeps them, where exp2(−∞ − (−∞)) would be NaN.
+      // If the maximum of a split is −∞, its sum and output are 0, or NaN if a score is NaN.
+      // The factor 1 preserves both. exp2(−∞ − (−∞)) would be NaN.
       const T factor = split_max == kHidden ? T{1} : std::exp2(split_max - max);
       sum += factor * shared_.sums(partial(split));
       const T* HWY_RESTRICT from = shared_.out.at(partial(split));
@@ -272,7 +274,7 @@ class FewQueriesWorker {
     return each.first_partial + (h * each.splits + split) * each.rows;
   }
 
-  /// Returns the smallest range of the split's keys that contains every key that a query sees. May be empty.
+  /// Returns the smallest range that contains every key of the split that some query sees. The range may be empty.
   KeyRange keys_of(const KeySplit& at) const {
     const Sequence& sequence = at.each->sequence;
     const std::int64_t n = at.each->split_keys, j0 = at.split * n;
@@ -287,11 +289,12 @@ class FewQueriesWorker {
     return keys;
   }
 
-  /// Returns how many query heads of a key/value head a mask or bias may show different keys.
+  /// Returns the number of query heads for which masks and biases must be read: the group, or 1 if they are equal for
+  /// all heads.
   std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
 
-  /// Returns true if score rules may change or hide a score of these keys of a split. A mask alone that shows all of
-  /// them to every query does not: a mask of padding leaves such a range.
+  /// Returns true if score rules may change or hide scores of these keys.
+  /// A mask without other rules returns false if it shows all these keys to every query, as padding masks often do.
   bool have_rules(const KeySplit& at, const KeyRange& keys) const {
     const AttentionInputs& in = p_.inputs;
     const bool has_other_rules = p_.softcap > 0 || in.alibi_slopes.present() || in.bias.present() ||
@@ -309,8 +312,8 @@ class FewQueriesWorker {
     return false;
   }
 
-  /// Returns the split's keys in order of use. Streams hold only keys that all rows see.
-  /// With score rules that depend on positions, there are no streams.
+  /// Returns the order in which the split uses its keys. Streams contain only keys that all rows see.
+  /// There are no streams if score rules depend on positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys, bool with_rules) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin};
@@ -323,9 +326,9 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Stores the addresses of a split's keys in `slots` and describes the split in coming_. The keys can then be
-  /// prefetched before the split runs.
-  /// Returns false if `at` is empty, its head has no open row, or no query sees a key of the split.
+  /// Stores the addresses of a split's keys in `slots`, and describes the split in coming_.
+  /// The keys can then be prefetched before the split runs.
+  /// Returns false if `at` is empty, if all rows of its head are closed, or if no query sees a key of the split.
   bool place_coming(const KeySplit& at, const E** slots) {
     if (at.each == nullptr) return false;
     const Sequence& sequence = at.each->sequence;
@@ -339,8 +342,8 @@ class FewQueriesWorker {
     return true;
   }
 
-  /// Makes the keys of a split current: moves them from coming_ to keys_.
-  /// If coming_ holds another split, first stores the addresses of the keys of `at` and prefetches the first of them.
+  /// Makes the keys of a split current, which moves them from coming_ to keys_.
+  /// If coming_ holds another split, first stores the addresses of this split's keys, and prefetches the first keys.
   void take_keys(const KeySplit& at) {
     if (!(coming_.at == at)) {
       place_coming(at, scratch_.slots.data);
@@ -350,7 +353,7 @@ class FewQueriesWorker {
     coming_.at = {};
   }
 
-  /// Returns the partial softmax of a split, initialised for rows that see no key.
+  /// Returns the partial softmax of a split, initialised as if no row sees a key.
   PartialSoftmax<T> cleared_partial(const KeySplit& at) const {
     const std::int64_t first = partial_of(*at.each, at.h, at.split), rows = scores_.shape[0];
     const PartialSoftmax<T> partial{shared_.maxima.at(first), shared_.sums.at(first),
@@ -361,7 +364,7 @@ class FewQueriesWorker {
     return partial;
   }
 
-  /// Computes scores(r, j) = query r · row j of `keys` for j < n, times the query factor of ScoreRules.
+  /// Computes scores(r, j) = factor · query r · row j of `keys` for j < n, where factor is ScoreRules::query_factor().
   template <typename Key>
   void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
 #if HWY_TARGET == HWY_AVX3
@@ -372,8 +375,8 @@ class FewQueriesWorker {
     scratch_.wide_queries.template score<kScoreStride>(scores, keys, n);
   }
 
-  /// Turns the scores of the split's keys into weights exp2(s − maximum), times the scales of values if there are any.
-  /// Stores the maximum and sum of each row.
+  /// Turns the scores of the split's keys into weights exp2(s − maximum), and stores the maximum and sum of each row.
+  /// If values have scales, then multiplies the weights by these scales.
   void weigh(const PartialSoftmax<T>& partial) const {
     const OrderedKeys& keys = keys_.rows.keys();
     const T* key_scales = keys_.rows.scales(scratch_.scale_rows.data);
@@ -393,7 +396,7 @@ class FewQueriesWorker {
 
   std::int64_t number_of(const FewQueries& each) const { return &each - shared_.sequences.data; }
 
-  /// Returns the number of a head's open rows: rows that the gate threshold does not close.
+  /// Returns the number of a head's open rows, which the gate threshold does not skip.
   std::int64_t rows_of(const FewQueries& each, std::int64_t h) const {
     return shared_.open_counts.present() ? shared_.open_counts(number_of(each), h) : each.rows;
   }
@@ -401,13 +404,13 @@ class FewQueriesWorker {
   struct Query {
     std::int64_t h, i;
   };
-  /// Returns the query head and the query of the r-th open row (not closed by the gate threshold) of key/value head h.
+  /// Returns the query head and the query of open row number r of key/value head h. Closed rows are not counted.
   Query query_of(const FewQueries& each, std::int64_t h, std::int64_t r) const {
     const std::int64_t row = shared_.open_rows.present() ? shared_.open_rows(each.first_query + h * each.rows + r) : r;
     return {h * p_.group + row / each.sequence.T, row % each.sequence.T};
   }
 
-  /// Packs the queries of a head, unless they are packed already.
+  /// Packs the queries of a head. Does nothing if they are already packed.
   void select(const FewQueries& each, std::int64_t h) {
     if (selected_ == &each && h_ == h) return;
     selected_ = &each;
@@ -424,14 +427,15 @@ class FewQueriesWorker {
     scratch_.wide_queries.pack(rows, plan_.rules.query_factor(), row_of);
   }
 
-  /// Applies the score rules to the keys that each row sees. Sets the scores of other keys, and of padding to whole
-  /// vectors, to −∞.
+  /// Applies the score rules to the keys that each row sees.
+  /// Sets the scores of other keys to −∞, and pads rows with −∞ to whole vectors.
   void rule_and_hide(const OrderedKeys& keys) const {
     const Sequence& sequence = selected_->sequence;
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(*selected_, h_, r);  // only streamed keys are out of order, and every row sees those
+      const auto [h, i] = query_of(
+          *selected_, h_, r);  // order does not matter: only streams permute keys, and every row sees those keys
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }
@@ -451,13 +455,13 @@ class FewQueriesWorker {
   const FewQueries* selected_ = nullptr;  // sequence whose queries are packed, or null
   std::int64_t h_ = 0;                    // key/value head whose queries are packed
   View<T, 2> scores_;                     // scores of the head's open rows, in scratch_.scores
-  // keys_: keys of the current split; coming_: keys of the next split, whose first rows are already prefetched
+  // keys of the current split; keys of the next split, whose first rows are already prefetched
   PlacedKeys<T, E> keys_, coming_;
   SplitRows<T, E> values_;  // values of the current split
   ShownKeys shown_;
 };
 
-/// Returns split number n, counted over all sequences.
+/// Returns split number n. Splits are numbered through all sequences.
 template <class Plan>
 KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
   const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_split, n);
@@ -482,8 +486,8 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
       team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
-    // A thread takes a stretch of consecutive splits, so that each split prefetches the keys of the next one. Long
-    // stretches come first.
+    // Gives each thread stretches of consecutive splits, because each split prefetches the first keys of the next one.
+    // Long stretches come first.
     team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.all.first_split;

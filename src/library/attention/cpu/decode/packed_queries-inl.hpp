@@ -19,13 +19,13 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One query: row i of `rows`, the rows of its query head.
+/// One query: row i of its query head's rows.
 struct QueryRow {
   HeadRows<const void> rows;
   std::int64_t i;
 };
 
-/// Packs queries as numbers of type T, and computes scores as products in T.
+/// Packs queries as type T, and computes scores with products in T.
 template <typename T>
 class WideQueries {
  public:
@@ -46,7 +46,7 @@ class WideQueries {
     });
   }
 
-  /// Computes scores of the packed queries by score_rows().
+  /// Computes scores of the packed queries. Calls score_rows().
   template <std::int64_t s_stride, typename Key>
   void score(const View<T, 2>& scores, const StoredRows<Key>& keys, std::int64_t n) const {
     score_rows<s_stride>(scores, packed_, keys, n);
@@ -55,10 +55,10 @@ class WideQueries {
  private:
   std::int64_t D_;
   View<T, 1> query_;            // scratch for one query, zero from element D on
-  View<T, 2> buffer_, packed_;  // packed queries, in the layout of pack_queries
+  View<T, 2> buffer_, packed_;  // packed queries, in the layout of pack_queries()
 };
 
-/// Packs queries as bf16, and computes scores as bf16 dot products. Takes no memory where dot products are not used.
+/// Packs queries as bf16, and computes scores with bf16 dot products. Takes no memory if dot products are unavailable.
 class DotQueries {
  public:
   DotQueries(Workspace& ws, const DotScores& dots, std::int64_t most_rows, std::int64_t D) : dots_(dots), D_(D) {
@@ -67,8 +67,8 @@ class DotQueries {
     buffer_ = ws.take<BFloat16>("bf16 queries", most_rows, kPairedKeys * query_.shape[0]);
   }
 
-  /// Packs `rows` queries. Multiplies them by the power of two that DotScores splits off the query factor. row_of(r)
-  /// returns the QueryRow of row r.
+  /// Packs `rows` queries, multiplied by the power of two that DotScores splits off the query factor.
+  /// row_of(r) returns the QueryRow of row r.
   template <class RowOf>
   void pack(std::int64_t rows, const RowOf& row_of) {
     packed_ = buffer_.range(0, 0, rows);
@@ -80,7 +80,7 @@ class DotQueries {
   }
 
 #if HWY_TARGET == HWY_AVX3
-  /// Computes scores of the packed queries by dot_score_rows().
+  /// Computes scores of the packed queries. Calls dot_score_rows().
   template <std::int64_t s_stride>
   void score(const View<float, 2>& scores, const StoredRows<BFloat16>& keys, std::int64_t n) const {
     dot_score_rows<s_stride>(scores, packed_, keys, D_, n, dots_.factor_of_scores());
@@ -91,7 +91,7 @@ class DotQueries {
   const DotScores& dots_;
   std::int64_t D_;
   View<BFloat16, 1> query_;            // scratch for one query, zero from element D on
-  View<BFloat16, 2> buffer_, packed_;  // packed queries, in the layout of pack_dot_queries
+  View<BFloat16, 2> buffer_, packed_;  // packed queries, in the layout of pack_dot_queries()
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -17,13 +17,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Maximum m of a row of scores, and the sum Σ exp2(s − m).
+/// Softmax state of a row of scores: maximum m, and sum Σ exp2(s − m).
 template <typename T>
 struct RowSoftmax {
   T max, sum;
 };
 
-/// Multiplies n scores by `key_scales`, unless null, and returns the largest result. Processes whole vectors.
+/// Returns the largest of n scores. Unless `key_scales` is null, first multiplies the scores by it in place.
+/// Processes whole vectors.
 template <typename T>
 T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {
   const Tag<T> d;
@@ -49,14 +50,14 @@ T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales
   return hn::GetLane(hn::MaxOfLanes(d, hn::Max(even, odd)));
 }
 
-/// Replaces n scores s by exp2(s · key_scale − maximum) · value_scale, with one scale of each kind per score.
-/// `key_scales` and `value_scales` may be null, which stands for ones. Processes whole vectors.
+/// Replaces n scores s by exp2(s · key_scale − maximum) · value_scale. Each score has its own two scales.
+/// If `key_scales` or `value_scales` is null, these scales are 1. Processes whole vectors.
 template <typename T>
 RowSoftmax<T> scores_to_weights(T* HWY_RESTRICT s, std::int64_t n, const T* key_scales,
                                 const T* HWY_RESTRICT value_scales) {
   const Tag<T> d;
   const T max = largest_of(s, n, key_scales);
-  // max() may drop NaN: even if the maximum is −∞, some score may be NaN. exp2_fast propagates NaN.
+  // The maximum may be −∞ although a score is NaN, because max() may drop NaN. exp2_fast propagates NaN.
   const auto shift = hn::Set(d, max == -std::numeric_limits<T>::infinity() ? T{0} : max);
   auto total = hn::Zero(d);
   const auto run = [&](const auto& weight) HWY_ATTR {

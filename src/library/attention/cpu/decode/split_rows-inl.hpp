@@ -29,7 +29,7 @@ template <typename E>
 inline constexpr std::int64_t kMostSplitKeys = sizeof(E) <= 2 ? kLongSplitKeys : kSplitKeys;
 
 /// Returns the number of keys per split in a sequence of S keys.
-/// Memory streams best from long runs of keys or values, so narrow types have longer splits (docs/design/decoding.md).
+/// Narrow types have longer splits, because memory streams best from long runs (docs/design/decoding.md).
 /// Short sequences of 16-bit keys have shorter splits, so that there are enough splits for all threads.
 template <typename E>
 constexpr std::int64_t split_keys(std::int64_t S) {
@@ -40,23 +40,22 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 /// Largest number of keys in any register tile. Tiles of bf16 dot products hold two keys per vector.
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
-/// Order in which a split uses its keys `first` … `first` + `count`.
-/// The first `whole` of these keys come first, in ascending order. They include the keys whose rows are floating point
-/// beside int8.
-/// The next `streamed` keys are cut into kTileKeys contiguous, equally long stretches ("streams"). Key 0 of every
-/// stream is used first, then key 1 of every stream, and so on. Hardware prefetchers follow each stream
-/// (docs/design/decoding.md).
-/// The remaining keys follow in ascending order.
+/// Order in which a split uses its keys, which are keys first … first + count:
+///   1. the first `whole` keys, ascending; they include all keys with floating-point rows beside int8 rows;
+///   2. the next `streamed` keys, cut into kTileKeys streams of equal length; a stream is a run of consecutive keys;
+///      the order takes key 0 of every stream, then key 1 of every stream, and so on;
+///   3. the remaining keys, ascending.
+/// Hardware prefetchers follow each stream (docs/design/decoding.md).
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t whole = 0;     ///< keys that are used before the streams; a multiple of kTileKeys, or `count`
-  std::int64_t streamed = 0;  ///< total number of keys in the kTileKeys streams
+  std::int64_t whole = 0;     ///< keys before the streams; a multiple of kTileKeys, or `count`
+  std::int64_t streamed = 0;  ///< keys in all kTileKeys streams together
 
   /// Returns the number of keys per stream.
   std::int64_t stream_keys() const { return streamed / kTileKeys; }
-  /// Returns the position in the order at which the streams end.
+  /// Returns the position in the order behind the last stream.
   std::int64_t streams_end() const { return whole + streamed; }
-  /// Returns the key at position n of the order.
+  /// Returns the key at position n in the order.
   std::int64_t key(std::int64_t n) const {
     const std::int64_t in_streams = n - whole;
     if (in_streams < 0 || in_streams >= streamed) return first + n;
@@ -64,8 +63,8 @@ struct OrderedKeys {
   }
 };
 
-/// Rows of k or v of one sequence and head, with elements E, for products in T.
-/// Holds the row addresses of one split at a time, in an array whose entries are called slots. Slots are filled shortly
+/// Rows of k or v of one sequence and head. Elements are stored as E, and products are computed in T.
+/// Holds the row addresses of one split in an array. The entries of the array are called slots, and are filled shortly
 /// before use.
 template <typename T, typename E>
 class SplitRows {
@@ -75,16 +74,17 @@ class SplitRows {
   SplitRows(const View<T, 2>& widened, const CpuTuning& tuning) : widened_(widened), tuning_(tuning) {}
 
   /// Selects a sequence and head. `rows_against` is the number of query rows by which each row is multiplied.
-  /// If the layout of the rows allows it, they are read from the caller's tensor, and each query tile converts them to
-  /// T. Otherwise they are converted once into a buffer, which is slower.
-  /// With `dots`, the caller computes bf16 dot products, which always read the caller's tensor.
+  /// There are two ways to read rows:
+  ///   in place: each query tile converts them from the caller's tensor to T;
+  ///   from a buffer: they are converted once, which is slower. Used if the layout forbids reading in place.
+  /// With `dots`, rows are always read in place, because bf16 dot products need no conversion.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
     rows_against_ = rows_against;
     in_place_ = dots || (loads_stored<T, E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0);
   }
 
-  /// Assigns the rows of `keys` to slots from `slots` on. Returns the end of these slots.
+  /// Assigns the rows of `keys` to the slots that begin at `slots`. Returns the end of these slots.
   /// The number of slots is a multiple of kMostTileKeys.
   const E** place(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
@@ -93,7 +93,7 @@ class SplitRows {
     return slots + slots_used();
   }
 
-  /// Moves the row addresses to other slots. Returns the end of the new slots.
+  /// Moves the row addresses to the slots that begin at `slots`. Returns the end of these slots.
   const E** move(const E** slots) {
     std::copy(slots_, slots_ + filled_, slots);
     slots_ = slots;
@@ -102,9 +102,10 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// Visits all slots in ranges: calls visit(rows, first, n) with the StoredRows of slots [first, first + n).
-  /// Meanwhile prefetches the rows `ahead` slots later. Beyond the last slot, prefetches the first rows of `following`,
-  /// unless it is null.
+  /// Visits all slots in ranges: calls visit(rows, first, n), where `rows` are the StoredRows of slots [first, first +
+  /// n).
+  /// Meanwhile prefetches the rows that come `ahead` slots later. After the last slot come the first rows of
+  /// `following`, unless it is null.
   template <class Visit>
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
@@ -123,8 +124,8 @@ class SplitRows {
   std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
 
   /// Returns how many value rows are added to the outputs at a time.
-  /// If few are added at a time, rows are used in the order of their prefetches, which streams best from memory.
-  /// If arithmetic is the limit, more at a time saves loads and stores of the sums.
+  /// With few rows at a time, rows are read in the order of their prefetches, which streams best from memory.
+  /// With more rows at a time, sums are loaded and stored less often. This is faster if arithmetic is the limit.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);
@@ -139,9 +140,8 @@ class SplitRows {
     for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
   }
 
-  /// Writes the scales of the rows to `buffer` (kMostKeys elements) in the order of the slots, zero-padded to whole
-  /// vectors, and returns it.
-  /// Returns null if rows have no scales.
+  /// Writes the scales of the rows to `buffer` (kMostKeys elements) in the order of the slots, and returns `buffer`.
+  /// Pads them with zeros to whole vectors. Returns null if rows have no scales.
   const T* scales(T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;
     const KeyRows::Run<float> run = rows_->scales_from(keys_.first);
@@ -158,7 +158,7 @@ class SplitRows {
   }
 
  private:
-  /// Visits the first `end` slots in ranges, as with() does, with rows that it converts to T.
+  /// Implements with() for the first `end` slots, with rows that are converted to T.
   template <class Visit>
   void with_converted(std::int64_t end, std::int64_t ahead, SplitRows* following, const Visit& visit) {
     for (std::int64_t first = 0; first < end; first += kWidenedKeys) {
@@ -178,14 +178,14 @@ class SplitRows {
     }
   }
 
-  /// size in bytes of the value rows that are added at a time; they fit in L1
+  /// bytes of value rows that are added at a time, so that they fit in the first-level cache
   static constexpr std::int64_t kChunk_bytes = 8192;
 
   const CpuTuning::Requests& requests() const { return tuning_.requests(rows_against_, sizeof(E)); }
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
-  /// Fills the slots before `end`, rounded up to kMostTileKeys. Slots beyond the last key repeat the last row.
+  /// Fills the slots before `end`, rounded up to kMostTileKeys. Slots after the last key repeat the last row.
   void fill_to(std::int64_t end) {
     end = round_up(end, kMostTileKeys);
     const std::int64_t rows_end = std::min(end, keys_.count);
@@ -206,21 +206,22 @@ class SplitRows {
     }
   }
 
-  /// Fills the slots before `end`: all slots of this split and then the first slots of `following`, which may be null.
+  /// Fills the slots before `end`. If this split has fewer slots, fills the first slots of `following`, unless it is
+  /// null.
   void fill_with_following(std::int64_t end, SplitRows* following) {
     const std::int64_t own_end = following != nullptr ? std::min(end, slots_used()) : end;
     fill_to(own_end);
     if (own_end < end) following->fill_to(end - own_end);
   }
 
-  /// Writes addresses of rows at a constant stride to slots `begin` … `end`.
+  /// Writes row addresses to slots `begin` … `end`. The rows of `run` have a constant stride.
   void run_to_slots(const KeyRows::Run<E>& run, std::int64_t begin, std::int64_t end) {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t apart = keys_.stream_keys() * run.step;  // distance between streams, in elements
     std::int64_t r = begin;
     for (; r < std::min(end, keys_.whole); ++r) slots[r] = run.first + r * run.step;
-    // Computes each address from the first one.
-    // Incrementing four pointers would be shorter, but GCC 12 miscompiles it for SSE4.
+    // Computes each address from the first address. Incrementing four pointers would be shorter, but GCC 12 miscompiles
+    // that for SSE4.
     const E* const streams = run.first + keys_.whole * run.step;
     for (; r < std::min(end, keys_.streams_end()); r += kTileKeys) {
       const E* row = streams + (r - keys_.whole) / kTileKeys * run.step;
@@ -229,7 +230,7 @@ class SplitRows {
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
   }
 
-  /// Permutes one value per key into the order of slots: to[s] = keys[index of the key in slot s] for begin ≤ s < end.
+  /// Permutes `keys`, which has one value per key, into the order of slots. Writes to[begin … end).
   template <typename Each, typename From>
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t apart = keys_.stream_keys();
@@ -244,7 +245,8 @@ class SplitRows {
 
   std::int64_t rows_in(std::int64_t bytes) const { return rows_in_bytes<E>(bytes, rows_->cols, kMostKeys); }
 
-  /// Returns an object that prefetches the rows in n slots. It does nothing unless the elements of a row are adjacent.
+  /// Returns an object that prefetches the rows in n slots. Returns an empty one if the elements of a row are not
+  /// adjacent.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
     return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
   }

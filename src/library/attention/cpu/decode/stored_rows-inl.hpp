@@ -20,21 +20,21 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Addresses of rows with elements E, in the order of their use.
 /// Each row is dense, and its length is a multiple of kLanes<T>.
-/// Code that uses rows n … n + kTileKeys also prefetches rows n + ahead … n + ahead + kTileKeys. The array must
-/// continue that far, but its last entries may be invalid addresses.
-/// ahead = 0 disables prefetching.
+/// Code that uses rows n … n + kTileKeys prefetches the rows that come `ahead` entries later. ahead = 0 disables
+/// prefetching.
+/// The array must continue that far. Its last entries may be invalid addresses.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
   std::int64_t ahead = 0;
-  /// true: prefetches go into the first-level cache; false: into the second-level cache
+  /// target of prefetches: the first-level cache if true, otherwise the second-level cache
   bool into_first_level = false;
 
   StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
 };
 
-/// Calls visit.operator()<E>() with the element type E of k and v, for products in T. `stored` is the dtype of k and v:
-/// that of the queries or, if kMayBeBytes, possibly i8.
+/// Calls visit.operator()<E>() with the element type E of k and v, for products in T.
+/// `stored` is the dtype of k and v, which is the dtype of the queries. With kMayBeBytes, it may also be i8.
 template <typename T, bool kMayBeBytes, class Visit>
 void with_stored_type(DType stored, const Visit& visit) {
   if constexpr (kMayBeBytes) {
@@ -61,7 +61,7 @@ constexpr bool loads_stored() {
   return std::is_same_v<T, float> && std::is_same_v<E, Float16> && kWidensHalves;
 }
 
-/// Loads kLanes<T> elements of E and converts them to T.
+/// Loads kLanes<T> elements of type E, and converts them to T.
 template <typename T, typename E>
 HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   static_assert(loads_stored<T, E>());
@@ -80,7 +80,8 @@ HWY_INLINE hn::Vec<Tag<T>> load_stored(const E* HWY_RESTRICT from) {
   }
 }
 
-/// Keeps x in a register. Without this, compilers load x again for every product, and these loads limit the speed.
+/// Keeps x in a register. Compilers would otherwise load x again for every product, and these loads would limit the
+/// speed.
 template <class V>
 HWY_INLINE V in_register(V x) {
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128 && (HWY_COMPILER_GCC || HWY_COMPILER_CLANG)
@@ -90,8 +91,7 @@ HWY_INLINE V in_register(V x) {
 }
 
 /// Hides the value of x, an address or a distance, from the optimizer.
-/// Without this, compilers compute addresses that depend on x before a loop, and keep them in registers that the loop
-/// needs.
+/// Compilers would otherwise compute addresses that depend on x before a loop, in registers that the loop needs.
 template <class X>
 HWY_INLINE X opaque_to_optimizer(X x) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
@@ -100,9 +100,10 @@ HWY_INLINE X opaque_to_optimizer(X x) {
   return x;
 }
 
-/// Sizes of register tiles. Score tiles have kHighRows queries by kHighKeys keys if there are enough queries.
-/// Otherwise they have up to kTileRows queries by kTileKeys keys.
-/// Value tiles have the same number of queries, and as many vectors of columns as the registers allow (value_vectors).
+/// Sizes of register tiles:
+///   Score tiles have kHighRows queries by kHighKeys keys if there are enough queries.
+///   Other score tiles have up to kTileRows queries by kTileKeys keys.
+///   Value tiles have as many queries as score tiles, and value_vectors() vectors of columns.
 inline constexpr std::int64_t kHighRows = kHas32Registers ? 8 : 4;
 inline constexpr std::int64_t kHighKeys = 2;
 inline constexpr std::int64_t kTileRows = kHas32Registers ? 4 : 2;
@@ -110,8 +111,9 @@ inline constexpr std::int64_t kTileKeys = 4;
 inline constexpr std::int64_t kTileVectors = 4;
 static_assert(kHighRows == 2 * kTileRows);
 
-/// Returns how many rows of `cols` elements E fit into `bytes`, rounded down to a multiple of kTileKeys, within
-/// [kTileKeys, most]. Counts at least one byte per row, because v has no columns in a call that does not ask for y.
+/// Returns how many rows of `cols` elements E fit into `bytes`.
+/// The result is a multiple of kTileKeys, and is clamped to [kTileKeys, most].
+/// A row counts as at least one byte, because v has no columns if y is not requested.
 template <typename E>
 std::int64_t rows_in_bytes(std::int64_t bytes, std::int64_t cols, std::int64_t most) {
   const std::int64_t rows = bytes / std::max<std::int64_t>(cols * std::int64_t{sizeof(E)}, 1);
@@ -120,9 +122,8 @@ std::int64_t rows_in_bytes(std::int64_t bytes, std::int64_t cols, std::int64_t m
 
 inline constexpr std::int64_t kLine_bytes = 64;
 
-/// Prefetches cache line number `line` of each of kTileKeys rows.
-/// The addresses of these rows begin at `rows` and may be invalid.
-/// Memory streams faster if lines of several rows alternate than if one row follows another (docs/design/decoding.md).
+/// Prefetches cache line number `line` of each of kTileKeys rows. `rows` are their addresses, which may be invalid.
+/// Alternating between lines of several rows is faster than one row after another (docs/design/decoding.md).
 template <typename E>
 HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bool into_first_level) {
   constexpr int kReads = 0, kFirstLevel = 3, kSecondLevel = 2;
@@ -134,16 +135,17 @@ HWY_INLINE void prefetch_interleaved(const E* const* rows, std::int64_t line, bo
   }
 }
 
-/// Prefetches cache lines as fast as a register tile reads them, where a step of the tile reads one line of kKeys keys.
-/// Every kTileKeys / kKeys steps, prefetches one line of each of kTileKeys rows. n is the number of the tile's step.
+/// Prefetches cache lines as fast as a register tile reads them. Step n of the tile reads one line of each of kKeys
+/// keys.
+/// Every kTileKeys / kKeys steps, prefetches one line of each of kTileKeys rows.
 template <std::int64_t kKeys, typename E>
 HWY_INLINE void prefetch_in_step(const E* const* rows, std::int64_t n, bool into_first_level) {
   constexpr std::int64_t kSteps = kTileKeys / kKeys;
   if (n % kSteps == 0) prefetch_interleaved(rows, n / kSteps, into_first_level);
 }
 
-/// Prefetches `count` rows, kTileKeys rows at a time. Each call of prefetch_lines() prefetches one cache line of each
-/// of the current kTileKeys rows.
+/// Prefetches `count` rows, kTileKeys rows at a time.
+/// Each call of prefetch_lines() prefetches one cache line of each of these kTileKeys rows.
 template <typename E>
 class PrefetchedRows {
  public:
@@ -155,7 +157,7 @@ class PrefetchedRows {
 
   std::int64_t lines_a_row() const { return lines_; }
 
-  /// Prefetches the next line of each of kTileKeys rows. Does nothing if no line is left.
+  /// Prefetches the next cache line of each of kTileKeys rows. Does nothing if no line is left.
   HWY_INLINE void prefetch_lines() {
     if (--left_ < 0) return;
     prefetch_interleaved(rows_, line_, into_first_level_);
@@ -171,10 +173,10 @@ class PrefetchedRows {
 };
 
 #if HWY_TARGET != HWY_SCALAR
-/// Returns a vector whose lane n is the sum of the lanes of argument n. Elements have 4 bytes.
+/// Adds up the lanes of each argument. Lane n of the result is the sum of argument n. Elements have 4 bytes.
 template <typename T, class V = hn::Vec<Tag<T>>>
 HWY_INLINE hn::Vec<hn::FixedTag<T, 4>> four_sums(V v0, V v1, V v2, V v3) {
-  // Adds lanes that are two apart in each block of four lanes, then neighbours. One lane per argument remains.
+  // In each block of four lanes, adds lanes that are two apart, and then neighbours. This leaves one lane per argument.
   const Tag<T> d;
   const hn::Repartition<double, Tag<T>> pair;
   const auto halved = [&](auto a, auto b) HWY_ATTR {
@@ -226,9 +228,8 @@ HWY_INLINE void store_sums(const hn::Vec<Tag<T>> (&v)[kRows][kKeys], T* HWY_REST
   }
 }
 
-/// Cuts `rows` rows into register tiles.
-/// For each tile, calls visit(count, first): the number of rows of the tile, as an integral_constant, and the first of
-/// these rows.
+/// Cuts `rows` rows into register tiles, and calls visit(count, first) for each tile.
+/// `count` is the number of rows of the tile, as an integral_constant, and `first` is its first row.
 template <class Visit>
 HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   std::int64_t r = 0;
@@ -241,13 +242,13 @@ HWY_INLINE void for_register_tiles(std::int64_t rows, const Visit& visit) {
   if (rows - r == 1) visit(std::integral_constant<std::int64_t, 1>{}, r);
 }
 
-/// Returns true if for_register_tiles covers `rows` rows with a single tile.
+/// Returns true if for_register_tiles() covers `rows` rows with one tile.
 constexpr bool is_row_tile(std::int64_t rows) { return rows == kHighRows || (rows > 0 && rows <= kTileRows); }
 
-/// Cuts n keys into ranges and calls visit(first, count) for each.
-/// If `rows` rows need several register tiles, a range is short enough to stay in the first-level cache while all tiles
-/// read it.
-/// If a single tile covers the rows, the only range has all n keys.
+/// Cuts n keys into ranges, and calls visit(first, count) for each range.
+/// If several register tiles cover `rows` rows, ranges are short, so that they stay in the first-level cache while all
+/// tiles read them.
+/// If one tile covers the rows, there is one range of n keys.
 template <class Visit>
 HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& visit) {
   constexpr std::int64_t kSharedKeys = 32;
@@ -255,15 +256,15 @@ HWY_INLINE void for_shared_keys(std::int64_t rows, std::int64_t n, const Visit& 
   for (std::int64_t j = 0; j < n; j += count) visit(j, std::min(count, n - j));
 }
 
-/// Calls visit(bool_constant of `value`).
+/// Calls visit() with `value` as a bool_constant.
 template <class Visit>
 HWY_INLINE void with_bool(bool value, const Visit& visit) {
   value ? visit(std::true_type{}) : visit(std::false_type{});
 }
 
-/// Packs rows for score_rows().
-/// The rows of a register tile are interleaved in vectors of kN elements, so that one pointer reaches all of them.
-/// load(r, to) writes row r. `buffer` is scratch for packed.shape[1] elements.
+/// Packs queries for score_rows(). Interleaves the rows of a register tile in vectors of kN elements, so that one
+/// pointer reaches all rows.
+/// load(r, to) writes row r to `to`. `buffer` is scratch for packed.shape[1] elements.
 template <std::int64_t kN, typename T, class Load>
 void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& load) {
   for_register_tiles(packed.shape[0], [&](auto tile, std::int64_t first) {
@@ -276,10 +277,9 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
   });
 }
 
-/// Computes s[r · s_stride + k] = query r · key k for kRows queries and for the kKeys keys from `first` on.
+/// Computes s[r · s_stride + k] = query r · key first + k for kRows queries and kKeys keys.
 /// Rows have `columns` elements. `q` is packed by pack_queries().
-/// With kPrefetch, also prefetches the rows that come `keys.ahead` entries later in `keys.rows`.
-/// Prefetches one cache line for each line that it reads.
+/// With kPrefetch, prefetches one cache line for each line that it reads, `keys.ahead` entries later in `keys.rows`.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {
@@ -321,7 +321,7 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
 
 /// Computes scores(r, j) = query r · row j of `keys` for j < n. `queries` is packed by pack_queries().
 /// May read up to kTileKeys rows of `keys` beyond n, and write as many columns of `scores`.
-/// Rows of `scores` are s_stride apart.
+/// Rows of `scores` are s_stride elements apart.
 template <std::int64_t s_stride, typename T, typename E>
 HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries, const StoredRows<E>& keys,
                              std::int64_t n) {
@@ -340,7 +340,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// Takes the place of PrefetchedRows in a register tile that prefetches nothing.
+/// Replaces PrefetchedRows in a register tile that prefetches nothing.
 template <typename E>
 struct NoPrefetchedRows {
   NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,
@@ -348,8 +348,8 @@ struct NoPrefetchedRows {
   HWY_INLINE void prefetch_lines() {}
 };
 
-/// Rate at which a value tile prefetches: `times` calls of prefetch_lines() for every `rows` rows.
-/// A tile reads `read_bytes` of each row. At this rate, prefetches keep pace with reads.
+/// Rate at which a value tile prefetches: `times` calls of prefetch_lines() per `rows` rows.
+/// At this rate, a tile prefetches as fast as it reads. It reads `read_bytes` bytes of each row.
 struct PrefetchRate {
   constexpr explicit PrefetchRate(std::int64_t read_bytes)
       : rows(std::max(kTileKeys * kLine_bytes / read_bytes, std::int64_t{1})),
@@ -357,9 +357,8 @@ struct PrefetchRate {
   std::int64_t rows, times;
 };
 
-/// Computes out[r][x …] += Σ_j weights[r][j] · values[j][x …] for kRows rows and for kVecs vectors from column `first`
-/// on.
-/// For each cache line that it reads, prefetches one line of `all_coming`.
+/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and kVecs vectors of columns x.
+/// The first column is `first`. Prefetches one line of `all_coming` for each cache line that it reads.
 /// Coming is PrefetchedRows, or NoPrefetchedRows to prefetch nothing.
 template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Coming>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
@@ -371,8 +370,8 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   using V = hn::Vec<Tag<T>>;
   V acc[kRows][kVecs];
   out += first;
-  // Computes each row's address from the previous one.
-  // Without this, compilers keep all offsets in registers that the products need.
+  // Computes each row's address from the previous address.
+  // Compilers would otherwise keep all offsets in registers that the products need.
   T* to = out;
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
@@ -390,7 +389,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls the loop kRate.rows times. The loop then has so few iterations that branch predictors predict its exit.
+  // Unrolls the loop kRate.rows times. Branch predictors then predict its exit, because it has few iterations.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();
@@ -405,15 +404,15 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   all_coming = coming;
 }
 
-/// Returns the number of vectors in a value tile that has `rows` rows.
+/// Returns the number of vectors of columns in a value tile of `rows` rows.
 constexpr std::int64_t value_vectors(std::int64_t rows) {
   return rows == 1 ? 2 * kTileVectors : rows == kHighRows ? kTileVectors / 2 : kTileVectors;
 }
 
-/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and all `columns`, `chunk` values
-/// at a time.
-/// Prefetches the rows values.ahead entries later, or nothing if Coming is NoPrefetchedRows.
-/// Is not inlined, because the caller's variables would take registers that the products need.
+/// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and all columns x < columns.
+/// Adds `chunk` values at a time. Prefetches the rows that come values.ahead entries later, unless Coming is
+/// NoPrefetchedRows.
+/// Not inlined: the caller's variables would take registers that the products need.
 template <std::int64_t kRows, class Coming, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
@@ -434,7 +433,7 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
 }
 
 /// Computes out(r, x) += Σ_j weights(r, j) · values(j, x) over j < n, `chunk` rows of `values` at a time.
-/// Rows of `weights` are weights_stride apart.
+/// Rows of `weights` are weights_stride elements apart.
 template <std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& weights, const StoredRows<E>& values,
                                     std::int64_t n, std::int64_t chunk) {
