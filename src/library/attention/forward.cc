@@ -14,8 +14,8 @@
 namespace headgate {
 namespace {
 
-/// Computes max_logit per head, if that is requested, as the maximum over the head's rows.
-/// Backends write max_logit per row, so this class gives them a buffer with one value per row.
+/// Computes max_logit per head, if requested, as the maximum over the head's rows.
+/// Backends write max_logit per row. This class gives them a buffer for the rows.
 class HeadMaxima {
  public:
   /// Allocates the buffer if max_logit is requested per head. Throws std::bad_alloc if it is too large.
@@ -46,7 +46,7 @@ class HeadMaxima {
   }
 
  private:
-  /// Returns the largest max_logit of rows [begin, end) of head h, or NaN if one of them is NaN.
+  /// Returns the largest max_logit of rows [begin, end) of head h. Returns NaN if any of them is NaN.
   double largest_of(std::int64_t b, std::int64_t h, std::int64_t begin, std::int64_t end) const {
     double largest = -std::numeric_limits<double>::infinity();
     for (std::int64_t i = begin; i < end; ++i) {

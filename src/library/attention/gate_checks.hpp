@@ -8,11 +8,11 @@
 #include "library/call/call.hpp"
 #include "library/call/gate_fn_check.hpp"
 
-// Checks arguments that attention and attention_merge have in common.
+// These functions check arguments that attention and attention_merge have in common.
 
 namespace headgate {
 
-/// Checks the gate logits. Their shape must be (B,Hq,T,1) or `elementwise`, which is (B,Hq,T,Dv).
+/// Checks the gate logits. Their shape must be (B,Hq,T,1), or `elementwise`, which is (B,Hq,T,Dv).
 /// Their dtype must be `dtype` or f32.
 inline void check_gate_logits(Call& call, const Argument& gate, DType dtype, const Shape& elementwise) {
   call.input(gate, {dtype, DType::f32});
@@ -41,8 +41,8 @@ void check_rows_computed_of(const Call& call, const Argument& lse) {
   }
 }
 
-/// Fails if any element of lse (B,Hq,T,1) is +∞, which marks a row that was not computed.
-/// Reads the elements, so call it after the other checks of lse.
+/// Fails if an element of lse (B,Hq,T,1) is +∞, which marks a row that was skipped.
+/// Reads the elements, so that other checks of lse must come first.
 inline void check_rows_computed(const Call& call, const Argument& lse) {
   if (lse.view.numel() == 0) return;
   if (lse.view.dtype == DType::f64) return check_rows_computed_of<double>(call, lse);

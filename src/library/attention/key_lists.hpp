@@ -8,7 +8,7 @@
 namespace headgate {
 
 /// Calls visit(e) for each entry e ≥ 0 in the key list of query i, for key/value head h_kv.
-/// Entry e stands for a block of keys: if key_block_size is 128, entry 2 stands for keys 256 to 383.
+/// Entry e is the number of a block of keys. If key_block_size is 128, entry 2 means keys 256 to 383.
 /// Entries may be in any order and may repeat.
 template <class Visit>
 void visit_listed_blocks(const Problem& p, const Sequence& sequence, std::int64_t h_kv, std::int64_t i,

@@ -18,8 +18,8 @@ namespace {
 
 constexpr std::int64_t kMaxSequences = std::int64_t{1} << 32;  // bounds the memory of KeyRangeVectors
 
-/// Checks the parts and sets the sizes in `m`.
-/// Stores the tensors' names for error messages in `names`, such as "parts[0].attn".
+/// Checks the parts, and sets the sizes in `m`.
+/// Stores the tensors' names for error messages, such as "parts[0].attn", in `names`.
 void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::string>& names, MergeProblem& m) {
   if (parts.empty()) call.fail("parts is empty but must have at least one part");
   names.reserve(2 * parts.size());
@@ -49,7 +49,7 @@ void check_parts(Call& call, std::span<const MergePart> parts, std::vector<std::
   m.parts = parts;
 }
 
-/// Fails if the lse of any part contains +∞, which marks a row that was not computed. `names` comes from check_parts().
+/// Fails if an lse of any part is +∞, which marks a row that was skipped. `names` comes from check_parts().
 void check_parts_computed(const Call& call, const MergeProblem& m, const std::vector<std::string>& names) {
   for (std::size_t n = 0; n < m.parts.size(); ++n) {
     check_rows_computed(call, {names[2 * n + 1].c_str(), m.parts[n].lse});
@@ -79,7 +79,7 @@ void check_lse_output(Call& call, const Argument& arg, const MergeProblem& m) {
   call.shape(arg, "(B,Hq,T,1)", {m.B, m.Hq, m.T, 1});
 }
 
-/// Checks a vector (1,1,1,B) of integers from `low` to `high`.
+/// Checks a vector (1,1,1,B) of integers, which must be from `low` to `high`.
 void check_vector(Call& call, const Argument& arg, std::int64_t B, std::int64_t low, std::int64_t high) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::i32, DType::i64});
@@ -131,7 +131,8 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
     call.same_dim(scale, {"k", inputs.k}, 2, "S");
     return narrow(scale.view, 2, begin, end);
   };
-  // Returns the unrounded first rows from key `begin` on, or an absent tensor if there are none.
+  // Returns the first rows, which are not rounded to int8, from key `begin` on. Returns an absent tensor if there are
+  // none.
   const auto rows_of_first = [&](const Argument& first) {
     const std::int64_t F = first.view.shape[2];
     if (!call.given(first) || F <= begin) return ConstTensorView{};

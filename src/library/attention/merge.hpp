@@ -8,10 +8,10 @@
 
 namespace headgate {
 
-/// Holds the checked arguments of attention_merge or, if incoming.dy is present, of attention_merge_backward.
+/// Holds the checked arguments of attention_merge. If incoming.dy is present, holds those of attention_merge_backward.
 struct MergeProblem {
   std::int64_t B = 0, Hq = 0, T = 0, Dv = 0;
-  DType dtype = DType::none;      ///< dtype of every part's attn
+  DType dtype = DType::none;      ///< dtype of attn in all parts
   GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   ExecutionContext context;  ///< execution context, with its defaults filled in
@@ -23,8 +23,8 @@ struct MergeProblem {
   TensorView dgate;
 };
 
-/// Merges the parts on the CPU, forward or backward (cpu/merge_kernel.cc).
-/// Throws Cancelled, or std::bad_alloc before it writes any output.
+/// Merges the parts on the CPU (cpu/merge_kernel.cc), or computes their gradients if incoming.dy is present.
+/// Throws Cancelled, or throws std::bad_alloc before it writes any output.
 void cpu_merge(const MergeProblem& problem);
 
 }  // namespace headgate

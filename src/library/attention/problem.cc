@@ -23,7 +23,8 @@
 namespace headgate {
 namespace {
 
-/// Checks the shape of the block table, if there is one: it needs one row per sequence. Sets p.page and p.S from it.
+/// Checks the shape of the block table, which must have one row per sequence. Sets p.page and p.S from the table.
+/// Does nothing if there is no block table.
 void check_pages(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument table{"block_table", in.block_table};
   if (!call.given(table)) return;
@@ -58,7 +59,7 @@ void check_qkv_dtypes(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Checks q, k and v. Sets the sizes in `p` that follow from their shapes.
+/// Checks q, k and v. Sets the sizes in `p` from their shapes.
 void check_qkv(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument q{"q", in.q};
   const Argument k{"k", in.k};
@@ -99,7 +100,8 @@ void check_size_of_scores(const Call& call, const AttentionInputs& in, const Pro
             shape_text(in.k.shape), batches == p.B ? "B" : "N");
 }
 
-/// Checks k_scale and v_scale. int8 keys and values need one scale per token and head; other dtypes have none.
+/// Checks k_scale and v_scale. If k and v are int8, each needs one scale per token and head. Otherwise scales must be
+/// absent.
 void check_scales(Call& call, const AttentionInputs& in) {
   for (const auto& [scale, of] : {std::pair{Argument{"k_scale", in.k_scale}, Argument{"k", in.k}},
                                   std::pair{Argument{"v_scale", in.v_scale}, Argument{"v", in.v}}}) {
@@ -115,7 +117,7 @@ void check_scales(Call& call, const AttentionInputs& in) {
   }
 }
 
-/// Checks k_first and v_first, the first F rows of each sequence that are not rounded to int8.
+/// Checks k_first and v_first, which hold the first F rows of each sequence without rounding to int8.
 void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument k{"k_first", in.k_first};
   const Argument v{"v_first", in.v_first};
@@ -138,11 +140,11 @@ void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
   }
 }
 
-/// Returns whether the call is so small that one thread finishes before a second one could start.
+/// Returns true if the call is so small that one thread finishes before a second thread could start.
 /// The limit is 2^18 multiply-adds, which one thread computes in about ten microseconds.
-/// If fewer than eight queries share a key, the limit is half of that, because fewer operations use each loaded number.
-/// The limits were measured in the forward pass. The backward pass uses the same limits, although a second thread makes
-/// it faster only for twice as much work.
+/// If fewer than eight queries share a key, the limit is half of that, because each loaded number is used less often.
+/// The limits were measured in the forward pass. The backward pass needs twice as much work before a second thread
+/// makes it faster, but has the same limits.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -158,7 +160,7 @@ void check_dropout(const Call& call, const AttentionOptions& options) {
 
 void check_options(const Call& call, const AttentionOptions& options, const ComputeRange& range, Problem& p) {
   p.scale = options.scale.value_or(1.0 / std::sqrt(static_cast<double>(p.D)));
-  // Kernels multiply scores by scale · log2(e), which must be finite too.
+  // Kernels multiply scores by scale · log2(e), so that this product must be finite.
   if (!(std::abs(p.scale) * std::numbers::log2e <= range.huge)) {
     call.fail("scale is {} but must be finite in {}, times log2(e) too", p.scale, range.name);
   }
@@ -235,7 +237,7 @@ void check_biases_and_mask(Call& call, const AttentionInputs& in, Problem& p) {
   }
 }
 
-/// Checks cu_seqlens_q, the bounds of the sequences in packed queries. Sets p.N, the number of sequences.
+/// Checks cu_seqlens_q, the bounds of the sequences in a packed batch. Sets p.N, the number of sequences.
 void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   p.N = p.B;
@@ -246,7 +248,7 @@ void check_query_bounds(Call& call, const AttentionInputs& in, Problem& p) {
   p.N = queries.view.shape[3] - 1;
 }
 
-/// Checks cu_seqlens_k, the bounds of the sequences in packed keys. It must be absent if there is a block table.
+/// Checks cu_seqlens_k, the bounds of the sequences in packed keys. With a block table, cu_seqlens_k must be absent.
 void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   const Argument queries{"cu_seqlens_q", in.cu_seqlens_q};
   const Argument keys{"cu_seqlens_k", in.cu_seqlens_k};
@@ -262,7 +264,7 @@ void check_key_bounds(Call& call, const AttentionInputs& in, const Problem& p) {
   call.same_dim(keys, queries, 3, "N + 1");
 }
 
-/// Returns the shape of a vector with one entry per sequence, as text for error messages.
+/// Returns the shape of a tensor with one entry per sequence, as text for error messages.
 const char* sequences_letters(const Problem& p) { return p.packed() ? "(1,1,1,N)" : "(1,1,1,B)"; }
 
 void check_key_lengths(Call& call, const AttentionInputs& in, const Problem& p) {
@@ -287,7 +289,8 @@ void check_query_offsets(Call& call, const AttentionInputs& in, const Problem& p
   call.entries(offsets, p.N, -kMaxQueryOffset, kMaxQueryOffset);
 }
 
-/// Checks the page numbers in the block table, up to the page of each sequence's last key. Later entries are not read.
+/// Checks the page numbers in each row of the block table, up to the page of the sequence's last key.
+/// Later entries are never read.
 void check_block_table(const Call& call, const AttentionInputs& in, const Problem& p) {
   if (!in.block_table.present()) return;
   if (!in.key_lengths.present()) call.fail("block_table is given but key_lengths is absent");
@@ -304,8 +307,8 @@ void check_block_table(const Call& call, const AttentionInputs& in, const Proble
   }
 }
 
-/// Checks the K entries of one key list. Each must be -1 or the number of a key block, from 0 to `blocks` - 1.
-/// `at` is the list's index in key_indices, for the error message.
+/// Checks the K entries of one key list. Each entry must be -1, or the number of a key block from 0 to `blocks` - 1.
+/// `at` is the index of the list in key_indices, for the error message.
 template <typename Index>
 void check_list(const Call& call, const Index* list, std::int64_t stride, std::int64_t K, std::int64_t blocks,
                 const std::array<std::int64_t, 3>& at) {
@@ -322,7 +325,8 @@ void check_list(const Call& call, const Index* list, std::int64_t stride, std::i
   }
 }
 
-/// Checks key_indices, which has one key list per query and key/value head. Broadcasts it over batches and heads.
+/// Checks key_indices, which has one key list per query and key/value head. Broadcasts key_indices over batches and
+/// heads.
 void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOptions& options, Problem& p) {
   const Argument arg{"key_indices", in.key_indices};
   p.key_block_size = options.key_block_size;
@@ -358,7 +362,7 @@ void check_key_indices(Call& call, const AttentionInputs& in, const AttentionOpt
   }
 }
 
-/// Checks the ALiBi slopes: one per query head, or one per sequence and query head.
+/// Checks the ALiBi slopes. There is one slope per query head, or one per sequence and query head.
 void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& range, const Problem& p) {
   if (!call.given(arg)) return;
   call.input(arg, {DType::f32, DType::f64});
@@ -379,7 +383,7 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
 }
 
 /// Checks the sink logits, which must be finite or −∞.
-/// There is one logit per query head, or one per query in each head. All batches may share them.
+/// There is one logit per query head, or one per query head and query. All batches may share them.
 void check_sinks(Call& call, const AttentionInputs& in, const ComputeRange& range, Problem& p) {
   const Argument arg{"sinks", in.sinks};
   if (!call.given(arg)) return;
@@ -427,11 +431,11 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
   return p;
 }
 
-/// Tells check_query_tensors() whether the call reads or writes the tensors.
+/// Selects whether check_query_tensors() checks tensors that the call reads or tensors that it writes.
 enum class Access { reads, writes };
 
 /// Checks the tensors that `kRows` lists: outputs, saved tensors or incoming gradients.
-/// Fails if a tensor that the call must read is absent.
+/// Fails if a required tensor is absent that the call reads.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {
@@ -454,9 +458,8 @@ void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   }
 }
 
-/// Checks the saved tensors of the backward pass.
-/// It requires y and lse, and also attn if `needs_attn`.
-/// dgate depends on attn, and y does not determine attn where the gate is 0.
+/// Checks the saved tensors of the backward pass. y and lse are required. attn is required if `needs_attn`:
+/// dgate depends on attn, which cannot be computed from y where the gate is 0.
 void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const Problem& p) {
   check_query_tensors<Access::reads, kSavedTensors>(call, saved, p);
   if (needs_attn && !saved.attn.present()) {
@@ -464,8 +467,8 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// Returns the inputs of a call that does not read v.
-/// Puts k in the place of v, with as many columns as the gate has, so that the checks of v's shape pass.
+/// Returns the inputs of a call that does not read v. Replaces v by k, so that the checks of v's shape pass.
+/// The replacement has as many columns as the gate.
 AttentionInputs without_values(const AttentionInputs& given) {
   AttentionInputs in = given;
   in.v = in.k;
@@ -478,7 +481,8 @@ AttentionInputs without_values(const AttentionInputs& given) {
   return in;
 }
 
-/// Returns the inputs that attention_statistics reads: without v, and without the gate unless first_gated is requested.
+/// Returns the inputs that attention_statistics reads. v is left out. The gate is left out unless first_gated is
+/// requested.
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
   AttentionInputs in = given;
@@ -512,7 +516,7 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
 }
 
 /// Turns `p` into a forward pass without y, which writes only lse, weights or max_logit.
-/// Sets Dv to 0, so that kernels multiply by no values. Removes the gate, which is not read.
+/// Sets Dv to 0, so that kernels do not multiply by values. Removes the gate, because it is not read.
 void leave_out_y(const Call& call, ForwardProblem& p) {
   if (p.outputs.attn.present()) call.fail("attn is asked for but y is absent");
   if (!p.outputs.lse.present() && !p.outputs.weights.present() && !p.outputs.max_logit.present()) {
@@ -525,8 +529,8 @@ void leave_out_y(const Call& call, ForwardProblem& p) {
   p.inputs.gate = {};
 }
 
-/// Sets B and N to 0 if there are no queries and no keys.
-/// Kernels loop over all sequences, and empty tensors may have a huge B.
+/// Sets B and N to 0 if there are no queries and no keys. Empty tensors may have a huge B, over which kernels would
+/// loop.
 void leave_out_empty(Problem& p) {
   if (p.T == 0 && p.S == 0) p.B = p.N = 0;
 }
@@ -577,7 +581,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // ignores gate_threshold: lse = +∞ marks the rows that were skipped
+  AttentionOptions all_rows = options;  // ignores gate_threshold: lse = +∞ marks skipped rows
   all_rows.gate_threshold = 0.0;
   all_rows.dropout = 0.0;  // ignores dropout: lse does not depend on it
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;

@@ -11,50 +11,52 @@ namespace headgate {
 
 /// Locates one sequence's queries and keys in the tensors. Queries attend only to keys of their own sequence.
 struct Sequence {
-  std::int64_t b = 0;               ///< batch index in q and other tensors with one row per query
-  std::int64_t kb = 0;              ///< batch index in k and other tensors with one row per key, if k is not paged
-  std::int64_t q0 = 0, T = 0;       ///< row of the first query in q, and number of queries
-  std::int64_t k0 = 0, S = 0;       ///< row of the first key in k, and number of keys
-  std::int64_t keys = 0;            ///< number of keys that are read; key_lengths hides the last S − keys
+  std::int64_t b = 0;          ///< batch index in q and other tensors with one row per query
+  std::int64_t kb = 0;         ///< batch index in k and other tensors with one row per key; unused if k is paged
+  std::int64_t q0 = 0, T = 0;  ///< row of the first query in q; number of queries
+  std::int64_t k0 = 0, S = 0;  ///< row of the first key in k; number of keys
+  std::int64_t keys = 0;       ///< number of keys that are read; the last S − keys keys are hidden by key_lengths
   std::int64_t first_position = 0;  ///< query i is aligned with key first_position + i
-  std::int64_t number = 0;          ///< index of the sequence in the call, and its row in the block table
+  std::int64_t number = 0;          ///< index of the sequence in the call, and row of the sequence in the block table
 };
 
 struct CallReport;
 
-/// Value of window_left or window_right that means no limit on that side.
+/// Value of window_left or window_right for a side without a limit.
 inline constexpr std::int64_t kNoWindow = -1;
 
-/// Holds the checked arguments that forward, backward and statistics have in common.
+/// Holds the checked arguments that forward, backward and statistics calls have in common.
 struct Problem {
   std::int64_t B = 0, Hq = 0, Hkv = 0, T = 0, S = 0, D = 0, Dv = 0;
   std::int64_t group = 1;  ///< query heads that share a key/value head: Hq / Hkv
-  std::int64_t N = 0;      ///< number of sequences: B, or the number of sequences in a packed batch
+  std::int64_t N = 0;      ///< number of sequences; equal to B unless the batch is packed
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
   /// A query at position p sees key j if p − window_left ≤ j ≤ p + window_right. kNoWindow means no limit on that side.
-  /// Causality is stored here too: it lowers window_right to 0.
+  /// Causality is stored as window_right ≤ 0.
   std::int64_t window_left = kNoWindow, window_right = kNoWindow;
   GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  double gate_threshold = 0.0;  ///< if > 0, skips rows whose |gate| is at most this; gate_op is then mul
+  double gate_threshold =
+      0.0;  ///< if > 0, rows with all |g(z)| at or below this number are skipped; gate_op is then mul
   Precision precision = Precision::exact;
   double dropout = 0.0;  ///< probability that an attention weight is dropped, in [0, 1)
   std::int64_t dropout_seed = 0;
   std::int64_t key_block_size = 1;  ///< keys per entry of key_indices
   std::int64_t page = 0;            ///< tokens per page of k and v; 0 if there is no block table
   ExecutionContext context;         ///< execution context, with its defaults filled in
-  CallReport* report = nullptr;     ///< where the backend records its routes, unless null
-  /// The caller's inputs with two changes.
-  /// Stride 0 broadcasts bias, key_bias and mask to (B,Hq,T,S), sinks to (B,Hq,T,1) and key_indices to (B,Hkv,T,K).
-  /// gate is absent if gate_fn is none.
+  CallReport* report = nullptr;     ///< receives the routes that the backend takes, unless null
+  /// The caller's inputs with two changes:
+  ///   broadcast dimensions have stride 0: bias, key_bias and mask are (B,Hq,T,S), sinks (B,Hq,T,1), key_indices
+  ///     (B,Hkv,T,K);
+  ///   gate is absent if gate_fn is none.
   AttentionInputs inputs;
-  bool sinks_by_query = false;  ///< true if there is a sink logit per query and head, false if one per head
+  bool sinks_by_query = false;  ///< true if there is a sink logit per query head and query, false if per query head
 
   bool packed() const { return inputs.cu_seqlens_q.present(); }
-  /// Returns whether keys are packed like the queries.
-  /// In a packed batch with a block table they are not: each sequence then has pages of its own.
+  /// Returns true if keys are packed like queries. In a packed batch with a block table, each sequence has its own
+  /// pages instead.
   bool packs_keys() const { return packed() && page == 0; }
   std::int64_t sequences() const { return N; }
   Sequence sequence(std::int64_t n) const {
@@ -73,10 +75,10 @@ struct Problem {
     s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
-  /// Returns the key position after the last query, for calls without query_offsets.
-  /// This position is S, even if key_lengths hides the last keys.
-  /// In a packed batch with pages, it is the sequence's number of keys instead, because S is the capacity of a row of
-  /// the block table.
+  /// Returns the key position after the last query, for calls without query_offsets. There are two cases:
+  ///   S, even if key_lengths hides the last keys;
+  ///   in a packed batch with pages, the sequence's number of keys, because S is the capacity of a row of the block
+  ///     table.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   /// Returns the ALiBi slope of query head h in sequence n.
   double alibi_slope(std::int64_t n, std::int64_t h) const {
@@ -88,7 +90,7 @@ struct Problem {
   }
 };
 
-/// Holds the checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns and gate is absent.
+/// Holds the checked arguments of a forward pass. If y is absent, Dv is 0, v has no columns, and gate is absent.
 struct ForwardProblem : Problem {
   AttentionOutputs outputs;
 };
@@ -100,18 +102,18 @@ struct BackwardProblem : Problem {
   AttentionGradients gradients;
 };
 
-/// Holds the checked arguments of attention_statistics. v is absent. gate is present only if first_gated is requested.
-/// Dv is the gate's last dimension, or 1 without a gate.
+/// Holds the checked arguments of attention_statistics. v is absent. gate is absent unless first_gated is requested.
+/// Dv is the last dimension of gate, or 1 without a gate.
 struct StatisticsProblem : Problem {
-  bool causal = false;  ///< true if queries see the key at their own position, but no later key
+  bool causal = false;  ///< true if queries see the key at their own position, and no later key
   ConstTensorView lse;
   StatisticsSelection selection;
   AttentionStatistics outputs;
 };
 
-/// Check the arguments and return them as a problem.
-/// Throw Error with the argument's name and values if arguments are invalid.
-/// Element values are checked only in integer inputs, alibi_slopes and sinks, and by check_backward in lse.
+/// These functions check the arguments and return them as a problem.
+/// They throw Error with the argument's name and values if an argument is invalid.
+/// They read elements only of integer inputs, alibi_slopes and sinks. check_backward() also reads lse.
 ForwardProblem check_forward(const AttentionOutputs& outputs, const AttentionInputs& inputs,
                              const AttentionOptions& options);
 BackwardProblem check_backward(const AttentionGradients& gradients, const AttentionInputs& inputs,

@@ -19,15 +19,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes to[c · stride + r] = from[r · row_stride + c · col_stride] for r < rows, c < cols.
-/// `T` is an unsigned integer of the element's size, so that every element keeps its bits.
+/// Computes to[c · stride + r] = from[r · row_stride + c · col_stride] for r < rows and c < cols.
+/// T is an unsigned integer type of the element's size, so that elements are copied bit by bit.
 template <typename T>
 void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTRICT from, std::int64_t row_stride,
                      std::int64_t col_stride, std::int64_t rows, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // Copies all rows of a few columns before the next columns. The columns are rows of `to`, whose stride is often a
-  // power of two. Cache lines of these rows then share a set of the first-level cache, which holds eight lines.
+  // Copies all rows of a few columns before the next columns. These columns are rows of `to`.
+  // The stride of `to` is often a power of two. Cache lines of its rows then share a set of the first-level cache,
+  // which holds eight lines.
   constexpr std::int64_t kCols = kTransposedCols<T>;
   const auto unchanged = [](auto x) HWY_ATTR { return x; };
   if (col_stride == 1 && rows % kLanes<T> == 0) {
@@ -44,16 +45,17 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
   }
 }
 
-/// Number of keys in a block. copy_bias_rows() copies one block of all its rows and heads before the next.
-/// The cache lines of a block fit the first-level cache, whichever dimension of the bias is contiguous in memory.
+/// Number of keys in a block. copy_bias_rows() copies a block for all its rows and heads, and then the next block.
+/// The cache lines of a block fit in the first-level cache, whichever dimension of the bias is contiguous.
 template <typename T>
 inline constexpr std::int64_t kBlockKeys = std::max<std::int64_t>(16, kLanes<T>);
 
-/// Copies rows [i, end) of all heads of batch element b. `shape` is that of the bias without broadcast dimensions.
+/// Copies rows [i, end) of all heads of batch element b. `shape` is distinct_shape() of the bias.
 template <typename T>
 void copy_bias_rows(const TensorView& to, const ConstTensorView& from, const Shape& shape, std::int64_t b,
                     std::int64_t i, std::int64_t end) {
-  // Transposes (keys, heads) for each query if heads are adjacent in memory, otherwise (keys, queries) for each head.
+  // If heads are adjacent in memory, transposes (keys, heads) for each query. Otherwise transposes (keys, queries) for
+  // each head.
   const bool heads_adjacent = from.strides[1] == 1 && shape[1] > 1;
   const std::size_t cols = heads_adjacent ? 1 : 2, other = heads_adjacent ? 2 : 1;
   const Shape sizes{1, shape[1], end - i, shape[3]};
@@ -78,7 +80,7 @@ namespace {
 
 HEADGATE_TARGET_TABLE(copy_bias_rows);
 
-/// Returns the shape of the bias, with size 1 for dimensions that are broadcast (stride 0).
+/// Returns the shape of the bias, with size 1 in dimensions with stride 0.
 Shape distinct_shape(const ConstTensorView& bias) {
   Shape shape = bias.shape;
   for (std::size_t n = 0; n < shape.size(); ++n)
@@ -89,7 +91,7 @@ Shape distinct_shape(const ConstTensorView& bias) {
 /// Copies all rows of the bias.
 template <typename T>
 void copy_rows(const DenseBias& to, const Problem& problem) {
-  constexpr std::int64_t kRows = 64 / sizeof(T);  // fills a cache line if queries are contiguous in memory
+  constexpr std::int64_t kRows = 64 / sizeof(T);  // one cache line, if queries are contiguous in memory
   const ConstTensorView& bias = problem.inputs.bias;
   const Shape shape = distinct_shape(bias);
   const std::int64_t blocks = (shape[2] + kRows - 1) / kRows;
@@ -108,8 +110,8 @@ bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   constexpr std::int64_t kFewestQueries = 8, kFewestKeys = 16;
   const ConstTensorView& bias = problem.inputs.bias;
-  // A call with window_left or a packed batch may read only little of the bias, so that a copy would not pay. Causality
-  // and window_right alone leave half of the bias or more to read, if there are as many queries as keys.
+  // A call with window_left or a packed batch may read so little of the bias that a copy costs more than it saves.
+  // Causality and window_right hide at most half of the bias if there are as many queries as keys.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;
   double bytes = static_cast<double>(dtype_bytes(bias.dtype));

@@ -7,29 +7,29 @@
 
 namespace headgate {
 
-// Kernels run on the vector target of the problem's context. They throw only std::bad_alloc and Cancelled.
-// They throw std::bad_alloc before any output is written.
+// Kernels run on the vector target of the problem's context.
+// They throw only std::bad_alloc and Cancelled. They throw std::bad_alloc before they write any output.
 
 void cpu_statistics(const StatisticsProblem& problem);
 
-// Kernels for the rows of the route tables (route.cc).
+// These functions plan the kernels of the route tables (route.cc).
 // Each function plans its kernel's work on the sequences of `list`, and constructs the PlannedWork in `slot`.
-// The list has at least one sequence, except for tiles_backward().
+// The list must not be empty, except for tiles_backward().
 
-/// Plans the kernel for few queries, which reads K and V in place, once for all queries and heads that share them.
+/// Plans the kernel for few queries. It reads K and V in place, once for all queries and heads that share them.
 void few_queries_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Plans the kernel for queries with lists of keys, which reads only the listed rows of K and V, in place.
+/// Plans the kernel for queries with lists of keys. It reads only the listed rows of K and V, in place.
 void listed_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Plans the kernel that multiplies with the CPU's bf16 instructions (Precision::native16).
+/// Plans the kernel that uses the CPU's bf16 instructions for products (Precision::native16).
 void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Plans the kernel for small heads, which keeps the scores of a panel of queries for all keys at once.
+/// Plans the kernel for small heads. It keeps the scores of a panel of queries with all keys in memory.
 void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Plans the kernel that packs K and V and computes tile by tile. This kernel can compute every sequence.
+/// Plans the kernel that packs K and V and computes tile by tile. It can compute every sequence.
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
-// Backward passes write each query tile's contribution to dsinks to sink_parts (query tiles of all sequences, Hq),
-// unless sink_parts is empty.
-// If each query has a sink of its own, they write to gradients.dsinks (B,Hq,T,1) instead.
+// Backward passes write each query tile's contribution to dsinks in one of two ways:
+//   if a head has one sink, to sink_parts (query tiles of all sequences, Hq), unless sink_parts is empty;
+//   if each query has its own sink, to gradients.dsinks (B,Hq,T,1).
 
 void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                      WorkSlot& slot);
@@ -37,8 +37,8 @@ void native16_backward(const BackwardProblem& problem, const View<double, 2>& si
                        WorkSlot& slot);
 void small_heads_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                           WorkSlot& slot);
-/// Plans the backward pass of the kernel that computes tile by tile. If the list is empty, the kernel only sets dbias
-/// to 0.
+/// Plans the backward pass of the kernel that computes tile by tile. If the list is empty, that pass only sets dbias to
+/// 0.
 void tiles_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                     WorkSlot& slot);
 

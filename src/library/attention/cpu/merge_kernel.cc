@@ -24,7 +24,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Scratch rows of one thread, each Dv elements rounded up to vectors.
+/// Scratch rows of one thread. Each row has Dv elements, rounded up to vectors.
 template <typename T>
 struct MergeScratch {
   MergeScratch(Workspace& ws, std::int64_t padded) {
@@ -41,7 +41,7 @@ struct MergeBuffers {
   View<std::byte, 2> scratch;  ///< memory for each thread's MergeScratch, (threads, bytes)
 };
 
-/// Returns Σ d ∘ (a − b) over n elements, where n is a multiple of the lanes.
+/// Returns Σ d ∘ (a − b) over n elements. n is a multiple of the lanes.
 template <typename T>
 T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t n) {
   const Tag<T> tag;
@@ -53,7 +53,7 @@ T dot_difference(const T* HWY_RESTRICT d, const T* HWY_RESTRICT a, const T* HWY_
   return hn::GetLane(hn::SumOfLanes(tag, sum));
 }
 
-/// Merges the parts of one query row at a time, and computes their gradients. Each thread has its own MergeWorker.
+/// Merges the parts of one query row at a time, or computes the gradients of the parts. Each thread has its own worker.
 template <typename T>
 class MergeWorker {
  public:
@@ -103,7 +103,7 @@ class MergeWorker {
     return lse;
   }
 
-  /// Computes the merged attn of one row and returns the row's lse.
+  /// Computes the merged attn of one row, and returns the merged lse.
   double merge(std::int64_t b, std::int64_t h, std::int64_t i) const {
     double top = kHidden;
     for (const MergePart& part : m_.parts) top = std::max(top, lse_of(part, b, h, i));
@@ -137,8 +137,8 @@ class MergeWorker {
     store_row(to, dz, i, 0, to.cols);
   }
 
-  /// Writes the gradients of one row of part n.
-  /// Requires the row's attn after merging, and the gradient of that, in the scratch.
+  /// Writes the gradients of part n for one row. The scratch must hold the row's merged attn and the gradient of that
+  /// attn.
   void write_part(std::size_t n, double lse, double dlse, std::int64_t b, std::int64_t h, std::int64_t i) const {
     const MergePart& part = m_.parts[n];
     const MergePartGradients& to = m_.gradients[n];

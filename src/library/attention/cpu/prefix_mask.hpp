@@ -9,16 +9,17 @@
 
 namespace headgate {
 
-/// Key lengths that replace a padding mask. Such a mask shows the first keys of each sequence and hides the others.
-/// Lengths save work: kernels skip keys beyond a length, but compute the scores of masked keys before they hide them.
+/// Key lengths that replace a padding mask, which shows the first keys of each sequence and hides the others.
+/// Lengths save work: kernels skip keys beyond a length, but they compute the scores of masked keys.
 struct PrefixMask {
   PrefixMask(Workspace& ws, const Problem& problem) : keys(ws.take<std::int64_t>("key lengths", problem.B)) {}
 
-  /// Returns true if lengths might replace the mask: all queries and heads of a sequence share one row of the mask.
+  /// Returns true if key lengths may replace the mask. All queries and heads of a sequence must share one row of the
+  /// mask.
   static bool may_suit(const Problem& problem);
 
-  /// Writes the key lengths.
-  /// Returns false if some sequence shows a key after a hidden one, because no length describes that.
+  /// Writes the key lengths. Returns false if some sequence shows a key after a hidden key, which no length can
+  /// describe.
   bool fill(const Problem& problem) const;
 
   View<std::int64_t, 1> keys;

@@ -34,20 +34,21 @@
 namespace headgate {
 namespace {
 
-/// One row of a route table: a kernel, and the sequences that it computes.
-/// Shared lists the types of the arguments that kernels of a pass receive after the problem.
+/// One row of a route table: a kernel, and the condition for the sequences that it computes.
+/// Kernels receive arguments of the types `Shared` after the problem.
 template <class Problem, class... Shared>
 struct RouteRow {
   const char* name;
-  /// Returns null if the kernel computes the sequence, otherwise the reason why not, as text to follow "NAME: ".
+  /// Returns null if the kernel computes the sequence.
+  /// Otherwise returns the reason. Reports print the reason after "NAME: ".
   const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Plans the kernel's work on the sequences of `list`. Null if these sequences need no computation.
+  /// Plans the kernel's work on the sequences of `list`. This pointer is null if these sequences need no computation.
   void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
-// Conditions that several rows of the route tables share.
+// The next functions are conditions that several rows of the route tables share.
 
-/// Returns the largest number of queries or keys at which the small-heads kernels are faster than the others.
+/// Returns the largest number of queries and keys at which the small-heads kernels are faster than other kernels.
 std::int64_t most_small_rows(const Problem& p) {
   const AttentionInputs& in = p.inputs;
   const std::int64_t bytes = in.q.dtype == DType::f64 ? sizeof(double) : sizeof(float);
@@ -55,7 +56,7 @@ std::int64_t most_small_rows(const Problem& p) {
   return has_terms && std::max(p.D, p.Dv) * bytes <= kNarrowHead_bytes ? kNarrowHeadRows : kSmallHeadRows;
 }
 
-/// Returns null if the small-heads kernels of both passes can compute the sequence, otherwise the reason why not.
+/// Returns null if the small-heads kernels of both passes can compute the sequence. Otherwise returns the reason.
 const char* not_small(const Problem& p, const Sequence& s) {
   if (p.softcap != 0.0 || p.inputs.alibi_slopes.present()) return "softcap or ALiBi change its scores";
   if (p.inputs.key_indices.present()) return "lists of keys";
@@ -68,15 +69,15 @@ const char* not_small(const Problem& p, const Sequence& s) {
   return s.T == 0 || s.S == 0 || p.D == 0 || p.Dv == 0 ? "nothing to multiply" : nullptr;
 }
 
-/// Largest number of queries and keys at which f32 products are still at least as fast as bf16 products
+/// Largest number of queries and keys at which f32 products are at least as fast as bf16 products
 /// (docs/design/bf16.md).
-/// `dots` is the limit for AVX-512 BF16, `tiles` for AMX.
-/// If the program named a unit explicitly, `tiles` is the limit for both.
+///   dots    the limit for AVX-512 BF16;
+///   tiles   the limit for AMX, and for both units if the program named a unit explicitly.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };
 
-/// Returns null if bf16 products can compute the sequence and are faster, otherwise the reason why not.
+/// Returns null if bf16 products can compute the sequence and are faster. Otherwise returns the reason.
 const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& most) {
   if (p.precision != Precision::native16) return "precision is exact";
   if (p.dropout > 0.0) return "dropout";
@@ -87,14 +88,14 @@ const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& m
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 
-/// Returns true if there are many heads, and the packed k and v of one head fit the second-level cache of a thread.
+/// Returns true if there are many heads, and one head's packed k and v fit in the second-level cache of a thread.
 bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   constexpr std::int64_t kManyHeads = 32;
   const double bytes = sizeof(float) * static_cast<double>(s.S) * static_cast<double>(p.D + p.Dv);
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-/// Reason for declining that reports leave out: the kernel is for a feature that the call does not use.
+/// Reason for declining that reports omit: the kernel is for a feature that the call does not use.
 constexpr char kNotReported[] = "";
 
 template <class Problem>
@@ -102,8 +103,8 @@ const char* listed_declines(const Problem& p, const Sequence& /*s*/) {
   return p.inputs.key_indices.present() ? nullptr : kNotReported;
 }
 
-// Conditions of the rows in the route table of the forward pass. Each function returns null if the row's kernel should
-// compute a sequence, otherwise the reason why not.
+// The next functions are conditions of the route table of the forward pass.
+// Each function returns null if the kernel should compute the sequence. Otherwise it returns the reason.
 
 constexpr MostExactRows kMostExactForward{.dots = 127, .tiles = 16};
 
@@ -117,19 +118,19 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
   return p.outputs.weights.present() ? "weights are asked for" : nullptr;
 }
 
-/// Returns the reason why few_queries, which does not pack K and V, should not compute a sequence. Returns null if
-/// few_queries should compute it.
+/// Returns null if few_queries, which does not pack K and V, should compute the sequence. Otherwise returns the reason.
 /// Kernels that pack K and V are faster for:
 ///   many query rows per key (docs/design/decoding.md);
 ///   heads whose packed K and V fit in the cache (docs/design/forward.md);
 ///   small heads (docs/design/small-sequences.md).
-/// If several queries see few keys, weights near 1 are common. The forward pass must then compute scores with the same
-/// bits as the backward pass (docs/reference/numerics.md), which few_queries does not.
+/// few_queries also declines several queries with few keys each, because weights near 1 are then common.
+/// Such weights require scores that are bitwise identical in both passes (docs/reference/numerics.md), which
+/// few_queries does not compute.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
-  // In other kernels, a head with at most kFewOfHead queries leaves most of a register tile unused. For such heads,
-  // few_queries therefore accepts more rows per key.
-  // It does not accept any number, because partial softmaxes need rows / 1024 times as much memory as V.
+  // Other kernels leave most of a register tile unused if a head has at most kFewOfHead queries.
+  // few_queries therefore accepts more rows per key for such heads.
+  // The number of rows is still limited, because partial softmaxes need rows / 1024 times as much memory as V.
   constexpr std::int64_t kFewOfHead = 4, kMostSharedRowsOfFew = 256;
   if (p.outputs.weights.present()) return "weights are asked for";
   if (p.dropout > 0.0) return "dropout";
@@ -161,27 +162,28 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
     {"tiles", tiles_decline<ForwardProblem>, tiles_forward},
 };
 
-// The following functions are conditions of rows in the route table of the backward pass: they return null if the row's
-// kernel should compute the sequence.
-// Kernels also compute sequences without queries, because dk and dv of such sequences must become 0.
+// The next functions are conditions of the route table of the backward pass.
+// They return null if the kernel should compute the sequence. Otherwise they return the reason.
+// Kernels also compute sequences without queries, because dk and dv of these sequences must become 0.
 
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
 const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
-  // The kernel that sums dbias also clears it. In a packed batch, and in a batch of one, which must give the same bits,
-  // native16 therefore computes sequences of all lengths.
+  // With dbias, native16 computes sequences of all lengths in a packed batch, because the kernel that sums dbias also
+  // clears it.
+  // The same holds for a batch of one, which must be bitwise identical to a packed batch.
   constexpr MostExactRows kNone{.dots = -1, .tiles = -1};
   return not_bf16(p, s, p.gradients.dbias.present() && p.B == 1 ? kNone : kMostExactBackward);
 }
 
 const char* small_heads_declines(const BackwardProblem& p, const Sequence& s) {
-  // With more than kBackwardKeys keys, the tiles kernel has several key blocks and divides them among threads. This
-  // pays if heads are few.
+  // With more than kBackwardKeys keys, the tiles kernel divides its key blocks among threads. This is faster if heads
+  // are few.
   constexpr std::int64_t kManyHeads = 8;
   if (const char* reason = not_small(p, s)) return reason;
   if (p.inputs.sinks.present()) return "there are sinks";
   const TensorView& dbias = p.gradients.dbias;
-  // Sends a batch of one to the same kernel as a packed batch: the results of the two must be bitwise identical.
+  // Sends a batch of one to the same kernel as a packed batch, so that results are bitwise identical.
   if (dbias.present() && (p.B == 1 || dbias.shape[1] != p.Hq || dbias.shape[2] != p.T)) {
     return "dbias of one batch element, or dbias that is a sum over heads or queries";
   }
@@ -195,7 +197,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the index of the first row of a route table that does not decline the sequence.
+/// Returns the index of the first row in the route table that does not decline the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;
@@ -203,13 +205,13 @@ std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Seque
   return row;
 }
 
-/// Entries of all work lists of a call, stored one list after another.
+/// Memory for the entries of a call's work lists. The lists follow one another.
 struct WorkEntries {
   WorkEntries(Workspace& ws, std::int64_t sequences) : entries(ws.take<ListedSequence>("work lists", sequences)) {}
   View<ListedSequence, 1> entries;
 };
 
-/// The work lists of a call: one for each row of its route table.
+/// The work lists of a call, one per row of the route table.
 template <std::size_t kRows>
 class WorkLists {
  public:
@@ -217,7 +219,7 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    // without packing, all sequences have equal lengths and are computed by one row of the table
+    // without packing, all sequences have the same length and take the same row
     if (!problem.packed()) {
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
@@ -242,12 +244,12 @@ class WorkLists {
   const WorkList& operator[](std::size_t row) const { return lists_[row]; }
 
  private:
-  std::optional<Placed<WorkEntries>> sorted_;  // entries of all lists, used only for a packed batch
+  std::optional<Placed<WorkEntries>> sorted_;  // entries of all lists; used only for a packed batch
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans each row of the route table that has sequences, and row `always` in any case.
-/// Allocates the memory of all planned rows as one block, then runs them in the order of the table.
+/// Plans all rows of the route table that have sequences. Always plans row `always`.
+/// Allocates one block of memory for all planned rows, and runs them in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
   const WorkLists<kRows> lists(rows, problem);
@@ -271,7 +273,7 @@ void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& probl
 }
 
 /// Adds the routes of a call to its report.
-/// Sequences with the same route, and the same reasons from rows that decline, form one group.
+/// Sequences with the same route and the same reasons for declining form one group.
 template <class Row, std::size_t kRows, class Problem>
 void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   if (problem.report == nullptr) return;
@@ -299,7 +301,7 @@ void report_routes(const Row (&rows)[kRows], const Problem& problem) {
   }
 }
 
-/// Workspace for contributions to dsinks, one per query tile, if the queries of a head share a sink.
+/// Memory for contributions to dsinks, one per query tile. Used if all queries of a head share a sink.
 struct SinkParts {
   SinkParts(Workspace& ws, std::int64_t tiles, std::int64_t Hq) : parts(ws.take<double>("dsinks by tile", tiles, Hq)) {}
   View<double, 2> parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
@@ -314,7 +316,7 @@ void write_dsinks(const TensorView& dsinks, const View<double, 2>& parts) {
   }
 }
 
-/// Workspace for contributions to dsinks, one per batch element.
+/// Memory for contributions to dsinks, one per batch element.
 /// Used if each query has its own sinks, and all batch elements share them.
 struct QuerySinkTerms {
   QuerySinkTerms(Workspace& ws, const Problem& p) : terms(ws.take<double>("dsinks by batch", p.B, p.Hq, p.T)) {}
@@ -339,8 +341,7 @@ void write_dsinks_of_queries(const TensorView& dsinks, const View<double, 3>& te
 
 constexpr std::size_t kNoRow = static_cast<std::size_t>(-1);
 
-/// Holds a problem in which the mask and the bias are replaced, where possible, by equivalent inputs that kernels read
-/// faster.
+/// Holds a problem whose mask and bias are replaced, if possible, by equivalent inputs that kernels read faster.
 template <class Problem>
 class FasterInputs {
  public:
@@ -354,7 +355,7 @@ class FasterInputs {
   const Problem& problem() const { return *problem_; }
 
  private:
-  /// Replaces a mask that only hides the last keys of each sequence by key lengths.
+  /// Replaces the mask by key lengths if it only hides the last keys of each sequence.
   void replace_mask() {
     if (!PrefixMask::may_suit(*problem_)) return;
     const Placed<PrefixMask>& prefix = prefix_.emplace(*problem_);
@@ -366,7 +367,7 @@ class FasterInputs {
     inputs.key_lengths = {prefix->keys.data, DType::i64, {1, 1, 1, B}, {0, 0, 0, 1}};
   }
 
-  /// Replaces a bias whose keys are not adjacent by a copy.
+  /// Replaces the bias by a dense copy if its keys are not adjacent in memory.
   void replace_bias() {
     if (!DenseBias::pays(*problem_)) return;
     const Placed<DenseBias>& dense = dense_.emplace(*problem_);
@@ -378,7 +379,7 @@ class FasterInputs {
   void report(std::size_t bytes) const {
     if (problem_->report != nullptr) problem_->report->memory_bytes += bytes;
   }
-  /// Returns a copy of the given problem that may be changed. The first call makes the copy, which is then problem().
+  /// Returns a modifiable copy of the given problem. The first call makes the copy, which problem() then returns.
   Problem& changed() {
     if (!copy_.has_value()) problem_ = &copy_.emplace(*problem_);
     return *copy_;
@@ -401,7 +402,7 @@ void backward(const BackwardProblem& given) {
   const FasterInputs inputs(given);
   const BackwardProblem& problem = inputs.problem();
   report_routes(kBackwardRoutes, problem);
-  // tiles_backward must run even without sequences, because in that case it sets dbias to 0.
+  // If there are no sequences, tiles_backward must still set dbias to 0.
   const bool zeroes = problem.gradients.dbias.present() && problem.sequences() == 0;
   const std::size_t always = zeroes ? std::size(kBackwardRoutes) - 1 : kNoRow;
   const TensorView& dsinks = problem.gradients.dsinks;

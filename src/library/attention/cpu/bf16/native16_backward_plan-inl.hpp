@@ -158,7 +158,7 @@ struct Native16BackwardBuffers {
   View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
   View<float, 2> lse, lse_rest;    ///< lse times log2(e), and the rounding error of that, (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;  ///< for each packed tile: number of the key block that adds to dq next (Turnstile)
+  View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
   BiasGradientBuffers<float> dbias;  ///< sums of dbias

@@ -289,8 +289,7 @@ class FewQueriesWorker {
     return keys;
   }
 
-  /// Returns the number of query heads for which masks and biases must be read: the group, or 1 if they are equal for
-  /// all heads.
+  /// Returns how many query heads of a key/value head may see different keys because of a mask or bias: all, or 1.
   std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
 
   /// Returns true if score rules may change or hide scores of these keys.
@@ -434,8 +433,8 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      const auto [h, i] = query_of(
-          *selected_, h_, r);  // order does not matter: only streams permute keys, and every row sees those keys
+      // Visibility needs no order here: only streams permute keys, and every row sees the keys of streams.
+      const auto [h, i] = query_of(*selected_, h_, r);
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }

@@ -34,7 +34,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Performs the backward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the backward pass.
 template <typename T>
 class BackwardWorker {
  public:
@@ -70,7 +70,7 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// Return the index of a query tile or key block among all tiles or blocks of the batch.
+  /// Return the index of a query tile (or key block) among all tiles (or blocks) of the batch.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -103,9 +103,9 @@ class BackwardWorker {
   const PackedHeads* part_ = nullptr;
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  /// for each strip of the current tile, the columns of the current block that its rows visit; {} if there are none
+  /// for each strip of the current tile: columns of the current block that the strip visits, or {}
   mutable std::array<KeyRange, kTile / kMR> seen_{};
-  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches of the rows of the next head
+  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches for the next head
 };
 
 /// One query tile paired with one key block.
@@ -118,19 +118,19 @@ struct BackwardWorker<T>::Tile {
   std::int64_t block, j0;           // index of the key block; first key of the block
   std::int64_t keys;                // number of keys, at most kBlock
   View<T, 3> q_strips, d_o_strips;  // packed q and do of the tile
-  View<T, 3> keys_t, values_t;      // transposed and packed k and v of the block
+  View<T, 3> keys_t, values_t;      // packed k and v of the block, transposed
 };
 
 /// A strip of kMR query rows of a tile. The last strip of a tile may contain padding rows.
 template <typename T>
 struct BackwardWorker<T>::Strip {
   std::int64_t r;       // first row
-  std::int64_t rows;    // number of rows that are queries, not padding
+  std::int64_t rows;    // number of rows that are not padding
   std::int64_t c0, c1;  // columns of the key block that the rows see, extended to whole panels
 };
 
-/// Computes one whole key/value head, with operands that only this thread packs and reads.
-/// `next` is the head that the thread may take next.
+/// Computes one whole key/value head. Packs the operands for this thread alone.
+/// `next` is the head that the thread will probably take next.
 template <typename T>
 void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
@@ -143,7 +143,7 @@ void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
   for (std::int64_t n = 0; n < query_tiles; ++n) write_dq(n / own.tiles, n % own.tiles);
 }
 
-/// Schedules prefetches of the next head's keys and values, and of the rows of its first query head.
+/// Schedules prefetches of the next head's keys and values, and of its first query head's rows.
 /// The prefetches run during the products of the current head.
 template <typename T>
 void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
@@ -158,9 +158,10 @@ void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
       prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
 }
 
-/// Packs the block's keys and values, up to the last key that any query sees. Packs k transposed and as panels, v
-/// transposed. Includes keys before the first visible one.
-/// Keys beyond the last visible one are never read: pack_transposed() pads the last panel with zeros.
+/// Packs the keys and values of a block, up to the last key that any query sees.
+///   k is packed twice: transposed, and as panels;
+///   v is packed transposed.
+/// Keys before the first visible key are packed too. Keys after the last visible key are never read.
 template <typename T>
 void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   const KeyRange seen = Visibility(p_, sequence_).rows(0, sequence_.T);
@@ -174,8 +175,11 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
   pack_transposed(shared_.values_t.sub(packed_block(block)), v, j0, end - j0, scratch_.packing);
 }
 
-/// Packs q and do (the gradient of the ungated output) of a query tile.
-/// Also computes lse, Δ − dlse (Δ = rowsum(do ∘ o)) and dz, adds up the tile's contribution to dsinks, and clears dq.
+/// Prepares a query tile:
+///   packs q and do, the gradient of the ungated output;
+///   computes lse, dz, and Δ − dlse, where Δ = rowsum(do ∘ o);
+///   sums the tile's contribution to dsinks;
+///   clears dq.
 template <typename T>
 void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const {
   const std::int64_t i0 = tile * kTile;
@@ -184,8 +188,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   T* lse = shared_.lse.at(packed_tile(g, tile));
   T* rest = shared_.lse_rest.at(packed_tile(g, tile));
   T* delta = shared_.delta.at(packed_tile(g, tile));
-  // Pads the last strip with zero rows and lse = ∞, so that P = 0 in these rows. Sums over queries stop before the
-  // padding.
+  // Pads the last strip with zero rows. lse = ∞ makes P = 0 in these rows. Sums over queries exclude the padding.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
   std::fill(rest + n, rest + padded, T{0});
@@ -215,7 +218,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
 }
 
 /// Adds the contributions of one key block to dk, dv and dq.
-/// Visits the query heads of the group in order, and the tiles of each head in order.
+/// Visits query heads in ascending order, and the tiles of each head in ascending order.
 template <typename T>
 void BackwardWorker<T>::run_block(std::int64_t block) const {
   const Visibility visibility(p_, sequence_);
@@ -254,8 +257,8 @@ void BackwardWorker<T>::run_block(std::int64_t block) const {
   write_rows(key_rows(p_.gradients.dv, sequence_, hkv_), scratch_.dv.range(0, 0, keys), j0, T{1}, scratch_.scaled.data);
 }
 
-/// Returns the columns of the key block that a strip visits, or {} if there are none. Row r of the tile is the strip's
-/// first row.
+/// Returns the columns of the key block that a strip visits, or {} if there are none. The strip begins at row r of the
+/// tile.
 template <typename T>
 KeyRange BackwardWorker<T>::columns_of(const Tile& t, std::int64_t r) const {
   const std::int64_t rows = std::min(t.rows - r, kMR);
@@ -263,8 +266,8 @@ KeyRange BackwardWorker<T>::columns_of(const Tile& t, std::int64_t r) const {
   return shown_.columns(seen, t.j0, kBlock, sequence_, t.h, rows, [&](std::int64_t m) { return t.i0 + r + m; });
 }
 
-/// Sets seen_, and computes P and ds of the tile, with zeros for hidden keys.
-/// Returns false, and writes neither P nor ds, if no query of the tile sees a key of the block.
+/// Computes P and ds of the tile. Hidden keys get zeros. Sets seen_.
+/// If no query of the tile sees a key of the block, writes neither P nor ds and returns false.
 template <typename T>
 bool BackwardWorker<T>::score_tile(const Tile& t) const {
   const auto seen_of = [this](std::int64_t r) -> KeyRange& { return seen_[static_cast<std::size_t>(r / kMR)]; };
@@ -287,7 +290,7 @@ bool BackwardWorker<T>::score_tile(const Tile& t) const {
   return any;
 }
 
-/// Computes columns [s.c0, s.c1) of leftᵀ · right and stores them in the strip's rows of `to`.
+/// Computes columns [s.c0, s.c1) of leftᵀ · right, and stores them in the strip's rows of `to`.
 /// Shapes: left (depth, kMR), right (panels, depth, kNR).
 template <typename T>
 void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, const View<T, 3>& right,
@@ -301,7 +304,7 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
   }
 }
 
-/// Computes P = exp2(s − lse) in the strip's rows, with zeros for hidden keys. First applies the score rules.
+/// Applies the score rules, and computes P = exp2(s − lse) in the strip's rows. Hidden keys get zeros.
 template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
@@ -327,8 +330,8 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   }
 }
 
-/// Computes ds = P ∘ (do vᵀ − Δ) in the strip's rows and adds it to dbias. Then multiplies ds by the softcap's
-/// derivative.
+/// Computes ds = P ∘ (do vᵀ − Δ) in the strip's rows, and adds ds to dbias.
+/// After that, multiplies ds by the softcap's derivative.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.ds, t.d_o_strips.at(s.r / kMR), t.values_t, s);
@@ -348,7 +351,7 @@ void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
   }
 }
 
-/// Replaces dP by ds in row m of the strip. With dropout, also multiplies P by its dropout factors.
+/// Replaces dP by ds in row m of the strip. Applies the dropout factors to both P and dP.
 template <typename T>
 void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::int64_t m, T delta) const {
   const Tag<T> d;
@@ -375,8 +378,7 @@ void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::i
   std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
 }
 
-/// Adds dv += Pᵀ do and dk += dsᵀ q for one strip of kMR keys after another.
-/// Reads only the queries that see a key of the strip.
+/// Adds Pᵀ do to dv and dsᵀ q to dk, kMR keys at a time. Reads only the queries that see one of these keys.
 template <typename T>
 void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   using Left = typename Plan::ScoreLeftT;
@@ -405,8 +407,8 @@ void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   }
 }
 
-/// Adds dq += ds k. The turnstile makes key blocks add in ascending order, so that results are deterministic. A block
-/// that a mask hides from the tile takes its turn, too.
+/// Adds ds k to dq. Key blocks add in ascending order (Turnstile), so that results are deterministic.
+/// A block takes its turn even if a mask hides all its keys from the tile.
 template <typename T>
 void BackwardWorker<T>::add_query_gradient(const Tile& t) const {
   if (!p_.gradients.dq.present()) return;

@@ -27,20 +27,20 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass in tiles of kTile queries by kBlock keys.
-/// One thread owns a key block: its dk and dv stay in that thread's cache while the thread visits the query tiles.
-/// dq is shared by all threads: key blocks add to it in ascending order (Turnstile).
+/// One thread owns a key block. The block's dk and dv stay in the cache of this thread while it visits the query tiles.
+/// All threads share dq, to which key blocks add in ascending order (Turnstile).
 ///
-/// kTile and kBlock are multiples of the height and width of a register tile on every target.
+/// kTile and kBlock are multiples of a register tile's height and width on every target.
 template <typename T>
 struct BackwardPlan {
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kBackwardKeys;
-  static constexpr std::int64_t kPanel = kBlock;  // a block is one panel: all its keys are packed
+  static constexpr std::int64_t kPanel = kBlock;  // a block is one panel, because all its keys are packed
   // padded by a cache line, so that rows map to different cache sets
   static constexpr std::int64_t kScoreStride = kBlock + 16;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using StripLeft = LeftLayout<1, kMR>;            // layout of q or do, packed in strips
+  using StripLeft = LeftLayout<1, kMR>;            // layout of q or do, which are packed in strips
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of the scores of a tile, with queries as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of the scores of a tile, with keys as rows
 
@@ -84,12 +84,12 @@ struct BackwardPlan {
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
-  std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, including padding
-  HeadCounts largest;                  ///< largest number of tiles, of blocks and of panels in one head
-  HeadCounts most;                     ///< numbers of tiles, blocks and panels that the packed buffers hold
+  std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, with padding
+  HeadCounts largest;                  ///< most tiles, most blocks and most panels of any head
+  HeadCounts most;                     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never with dbias
-  bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
+  bool whole_heads = false;       ///< true if one thread computes each head; always false with dbias
+  bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
 };
 
 /// Scratch buffers of one thread.
@@ -118,17 +118,17 @@ struct BackwardScratch {
 
   View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
   View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
-  View<T, 2> packing;                   ///< scratch: strided rows are copied here before packing
-  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for the rows of one query
+  View<T, 2> packing;                   ///< copies of strided rows, which are dense for packing
+  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 2> d_o;                       ///< scratch for do of one strip of queries
-  View<T, 1> scaled;                    ///< a row of dq, dk or dv, scaled and not yet rounded
-  View<T, 1> rule_row;                  ///< scratch for one row of bias or mask and one row of key bias
+  View<T, 1> scaled;                    ///< one row of dq, dk or dv, scaled and not yet rounded
+  View<T, 1> rule_row;                  ///< scratch for a row of bias or mask, and a row of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
   View<T, 2> slope;                     ///< softcap's derivative for one strip of a tile
   BiasGradientScratch<T> dbias;
 };
 
-/// Buffers shared by all threads: operands packed for one batch of key/value heads, and dq.
+/// Buffers shared by all threads. They hold dq and the packed operands of one batch of key/value heads.
 /// Left operands of products are packed as strips, right operands as panels. The suffix _t means transposed.
 template <typename T>
 struct BackwardBuffers {
@@ -161,12 +161,12 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_rest;             ///< lse times log2(e), and its rounding error, (packed tiles, kTile)
+  View<T, 2> lse, lse_rest;             ///< lse times log2(e), and the rounding error of that, (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;       ///< for each packed tile: the turn that adds to dq next (Turnstile)
+  View<std::int64_t, 1> dq_turns;       ///< for each packed tile, the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
-  BiasGradientBuffers<T> dbias;         ///< where dbias is summed
+  BiasGradientBuffers<T> dbias;         ///< sums of dbias
   View<std::byte, 2> scratch;           ///< memory for each thread's BackwardScratch, (threads, bytes)
 };
 

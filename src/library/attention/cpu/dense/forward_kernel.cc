@@ -34,11 +34,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes p = exp2(ab + start), or exp2(rule(ab) + start), for a tile of kRows rows and one panel.
-/// Scores stay in registers, and p is written once.
-/// Adds p to `sums` (kRows, lanes). Updates the largest exponents of each lane, `largest` (lanes), and unless null
-/// those of each row and lane, `seen` (kRows, lanes). `a` has Layout, `b` is dense as in multiply_add, and `p` has row
-/// stride ldp.
+/// Computes p = exp2(s + start) for a tile of kRows rows and one panel. The score s is ab, or rule(ab) if there is a
+/// rule.
+/// Scores stay in registers, and p is written once. Adds p to `sums` (kRows, lanes).
+/// Updates the largest exponents: `largest` (lanes) for each lane, and `seen` (kRows, lanes), unless null, for each row
+/// and lane.
+/// `a` has Layout, `b` is dense as in multiply_add(), and `p` has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
                                         T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
@@ -55,8 +56,8 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   if constexpr (kHasRule) rule.template prefetch<kMR, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
   if constexpr (kHasRule) {
-    // Adds the bias and the maximum after the product, not as the start of its sums. Scores are therefore bitwise
-    // identical to those of ScoreRules and of the backward pass.
+    // Adds the bias and the maximum after the product. If the sums began with them, scores would not be bitwise
+    // identical to those of ScoreRules and the backward pass.
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, start[m]));
       x[m][1] = hn::Add(rule.apply(x[m][1], m, kN), hn::Set(d, start[m]));
@@ -79,13 +80,13 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
   exponents.store();
 }
 
-/// A strip of kMR rows against one key block.
+/// A strip of kMR query rows while it visits one key block.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
-  RuleAddresses<T, kMR> rules;  ///< set only for rules that are applied in registers
+  RuleAddresses<T, kMR> rules;  ///< set only if rules are applied in registers
 };
 
-/// Performs the forward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the forward pass.
 template <typename T>
 class ForwardWorker {
  public:
@@ -105,8 +106,9 @@ class ForwardWorker {
         fused_(plan.rules.fused(softmax_.keeps_largest())),
         shown_(p_) {}
 
-  /// Lists the open rows of query tile `tile` of head h, and writes the outputs of its closed rows. A row is closed if
-  /// all its gate values are within the gate threshold. `number` is the tile's index among all tiles of the batch.
+  /// Lists the open rows of query tile `tile` of head h, and writes the outputs of the closed rows.
+  /// A row is closed if all its gate values |g(z)| are at most the gate threshold.
+  /// `number` is the tile's index among all tiles of the batch.
   void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
@@ -120,7 +122,7 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs keys and values of one block of key/value head h. packed_keys() returns the range of packed keys.
+  /// Packs the keys and values of one block of key/value head h. Packs only keys of packed_keys().
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
@@ -134,8 +136,8 @@ class ForwardWorker {
                 end - begin, scratch_.packing);
   }
 
-  /// Computes one whole key/value head, with keys and values that only this thread packs and reads.
-  /// `next` is the head that the thread may take next.
+  /// Computes one whole key/value head. Packs its keys and values for this thread alone.
+  /// `next` is the head that the thread will probably take next.
   void run_head(const HeadTask& head, const HeadTask& next) {
     const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
@@ -148,8 +150,8 @@ class ForwardWorker {
     }
   }
 
-  /// Computes query tile `tile` of query head h. Keys and values of the head's group are packed already. Under a gate
-  /// threshold, tiles consist of the rows that it leaves open.
+  /// Computes query tile `tile` of query head h. The keys and values of the head must be packed.
+  /// With a gate threshold, tiles contain only open rows, which the threshold does not skip.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t tile) {
     sequence_ = part.sequence;
     h_ = h;
@@ -162,15 +164,15 @@ class ForwardWorker {
     softmax_.start(round_up(count_, kMR), count_, p_, sequence_, h_, [this](std::int64_t r) { return query(r); });
     visibility_ = Visibility(p_, sequence_);
     rose_.fill(false);
-    // A score rule that is not applied in registers needs two more passes over the scores. A band then has a single
-    // strip, so that its scores stay in the first-level cache.
+    // Score rules in memory need two more passes over the scores.
+    // A band then has only one strip, so that its scores stay in the first-level cache.
     visit_blocks(*this, visibility_.rows(query(0), query(count_ - 1) + 1), count_,
                  plan_.rules.any() && !fused_.in_registers() ? kMR : Plan::kBandRows);
     finish_rows();
     if (p_.outputs.weights.present()) write_weights();
   }
 
-  // Members that visit_blocks and OnlineSoftmax call.
+  // These members are called by visit_blocks and OnlineSoftmax.
 
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return scratch_.rows(r); }
@@ -190,10 +192,11 @@ class ForwardWorker {
                  [&](std::int64_t m) { return query(s.r + m); });
   }
 
-  /// Computes the exponentials of the panel at column c while the running maxima stay unchanged (common case).
-  /// The maxima stay while no score exceeds its row's maximum by more than kSlack.
-  /// Without score rules, the sum of each product q · k starts at −maximum, so that it gives the exponent without a
-  /// subtraction. If every row sees the whole panel, scores stay in registers.
+  /// Computes the exponentials of the panel at column c if the running maxima need not change, which is the common
+  /// case.
+  /// This is so while no score exceeds its row's maximum by more than kSlack.
+  /// Without score rules, the sum of each product q · k begins at −maximum, so that the result is the exponent.
+  /// If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
     if (!s.near_maxima || c < s.done || c >= s.at.c1 || fused_.in_memory()) return;
@@ -242,8 +245,8 @@ class ForwardWorker {
   }
 
  private:
-  /// Schedules prefetches of the operands of query head g of the next task, `next`. The prefetches run during the
-  /// products of one query head of the current part, `own`.
+  /// Schedules prefetches of the operands of query head g of the next task, `next`.
+  /// The prefetches run during the products of one query head of the current part, `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -256,7 +259,7 @@ class ForwardWorker {
     ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
     ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
-  /// Schedules prefetches of the gate rows of tile `tile` and of the queries of the following tile.
+  /// Schedules prefetches of the gate rows of tile `tile`, and of the queries of the next tile.
   /// The prefetches run during the products of tile `tile`.
   void prefetch_for_tile(const Sequence& s, std::int64_t h, std::int64_t tile) {
     const auto rows_from = [&](std::int64_t i) { return std::clamp<std::int64_t>(s.T - i, 0, plan_.tile_rows); };
@@ -281,8 +284,8 @@ class ForwardWorker {
     bool empty() const { return begin >= end; }
   };
 
-  /// Returns the smallest range that contains all rows that the gate threshold leaves open in the query heads of
-  /// key/value head h.
+  /// Returns the smallest range that contains all open rows in the query heads of key/value head h.
+  /// Open rows are those that the gate threshold does not skip.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
     if (!plan_.selects()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
@@ -304,7 +307,7 @@ class ForwardWorker {
       for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
       return count;
     }
-    // Makes the tiles of a head about equally large. Otherwise the last tile might read all keys for a few rows.
+    // Makes the tiles of a head about equally large. Otherwise the last tile could read all keys for a few rows.
     const std::int64_t first = part.tile_of(h_ / p_.group, p_.group, h_ % p_.group);
     const std::int64_t* counts = shared_.open_counts.at(first);
     const std::int64_t all = std::accumulate(counts, counts + part.tiles, std::int64_t{0});
@@ -327,7 +330,7 @@ class ForwardWorker {
   View<T, 2> head_values(const PackedHeads& part, std::int64_t h) const {
     return shared_.values.range(0, part.panel_of(h), part.panels);
   }
-  /// Returns the packed values of one block. `head` holds the packed values of the whole head.
+  /// Returns the packed values of one block, from the packed values `head` of the whole head.
   ColumnPanels<T> values(const View<T, 2>& head, std::int64_t block) const {
     const std::int64_t panel = block * (kBlock / kNR<T>);
     return {head.at(panel), std::min(kBlock, (head.shape[0] - panel) * kNR<T>), plan_.Dv_padded};
@@ -337,7 +340,7 @@ class ForwardWorker {
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
   const T* keys(const SoftmaxRows& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
-  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sums of row m begin at start[m].
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sum of row m begins at start[m].
   template <ProductWrite kWrite>
   void products(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
@@ -346,7 +349,7 @@ class ForwardWorker {
     }
   }
 
-  /// Applies the score rules to the visible keys of each row in columns [c0, c1), and sets hidden keys to −∞.
+  /// Applies the score rules to columns [c0, c1) of each row, and sets hidden keys to −∞.
   void rule_and_hide(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility_, sequence_, h_, query(s.r + m), s.j0,
@@ -354,13 +357,13 @@ class ForwardWorker {
     }
   }
 
-  /// Computes the exponentials of the panel at column c, which every row of the strip sees.
+  /// Computes the exponentials of the panel at column c. Every row of the strip must see the whole panel.
   void whole_panel(BlockStrip& s, std::int64_t c) const {
     if (!fused_.in_registers()) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR { multiply_whole<kRows>(s, c, NoRule()); });
       return;
     }
-    // Strips with fewer than kMR rows compute padding rows too.
+    // A strip with fewer than kMR rows computes its padding rows too.
     s.rules.template visit<Overflow::becomes_nan>(fused_, c,
                                                   [&](const auto& rule) HWY_ATTR { multiply_whole<kMR>(s, c, rule); });
     s.near_maxima = softmax_.may_be_within_slack(s);
@@ -373,7 +376,7 @@ class ForwardWorker {
                                                            softmax_.keeps_largest() ? s.seen : nullptr, rule);
   }
 
-  /// Returns true if a sum of exponentials of the strip's rows is NaN.
+  /// Returns true if the sum of exponentials of any row of the strip is NaN.
   static bool has_nan(const BlockStrip& s) {
     const Tag<T> d;
     auto sum = hn::Zero(d);
@@ -382,8 +385,8 @@ class ForwardWorker {
   }
 
   /// Computes the exponentials of the whole block from scores in memory.
-  /// They are bitwise identical to those computed in registers, with one exception. If a key's product overflowed to ∞
-  /// and its bias is −∞, the sum is NaN in registers, while ScoreRules hides the key.
+  /// The results are bitwise identical to those in registers, with one exception: if a key's product overflowed to ∞
+  /// and its bias is −∞, ScoreRules hides the key, while the sum in registers is NaN.
   void block(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
@@ -392,7 +395,7 @@ class ForwardWorker {
     exponentials(s, s.at.c0, s.at.c1);
   }
 
-  /// Subtracts the running maxima from the scores in columns [c0, c1), which makes them exponents.
+  /// Turns the scores in columns [c0, c1) into exponents: subtracts the running maxima.
   void subtract_maxima(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -402,7 +405,7 @@ class ForwardWorker {
     }
   }
 
-  /// Updates s.seen, the largest exponent of each row and lane, with the exponents of the panel at column c.
+  /// Updates s.seen, the largest exponent of each row and lane, from the panel at column c.
   void see_exponents(SoftmaxRows& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -414,7 +417,7 @@ class ForwardWorker {
   }
 
   /// Replaces each exponent x in columns [c0, c1) by exp2(x). Updates the block's sums and largest exponents.
-  /// Adds to sums in the order of multiply_exponentials().
+  /// Adds in the same order as multiply_exponentials().
   void exponentials(SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
@@ -438,8 +441,7 @@ class ForwardWorker {
     exponents.store();
   }
 
-  /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors.
-  /// The softmax sums stay as they are.
+  /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors. Does not change the softmax sums.
   void drop(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     T* HWY_RESTRICT factors = scratch_.dropout_row.data;
     for (std::int64_t m = 0; m < s.rows; ++m) {
@@ -449,14 +451,14 @@ class ForwardWorker {
     }
   }
 
-  /// Normalises, gates and writes the outputs of the tile's rows.
+  /// Normalises the tile's rows, applies the gate and writes the outputs.
   void finish_rows() const {
     const OutputRows<T> outputs(p_, sequence_, h_, scratch_.gate, scratch_.gated);
     for (std::int64_t r = 0; r < count_; ++r)
       outputs.write(scratch_.rows(r), scratch_.out.at(r), softmax_.maximum(r), softmax_.sum(r), softmax_.largest(r));
   }
 
-  /// Writes the weights exp(s − lse), times the dropout factors, for visible keys.
+  /// Writes the weights exp(s − lse) of visible keys, times the dropout factors.
   /// Writes 0 for hidden keys and for keys of other sequences.
   void write_weights() const {
     const HeadRows to = query_rows(p_.outputs.weights, sequence_, h_);
@@ -489,7 +491,7 @@ class ForwardWorker {
     }
   }
 
-  /// Replaces the first `width` scores of row m of the strip by weights.
+  /// Replaces the first `width` scores of row m of the strip by softmax weights.
   void make_weights(const BlockStrip& s, std::int64_t m, std::int64_t width) const {
     const Tag<T> d;
     T* row = s.scores + m * Plan::kScoreStride;
@@ -516,10 +518,10 @@ class ForwardWorker {
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
-  mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches of the next head or tile
-  /// For each strip of the tile: true if a running maximum rose by more than kSlack in the last key block.
-  /// With a score rule, the strip then computes the next block whole. If a maximum rose again, exponentials relative to
-  /// the old maxima would be discarded.
+  mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches for the next head or tile
+  /// For each strip of the tile: true if the last key block raised a running maximum by more than kSlack.
+  /// If there are score rules, the strip then computes the next block as a whole. Panels relative to the old maxima
+  /// would be wasted if a maximum rose again.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 

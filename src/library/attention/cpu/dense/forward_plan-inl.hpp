@@ -25,27 +25,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the forward pass in tiles of kTile queries by kBlock keys.
-/// A tile is computed in bands of kBandRows queries.
-/// The scores of a band and one block of packed K and V stay in L2 while the queries of the tile visit the block.
+/// Plans the forward pass in tiles of kTile queries by kBlock keys. Tiles are computed in bands of kBandRows queries.
+/// The scores of a band, and one block of packed K and V, stay in the second-level cache while the tile's queries visit
+/// the block.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< true: the kernel lists the rows to compute if selects()
+  static constexpr bool kMaySelect = true;  ///< if selects(), the kernel lists the rows to compute
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
   static constexpr std::int64_t kStripRows = kMR;
   // padded by a cache line, so that rows map to different cache sets
   static constexpr std::int64_t kScoreStride = kBlock + 16;
-  /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in L1
+  /// Number of query rows in a band. All rows of a band use a panel of K or V while it is in the first-level cache
   /// (docs/design/forward.md).
   static constexpr std::int64_t kBandRows = 48;
-  /// Number of rows per tile under a gate threshold. Such tiles contain only rows that the threshold does not close.
-  /// The number is large, so that keys are read less often per row.
+  /// Number of rows per tile if there is a gate threshold. Such tiles contain only rows that the threshold does not
+  /// skip.
+  /// With large tiles, keys are read less often per row.
   static constexpr std::int64_t kOpenTile = 5 * kBandRows;
   static_assert(kTile % kBandRows == 0 && kOpenTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using ScoreLeft = LeftLayout<1, kMR>;           // layout of q, packed in strips
+  using ScoreLeft = LeftLayout<1, kMR>;           // layout of q, which is packed in strips
   using ValueLeft = LeftLayout<kScoreStride, 1>;  // layout of softmax weights
 
   ForwardPlan(const ForwardProblem& problem, const WorkList& sequences)
@@ -67,7 +68,7 @@ struct ForwardPlan {
     if (whole_heads) most.pack_one_each(largest, p.group, threads);
   }
 
-  /// Returns true if there is a gate threshold. Rows that it closes are not computed.
+  /// Returns true if there is a gate threshold, which lets the kernel skip rows.
   bool selects() const { return p.gate_threshold > 0; }
   /// Returns the packed bytes of one head.
   /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
@@ -81,12 +82,12 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< largest number of tiles, of blocks and of panels in one head
-  HeadCounts most;         ///< numbers of tiles, blocks and panels that the packed buffers hold
+  HeadCounts largest;      ///< most tiles, most blocks and most panels of any head
+  HeadCounts most;         ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;       ///< true if each thread computes whole heads by itself; never if selects()
-  bool prefetches_heads = false;  ///< true if threads prefetch the rows of the next head while they compute a head
-  /// True if threads prefetch the rows of the next tile instead, because the rows of a head do not fit the second-level
+  bool whole_heads = false;       ///< true if one thread computes each head; always false if selects()
+  bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
+  /// True if a thread prefetches the rows of the next tile, because the rows of a head do not fit in the second-level
   /// cache.
   bool prefetches_tiles = false;
 };
@@ -111,20 +112,20 @@ struct ForwardScratch {
     if (plan.dropout.any()) dropout_row = ws.take<T>("dropout row", Plan::kBlock);
   }
 
-  View<std::int64_t, 1> rows;  ///< the tile's queries, ascending
+  View<std::int64_t, 1> rows;  ///< the tile's queries in ascending order
   View<T, 3> queries;          ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;       ///< scores of a band of queries against one key block; later the exponentials of the scores
-  View<T, 2> out;          ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
-  View<T, 1> maxima;       ///< running maxima of the tile's queries, times log2(e)
-  View<T, 2> sums;         ///< sums of exponentials, one per lane, (tile_rows, lanes)
-  View<T, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is asked for
-  View<T, 2> packing;      ///< scratch: strided rows are copied here before packing
-  View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
-  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
-  View<T, 1> dropout_row;  ///< a row of dropout factors
+  View<T, 2> scores;           ///< scores of a band of queries with one key block; later the exponentials of the scores
+  View<T, 2> out;              ///< Σ weight · v for each query of the tile, not yet divided by the sum of weights
+  View<T, 1> maxima;           ///< running maxima of the tile's queries, times log2(e)
+  View<T, 2> sums;             ///< sums of exponentials, one per lane, (tile_rows, lanes)
+  View<T, 1> largest;          ///< largest score of each query, times log2(e), if max_logit is requested
+  View<T, 2> packing;          ///< copies of strided rows, which are dense for packing
+  View<T, 1> gate, gated;      ///< scratch for one query's gate logits and gated output
+  View<T, 1> rule_row;         ///< scratch for a row of bias or mask, and a row of key bias
+  View<T, 1> dropout_row;      ///< a row of dropout factors
 };
 
-/// Buffers shared by all threads: packed K and V of one batch of heads.
+/// Buffers shared by all threads. They hold the packed K and V of one batch of heads.
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
@@ -139,11 +140,12 @@ struct ForwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
   }
 
-  View<T, 3> keys;    ///< packed k, transposed, (packed panels, D, kNR)
-  View<T, 2> values;  ///< packed v, (packed panels, kNR · Dv_padded); the panels of a block form one ColumnPanels
+  View<T, 3> keys;             ///< packed k, transposed, (packed panels, D, kNR)
+  View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); one ColumnPanels per key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// The queries of each packed tile that the gate threshold leaves open, ascending, and their number. Not used without
-  /// a threshold.
+  /// Open queries of each packed tile, in ascending order, and their number. The gate threshold does not skip these
+  /// queries.
+  /// Used only if selects().
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

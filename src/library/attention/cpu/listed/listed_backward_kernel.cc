@@ -34,7 +34,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Least number of keys in a range. One task sums dk and dv of a range; the sums stay in the second-level cache.
+/// Least number of keys per range. One task sums dk and dv of a range. The sums stay in the second-level cache.
 inline constexpr std::int64_t kLeastRange = 128;
 
 template <typename T>
@@ -51,8 +51,8 @@ struct ListedBackwardPlan {
         most_blocks(listed_blocks(key_room - 1)) {
     const Sequence longest = longest_sequence(p, list);
     most_keys = longest.S;
-    // Cuts the keys into at most max(kFewRanges, list length) ranges. Counting the keys of a long list in each range
-    // then costs no more than the list itself.
+    // Cuts the keys into at most max(kFewRanges, list length) ranges.
+    // Counting the keys of a list in each range then takes no longer than reading a long list.
     constexpr std::int64_t kFewRanges = 64;
     range_keys = std::max(kLeastRange, divide_up(longest.S, std::max(kFewRanges, key_room - 1)));
     ranges = divide_up(longest.S, range_keys);
@@ -78,15 +78,15 @@ struct ListedBackwardPlan {
   Dropout<T> dropout;
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
-  std::int64_t key_room;            ///< number of elements of a buffer for one list of keys
-  std::int64_t most_blocks;         ///< largest number of blocks (kListedBlock keys) of a list
-  std::int64_t most_keys = 0;       ///< largest number of keys of any sequence
+  std::int64_t key_room;            ///< room for one list of keys, in elements
+  std::int64_t most_blocks;         ///< largest number of blocks (of kListedBlock keys) in a list
+  std::int64_t most_keys = 0;       ///< largest number of keys in a sequence
   std::int64_t range_keys = 0;      ///< number of keys per range
-  std::int64_t ranges = 0;          ///< number of ranges that cover most_keys keys
+  std::int64_t ranges = 0;          ///< number of ranges in a sequence of most_keys keys
   std::int64_t chunk = 1;           ///< number of queries per chunk; see ListedBackwardBuffers
   bool dbias_over_queries = false;  ///< true if each element of dbias is a sum over queries
   bool dbias_copied = false;        ///< true if dbias is summed in a copy of type T
-  bool keeps_unsloped = false;      ///< true if dbias needs a second copy of ds, without the softcap's derivative
+  bool keeps_unsloped = false;      ///< true if dbias needs a copy of ds without the softcap's derivative
   int threads = 1;
 };
 
@@ -112,22 +112,22 @@ struct ListedBackwardScratch {
   }
 
   KeyCollector collector;
-  WideQueries<T> queries, gradients;  ///< q and do of one query, for all heads of the group
+  WideQueries<T> queries, gradients;  ///< q and do of one query, for all query heads of the group
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
-  /// for each head of the group, from prepare_row(): lse times log2(e), its rounding error, and Δ − dlse
+  /// results of prepare_row() for each head of the group: lse times log2(e), rounding error of lse, and Δ − dlse
   View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
-  View<T, 1> scaled;    ///< a row of dq, dk or dv, scaled and not yet rounded
+  View<T, 1> scaled;    ///< one row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> factors;   ///< dropout factors of a block of keys
   View<T, 1> slope;     ///< softcap's derivative for a block of keys
-  View<T, 1> rule_row;  ///< scratch for one row of bias or mask and one row of key bias
+  View<T, 1> rule_row;  ///< scratch for a row of bias or mask, and a row of key bias
 };
 
-/// Buffers shared by all threads, for one key/value head.
-/// The first step stores weights and gradients of each query of a chunk.
-/// The second step sums dk and dv over these queries.
+/// Buffers shared by all threads, for one key/value head. The head is computed in two steps:
+///   1. for each query of a chunk, compute and store weights and gradients;
+///   2. sum dk and dv over the chunk's queries.
 template <typename T, typename E>
 struct ListedBackwardBuffers {
   ListedBackwardBuffers(Workspace& ws, const ListedBackwardPlan<T>& plan) {
@@ -151,18 +151,19 @@ struct ListedBackwardBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<ListedBackwardScratch<T, E>>(plan));
   }
 
-  View<std::int64_t, 2> keys;    ///< listed keys of each query, ascending
-  View<std::int64_t, 2> starts;  ///< for each query and key range, how many of the query's keys lie before the range
+  View<std::int64_t, 2> keys;    ///< listed keys of each query in ascending order
+  View<std::int64_t, 2> starts;  ///< for each query and range: how many of the query's keys precede the range
   View<T, 4> weights, ds;        ///< P (times dropout factors M) and ds, (queries, blocks, group, kListedStride)
-  View<T, 4> unsloped;           ///< ds, not yet multiplied by the softcap's derivative
+  View<T, 4> unsloped;           ///< ds before it is multiplied by the softcap's derivative
   View<T, 3> q, d_o;
   View<double, 2> sink_terms;
   View<T, 2> dk, dv;
-  TensorView dbias;  ///< where dbias is summed: the caller's tensor, or a copy of type T
+  TensorView dbias;  ///< sums of dbias: the caller's tensor, or a copy of type T
   View<std::byte, 2> scratch;
 };
 
-/// Computes to[m][x …] += Σ_k w[k · kListedStride + m] · rows[k · stride + x …] for kRows rows, kVecs vectors, k < K.
+/// Computes to[m][x] += Σ_k w[k · kListedStride + m] · rows[k · stride + x] over k < K.
+/// Covers kRows rows m, and kVecs vectors of columns from x on.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_outer_tile(T* const* to, std::int64_t x, const T* HWY_RESTRICT w, const T* HWY_RESTRICT rows,
                                std::int64_t stride, std::int64_t K) {
@@ -188,7 +189,7 @@ HWY_INLINE void add_outer_tile(T* const* to, std::int64_t x, const T* HWY_RESTRI
   }
 }
 
-/// Adds wᵀ · rows to `sums`: row m of the product is added to row keys[m] of `sums`, for m < n.
+/// Adds wᵀ · rows to `sums`. Row m of the product, for m < n, is added to row keys[m] of `sums`.
 /// w has kListedStride weights for each row of `rows`.
 template <typename T>
 HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, std::int64_t n, const T* w,
@@ -204,7 +205,7 @@ HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, st
   });
 }
 
-/// Performs the backward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the backward pass.
 template <typename T, typename E>
 class ListedBackwardWorker {
  public:
@@ -232,7 +233,7 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the first step for query i: computes its weights, ds and dq. `c` is the query's index in the chunk.
+  /// Performs the first step for query i: computes its weights, ds and dq. `c` is the index of the query in the chunk.
   void run_query(std::int64_t c, std::int64_t i) {
     const std::int64_t* const keys = shared_.keys.at(c);
     const std::int64_t count = scratch_.collector.collect(shared_.keys.at(c), sequence_, h_kv_, i);
@@ -257,8 +258,8 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the second step for a range of keys: adds the contributions of `count` queries to dk, dv and dbias of
-  /// these keys. The queries are a chunk that begins at query i0.
+  /// Performs the second step for a range of keys. The chunk has `count` queries from query i0 on.
+  /// Adds their contributions to dk, dv and dbias of the range's keys.
   void add_queries(std::int64_t range, std::int64_t i0, std::int64_t count) const {
     for (std::int64_t c = 0; c < count; ++c) {
       const std::int64_t end = shared_.starts(c, range + 1);
@@ -291,14 +292,14 @@ class ListedBackwardWorker {
     write_sums(p_.gradients.dv, shared_.dv, T{1});
   }
 
-  /// Clears row n of dbias (or of its copy). Rows are numbered through batch, head and query.
+  /// Clears row n of dbias, or of the copy of dbias. Rows are numbered by batch, then head, then query.
   void clear_dbias_row(std::int64_t n) const {
     const HeadRows to(shared_.dbias, batch_of(n), head_of(n));
     const T zeros[kListedBlock] = {};
     for (std::int64_t j = 0; j < to.cols; j += kListedBlock)
       store_row(to, zeros, query_of(n), j, std::min(kListedBlock, to.cols - j));
   }
-  /// Rounds row n of dbias' copy to the caller's dbias.
+  /// Rounds row n of the copy of dbias, and writes it to the caller's dbias.
   void write_dbias_row(std::int64_t n) const {
     const HeadRows from(shared_.dbias, batch_of(n), head_of(n)), to(p_.gradients.dbias, batch_of(n), head_of(n));
     store_row(to, static_cast<const T*>(from.template at<T>(query_of(n), 0, from.cols)), query_of(n), 0, to.cols);
@@ -317,7 +318,7 @@ class ListedBackwardWorker {
   std::int64_t head_of(std::int64_t n) const { return n / shared_.dbias.shape[2] % shared_.dbias.shape[1]; }
   std::int64_t query_of(std::int64_t n) const { return n % shared_.dbias.shape[2]; }
 
-  /// Stores in `starts`, for each range of keys, how many of the listed keys lie before the range.
+  /// For each range of keys, stores in `starts` how many of the listed keys precede the range.
   void find_ranges(std::int64_t* starts, const std::int64_t* keys, std::int64_t count) const {
     std::int64_t at = 0;
     const std::int64_t ranges = divide_up(sequence_.S, plan_.range_keys);
@@ -328,7 +329,7 @@ class ListedBackwardWorker {
     starts[ranges] = count;
   }
 
-  /// Writes dgate of query i. Stores the query's q and do for the second step, and packs both for the first step.
+  /// Writes dgate of query i. Packs the query's q and do for the first step, and stores both for the second step.
   void prepare(std::int64_t c, std::int64_t i) {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;
@@ -355,8 +356,8 @@ class ListedBackwardWorker {
     });
   }
 
-  /// Turns the scores and dP of head g into P ∘ M and ds, where M are the dropout factors. Copies P ∘ M and ds to the
-  /// buffers of the second step.
+  /// Turns the scores and dP of head g into P ∘ M and ds, where M are the dropout factors.
+  /// Copies P ∘ M and ds to the buffers for the second step.
   void differentiate(std::int64_t c, std::int64_t i, std::int64_t g, std::int64_t number,
                      const ListedBlock& block) const {
     const Tag<T> d;
@@ -397,8 +398,8 @@ class ListedBackwardWorker {
     std::copy_n(ds, n, shared_.ds.at(c, number, g));
   }
 
-  /// Adds ds of query i to dbias for n keys. Heads of the group that share a row of dbias all add to it. ds has row
-  /// stride kListedStride.
+  /// Adds ds of query i to dbias for n keys. Several heads of the group may add to the same row of dbias.
+  /// The row stride of ds is kListedStride.
   void add_dbias(std::int64_t i, const std::int64_t* keys, std::int64_t n, const T* HWY_RESTRICT ds) const {
     const Shape& shape = shared_.dbias.shape;
     for (std::int64_t g = 0; g < p_.group; ++g, ds += kListedStride) {
@@ -417,7 +418,7 @@ class ListedBackwardWorker {
   std::int64_t h_kv_ = 0;
 };
 
-/// Adds the dsinks contributions of a chunk's queries to the sums of their query tiles.
+/// Adds the contributions of a chunk's queries to dsinks. There is one sum per query tile.
 template <typename T, typename E>
 void add_sink_terms(const ListedBackwardPlan<T>& plan, const ListedBackwardBuffers<T, E>& shared,
                     std::int64_t tiles_before, std::int64_t h_kv, std::int64_t i0, std::int64_t count) {

@@ -36,8 +36,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// One sequence, and the number of its first row. A row is one query with all query heads of one key/value head. Query
-/// i of key/value head h_kv is row first_row + h_kv · T + i of the call.
+/// One sequence, and the number of its first row. A row is one query in all query heads of one key/value head.
+/// Query i of key/value head h_kv is row first_row + h_kv · T + i of the call.
 struct ListedSequenceRows {
   Sequence sequence;
   std::int64_t first_row = 0;
@@ -72,11 +72,11 @@ struct ListedForwardPlan {
   std::int64_t key_room;     ///< room for one list of keys, in elements
   std::int64_t most_blocks;  ///< largest number of blocks in a list
   std::int64_t rows = 0;     ///< number of rows (queries times key/value heads) of the call
-  bool shares_rows = false;  ///< true if several threads compute the blocks of one row
+  bool shares_rows = false;  ///< true if several threads share the blocks of each row
   int threads = 1;
 };
 
-/// Softmax over some of a row's keys, for each query head of the group.
+/// Softmax of one row over some of its keys, for each query head of the group.
 template <typename T>
 struct ListedSoftmax {
   T *maxima, *sums;  ///< maximum score times log2(e), or −∞ without keys; Σ exp2(s − maximum)
@@ -105,14 +105,14 @@ struct ListedForwardScratch {
   WideQueries<T> queries;
   ListedRows<T, E> k, v;
   View<std::int64_t, 1> keys;   ///< listed keys of the row
-  View<std::int64_t, 1> heads;  ///< query heads of the group that the gate threshold does not close for this query
+  View<std::int64_t, 1> heads;  ///< open query heads of the group, which the gate threshold does not skip
   View<T, 2> scores;            ///< scores of a block, later the exponentials of the scores, (group, kListedStride)
-  View<T, 2> maxima, sums;      ///< softmax(0): softmax of one block; softmax(1): softmax of all blocks so far
+  View<T, 2> maxima, sums;      ///< softmax(0) is the softmax of one block, softmax(1) of all blocks so far
   View<T, 3> out;
-  View<T, 1> largest;      ///< largest score of each head, without the sink, times log2(e)
-  View<T, 1> gate, gated;  ///< scratch for the gate logits and the gated output of one query
+  View<T, 1> largest;      ///< largest score of each head, excluding the sink, times log2(e)
+  View<T, 1> gate, gated;  ///< scratch for one query's gate logits and gated output
   View<T, 2> factors;      ///< scales of a block's keys, scales of its values, and dropout factors
-  View<T, 1> rule_row;     ///< scratch for one row of bias or mask and one row of key bias
+  View<T, 1> rule_row;     ///< scratch for a row of bias or mask, and a row of key bias
 
   ListedSoftmax<T> softmax(std::int64_t n) const { return {maxima.at(n), sums.at(n), out.sub(n)}; }
 };
@@ -134,7 +134,8 @@ struct ListedForwardBuffers {
   }
 
   View<ListedSequenceRows, 1> sequences;
-  // Used only if threads share rows: the listed keys of each row, and the softmax of each block.
+  // The next four members are used only if threads share rows. They hold the keys of each row, and the softmax of each
+  // block.
   View<std::int64_t, 2> keys;
   View<std::int64_t, 1> counts;
   View<T, 3> maxima, sums, out;
@@ -145,7 +146,7 @@ struct ListedForwardBuffers {
   }
 };
 
-/// Performs the forward pass for the tasks of one thread.
+/// Computes the tasks of one thread in the forward pass.
 template <typename T, typename E>
 class ListedForwardWorker {
  public:
@@ -158,7 +159,7 @@ class ListedForwardWorker {
         shared_(shared),
         scratch_(place_buffers<ListedForwardScratch<T, E>>(shared.scratch.at(thread), plan)) {}
 
-  /// Computes row n completely and writes its outputs.
+  /// Computes row n and writes its outputs.
   void run_row(std::int64_t n) {
     select(n);
     const std::int64_t count = scratch_.collector.collect(scratch_.keys.data, sequence_, h_kv_, i_);
@@ -169,8 +170,8 @@ class ListedForwardWorker {
     });
   }
 
-  // The next three functions are the steps of a row whose blocks are shared by threads. The caller waits for all
-  // threads after each step.
+  // If threads share the blocks of a row, they call the next three functions, one after another.
+  // All threads must have finished one function before any thread calls the next.
 
   void collect(std::int64_t n) {
     place(n);
@@ -199,7 +200,7 @@ class ListedForwardWorker {
 
   std::int64_t head(std::int64_t r) const { return h_kv_ * p_.group + scratch_.heads(r); }
 
-  /// Selects row n, lists the heads that the gate threshold leaves open, and packs their queries.
+  /// Selects row n, lists its open heads, which the gate threshold does not skip, and packs the queries of these heads.
   void select(std::int64_t n) {
     place(n);
     row_ = n;
@@ -222,8 +223,7 @@ class ListedForwardWorker {
     scratch_.v.select(rows_of_values(p_, sequence_, h_kv_), open_);
   }
 
-  /// Computes the scores of a block times log2(e). Sets the scores of hidden keys, and of padding to whole
-  /// vectors, to −∞.
+  /// Computes the scores of a block, times log2(e). Hidden keys, and the padding to whole vectors, get −∞.
   void score(const ListedBlock& block) const {
     scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       scratch_.queries.template score<kListedStride>(scores_.range(1, first, n), rows, n);
@@ -266,8 +266,8 @@ class ListedForwardWorker {
     for (std::int64_t j = 0; j < block.count; ++j) weights[j] *= factors[j];
   }
 
-  /// Merges the softmaxes of a list's blocks, and writes the outputs of all heads. softmax_of(n) returns the softmax of
-  /// block n.
+  /// Merges the softmaxes of all blocks of a row, and writes the outputs of all heads.
+  /// softmax_of(n) returns the softmax of block n.
   template <class SoftmaxOf>
   void finish(const std::int64_t* keys, std::int64_t count, const SoftmaxOf& softmax_of) {
     write_closed();
@@ -293,8 +293,8 @@ class ListedForwardWorker {
 
   void merge(const Softmax& total, const Softmax& block, std::int64_t r) const {
     const T before = total.maxima[r], max = std::max(before, block.maxima[r]);
-    // If a maximum is −∞, sum and output are 0, or NaN if a score is NaN.
-    // The factor 1 keeps them, where exp2(−∞ − (−∞)) would be NaN.
+    // If the maximum of a block is −∞, its sum and output are 0, or NaN if a score is NaN.
+    // The factor 1 preserves both. exp2(−∞ − (−∞)) would be NaN.
     const T keep = before == kHidden ? T{1} : std::exp2(before - max);
     const T add = block.maxima[r] == kHidden ? T{1} : std::exp2(block.maxima[r] - max);
     total.maxima[r] = max;
@@ -309,7 +309,7 @@ class ListedForwardWorker {
     }
   }
 
-  /// Writes the outputs of the heads that the gate threshold closes.
+  /// Writes the outputs of closed heads, which the gate threshold skips.
   void write_closed() const {
     for (std::int64_t g = 0, r = 0; g < p_.group && open_ < p_.group; ++g) {
       if (r < open_ && scratch_.heads(r) == g) {
@@ -320,7 +320,7 @@ class ListedForwardWorker {
     }
   }
 
-  /// Writes the weights of all keys, with 0 for keys that the row does not see. Computes the scores again.
+  /// Writes the weights of all keys. Keys that the row does not see get 0. Computes the scores again.
   void write_weights(const std::int64_t* keys, std::int64_t count, const Softmax& total) const {
     for (std::int64_t r = 0; r < open_; ++r) {
       const HeadRows all = query_rows(p_.outputs.weights, sequence_, head(r));
@@ -351,8 +351,8 @@ class ListedForwardWorker {
   ListedForwardScratch<T, E> scratch_;
   Sequence sequence_;
   std::int64_t row_ = -1, h_kv_ = 0, i_ = 0;
-  std::int64_t open_ = 0;  // query heads of the row that the gate threshold leaves open
-  View<T, 2> scores_;      // part of scratch_.scores: one row for each query head that the gate threshold leaves open
+  std::int64_t open_ = 0;  // number of open query heads of the row, which the gate threshold does not skip
+  View<T, 2> scores_;      // part of scratch_.scores, with one row per open query head
 };
 
 template <typename T, typename E>

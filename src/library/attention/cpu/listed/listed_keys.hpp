@@ -12,24 +12,24 @@
 
 namespace headgate {
 
-/// Returns the number of blocks of key_block_size keys in a sequence of S keys.
+/// Returns the number of blocks of key_block_size keys that a sequence of S keys has.
 inline std::int64_t key_blocks(const Problem& p, std::int64_t S) {
   return S / p.key_block_size + (S % p.key_block_size != 0 ? 1 : 0);
 }
 
-/// Returns the room that a list of keys needs: the largest number of keys in a list, plus one element. KeyCollector
-/// writes each key before it knows whether the query sees the key, and so may write the additional element.
+/// Returns the room that one list of keys needs: the largest number of keys in a list, plus one.
+/// The additional element is needed because KeyCollector writes a key before it knows whether the query sees the key.
 inline std::int64_t room_for_listed_keys(const Problem& p) {
   const std::int64_t K = p.inputs.key_indices.shape[3];
   return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);
 }
 
-/// Collects the keys that a query sees: keys that its list, causality, window and key lengths all allow.
+/// Collects the keys that a query sees. These keys are allowed by all of key list, causality, window and key lengths.
 class KeyCollector {
  public:
   KeyCollector(Workspace& ws, const Problem& p) : p_(p) {
-    // A list is read into a bit set with one bit per block of keys. Reading the bits takes a pass over the whole
-    // sequence, so short lists are sorted instead.
+    // Marks the list in a bit set with one bit per block of keys. Short lists are sorted instead, because reading the
+    // bit set takes a pass over the whole sequence.
     constexpr std::int64_t kWordsPerEntry = 8;
     const std::int64_t K = p.inputs.key_indices.shape[3], words = key_blocks(p, p.S) / kBits + 1;
     if (K < words / kWordsPerEntry) {
@@ -46,7 +46,7 @@ class KeyCollector {
     std::int64_t count = 0, last = -1;
     bool ascends = true;
     const auto append = [&](std::int64_t block) {
-      if (p_.key_block_size == 1) {  // always writes the key, to avoid a branch
+      if (p_.key_block_size == 1) {  // always writes the key, which avoids a branch
         keys[count] = block;
         count += static_cast<std::int64_t>(block >= seen.begin && block < seen.end);
         return;

@@ -20,16 +20,17 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Number of listed keys in a block. Kernels compute one block after another. The k and v rows of a block stay in the
-/// second-level cache.
+/// Number of listed keys in a block. Kernels compute one block after another.
+/// The k and v rows of a block stay in the second-level cache.
 inline constexpr std::int64_t kListedBlock = 128;
-/// Row stride of scores, in elements: one cache line more than a block, so that rows map to different cache sets.
+/// Row stride of scores, in elements. A row is one cache line longer than a block, so that rows map to different cache
+/// sets.
 inline constexpr std::int64_t kListedStride = kListedBlock + 16;
 
 /// Returns the number of blocks into which n listed keys are cut.
 inline std::int64_t listed_blocks(std::int64_t n) { return (n + kListedBlock - 1) / kListedBlock; }
 
-/// One block of a query's listed keys: keys[0 … count). Further keys of the list follow in later blocks.
+/// One block of a query's listed keys: keys[0 … count). The rest of the list follows in memory.
 struct ListedBlock {
   const std::int64_t* keys = nullptr;
   std::int64_t count = 0, following = 0;
@@ -41,18 +42,18 @@ struct ListedBlock {
   }
 };
 
-/// Rows of k or v, for products in T. Reads rows of elements E in place if their layout allows it. Other rows are
-/// converted to T first.
+/// Rows of k or v, for products in T. Rows with elements E are read in place if their layout allows this.
+/// Other rows are converted to T first.
 template <typename T, typename E>
 class ListedRows {
  public:
-  /// Takes memory from `ws`. Rows have `columns` elements.
+  /// Takes memory for rows of `columns` elements from `ws`.
   ListedRows(Workspace& ws, std::int64_t columns)
       : slots_(ws.take<const E*>("row addresses", 2 * kListedBlock)),
         widened_(ws.take<T>("widened", kWidened, round_up(columns, kLanes<T>))) {}
 
-  /// Selects a sequence and key/value head. `rows_against` is the number of query rows by which each row of k or v is
-  /// multiplied.
+  /// Selects a sequence and key/value head.
+  /// `rows_against` is the number of query rows by which each row of k or v is multiplied.
   void select(const KeyRows& rows, std::int64_t rows_against) {
     rows_ = rows;
     in_place_ =
@@ -64,8 +65,9 @@ class ListedRows {
 
   std::int64_t columns() const { return rows_->cols; }
 
-  /// Visits the rows of a block in ranges: calls visit(rows, first, n) with the StoredRows of keys [first, first + n).
-  /// Meanwhile prefetches later rows of the list.
+  /// Visits the rows of a block in ranges: calls visit(rows, first, n), where `rows` are the StoredRows of keys [first,
+  /// first + n).
+  /// If rows are read in place, kernels also prefetch later rows of the list.
   template <class Visit>
   void with(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
@@ -85,8 +87,8 @@ class ListedRows {
     }
   }
 
-  /// Returns the scales of the block's rows in `buffer`, zero-padded to whole vectors. Returns null if rows have no
-  /// scales.
+  /// Writes the scales of the block's rows to `buffer`, zero-padded to whole vectors, and returns `buffer`.
+  /// Returns null if rows have no scales.
   const T* scales(const ListedBlock& block, T* HWY_RESTRICT buffer) const {
     if (!rows_->scaled()) return nullptr;
     for (std::int64_t r = 0; r < block.count; ++r) buffer[r] = static_cast<T>(rows_->scale(block.keys[r]));
@@ -97,7 +99,7 @@ class ListedRows {
  private:
   static constexpr std::int64_t kWidened = 64;
 
-  /// Returns whether the block lists a key whose row is not stored as E.
+  /// Returns true if the block lists a key whose row is not stored as E.
   bool has_first_rows(const ListedBlock& block) const {
     const std::int64_t first = rows_->first_rows();
     return first > 0 && std::any_of(block.keys, block.keys + block.count, [=](std::int64_t j) { return j < first; });
@@ -116,7 +118,7 @@ class ListedRows {
     return {slots, ahead_, into_first_level_};
   }
 
-  View<const E*, 1> slots_;  // addresses of the rows of a block, then of the rows that follow in the list
+  View<const E*, 1> slots_;  // row addresses of a block, then of the next rows in the list
   View<T, 2> widened_;
   std::optional<KeyRows> rows_;
   std::int64_t ahead_ = 0;

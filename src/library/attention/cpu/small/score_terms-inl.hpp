@@ -18,15 +18,16 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Returns whether a bias or mask differs among the queries of a head.
+/// Returns true if a bias or mask differs among the queries of a head.
 inline bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
-/// Plans the terms that are added to scores: bias · log2 e for bias and key_bias, and −∞ for keys that the mask hides.
-/// These three tensors are called maps here. A plane holds the terms of all queries and keys of one head, transposed.
+/// Plans the terms that are added to scores. Biases add bias · log2(e), and the mask adds −∞ for hidden keys.
+/// bias, key_bias and mask are called maps here. A plane holds the terms of all queries and keys of one head,
+/// transposed.
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
-  /// `keeps_rows` says whether panels hold consecutive queries. They do not if a gate threshold selects queries.
+  /// `keeps_rows` is true if panels hold consecutive queries. It is false if a gate threshold selects queries.
   ScoreTermsPlan(const Problem& p, bool keeps_rows) {
     for (const ConstTensorView* map : {&p.inputs.bias, &p.inputs.key_bias, &p.inputs.mask}) {
       if (!map->present()) continue;
@@ -43,16 +44,16 @@ struct ScoreTermsPlan {
     if (by_query && keeps_rows && !p.packed() && pays) planes = distinct;
   }
 
-  /// Returns the index of the plane that query head h of sequence b uses.
+  /// Returns the index of the plane for query head h of sequence b.
   std::int64_t plane_of(const Problem& p, std::int64_t b, std::int64_t h) const {
     return by_head ? (by_batch ? b * p.Hq : 0) + h : by_batch ? b : 0;
   }
 
   bool any = false;       ///< true if there is a bias or a mask
-  bool by_query = false;  ///< true if a bias or mask differs among queries
-  /// true if a bias or mask that differs among queries also differs among batch elements (by_batch) or heads (by_head)
+  bool by_query = false;  ///< true if a map differs among queries
+  /// true if a map differs among queries and also among batch elements (by_batch) or heads (by_head)
   bool by_batch = false, by_head = false;
-  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head computes its own terms
+  std::int64_t planes = 0;  ///< number of planes, which heads share; 0 if each head computes its own terms
 };
 
 /// Scratch buffers of one thread.
@@ -66,22 +67,22 @@ struct ScoreTermsScratch {
     rows = ws.take<T>("terms, as rows", kNR<T> + 1, S);
   }
 
-  View<T, 2> panel;  ///< what biases and masks add to the scores of a panel of queries, (keys, queries)
-  View<T, 1> keys;   ///< sum of the biases and masks that are the same for all queries, one term per key
-  /// biases and masks of a panel of queries, (queries, keys); the last row is scratch for a row of a bias or mask
+  View<T, 2> panel;  ///< terms for the scores of a panel of queries, (keys, queries)
+  View<T, 1> keys;   ///< sum of the terms that are the same for all queries, one per key
+  /// terms of a panel of queries, (queries, keys); the last row is scratch for one row of a map
   View<T, 2> rows;
 };
 
-/// Computes the terms of a query head's scores times log2(e), one panel of queries at a time. Terms are what
-/// biases and masks add to scores. They are stored transposed, (keys, queries of the panel), as the kernels for small
-/// heads store scores.
+/// Computes the terms of a query head's scores, one panel of queries at a time.
+/// Terms are what biases and masks add to scores times log2(e).
+/// They are stored transposed, (keys, queries of the panel), like the scores of small heads.
 template <typename T>
 class ScoreTerms {
  public:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// `planes` (number of planes, panels, keys + kMR, kNR) is memory for bias and masks that several heads share, packed
-  /// as ScoreTermsPlan describes.
+  /// `planes` (number of planes, panels, keys + kMR, kNR) is memory for terms that several heads share
+  /// (ScoreTermsPlan).
   ScoreTerms(const Problem& p, const ScoreTermsPlan& plan, const View<T, 4>& planes, const ScoreTermsScratch<T>& own)
       : p_(p), plan_(plan), planes_(planes), own_(own) {}
 
@@ -106,8 +107,8 @@ class ScoreTerms {
     if (!plan_.by_query) fill_with_keys();
   }
 
-  /// Returns the terms (keys, kNR) of queries row_at(0) … row_at(n − 1), or null if there are no biases and masks.
-  /// The caller may read up to kMR rows beyond the last key.
+  /// Returns the terms (keys, kNR) of queries row_at(0) … row_at(n − 1). Returns null without biases and masks.
+  /// The caller may read up to kMR rows after the last key.
   template <class RowAt>
   const T* panel(const RowAt& row_at, std::int64_t n) const {
     if (!plan_.any) return nullptr;
@@ -124,8 +125,9 @@ class ScoreTerms {
   }
 
  private:
-  /// Adds biases and masks to the terms to[0 … S) of query i. If `by_query`, adds only tensors that differ among
-  /// queries; else adds only tensors that are the same for all queries. Calls found() for each tensor used.
+  /// Adds biases and masks to the terms to[0 … S) of query i, and calls found() for each of these tensors.
+  /// If `by_query`, adds only tensors that differ among queries. Otherwise adds only tensors that are the same for all
+  /// queries.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
     add_maps(to, sequence_, h_, by_query, i, found);
@@ -149,7 +151,7 @@ class ScoreTerms {
     }
   }
 
-  /// Computes the terms of n queries of head h, and stores them transposed in `to`. Unused query columns become zero.
+  /// Computes the terms of n queries of head h, and stores them transposed in `to`. Unused columns become zero.
   template <class RowAt>
   void pack_rows(const View<T, 2>& to, const Sequence& sequence, std::int64_t h, const RowAt& row_at,
                  std::int64_t n) const {
@@ -168,7 +170,7 @@ class ScoreTerms {
     for (std::int64_t j = 0; j < sequence_.S; ++j) std::fill_n(own_.panel.at(j), kNR<T>, own_.keys(j));
   }
 
-  /// Adds the terms that are the same for all queries to the panel. A term of −∞ stays −∞ whatever is added.
+  /// Adds the terms that are the same for all queries to the panel. A term of −∞ stays −∞, whatever is added.
   void add_keys() const {
     const Tag<T> d;
     for (std::int64_t j = 0; j < sequence_.S; ++j) {
@@ -188,8 +190,8 @@ class ScoreTerms {
   bool has_keys_ = false;
 };
 
-/// Adds biases and masks (`terms`) of kRows keys to a register tile of scores.
-/// A term of −∞ replaces the score: after an overflow the score may be ∞, and ∞ − ∞ is NaN.
+/// Adds the terms of kRows keys to a register tile of scores.
+/// A term of −∞ replaces the score. Added to a score that overflowed to +∞, it would give NaN.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void add_terms(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const T* HWY_RESTRICT terms) {
   const Tag<T> d;

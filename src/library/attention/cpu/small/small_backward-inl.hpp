@@ -21,13 +21,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans the backward pass. If dbias is asked for, it is summed over all sequences that share a bias.
-/// These sequences are cut into ranges. One task computes one key/value head in the sequences of one range.
-/// The ranges do not depend on the number of threads. The order of summation is therefore the same for any number of
-/// threads.
+/// Plans the backward pass. If dbias is requested, dbias is summed over all sequences that share a bias.
+/// These sequences are cut into ranges. A task computes one key/value head in all sequences of one range.
+/// Ranges do not depend on the number of threads, so that the order of summation does not either.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are made smaller until there are this many tasks
-  static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< largest memory for dbias sums of all ranges
+  static constexpr std::int64_t kFewTasks = 32;  ///< there are more, smaller ranges until there are this many tasks
+  static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< limit in bytes of the dbias sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
     has_dbias = p.gradients.dbias.present();
@@ -42,14 +41,15 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns the number of places, buffers in which tasks sum dbias. Each task has a place, or each thread if heads
-  /// have a single range. A place has one (queries, keys) plane for each query head of the group.
+  /// Returns the number of places. A place is a buffer in which dbias is summed.
+  /// Each task has its own place. If each head has a single range, each thread has a place instead.
+  /// A place has one (queries, keys) plane for each query head of the group.
   std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
   std::int64_t biases = 1;          ///< batch size of dbias
   std::int64_t sequences_each = 1;  ///< number of sequences that share a bias
-  std::int64_t ranges = 1;          ///< number of ranges into which these sequences are cut
+  std::int64_t ranges = 1;          ///< number of ranges into which the sequences that share a bias are cut
 };
 
 /// Buffers shared by all threads.
@@ -64,7 +64,7 @@ struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackward
                        plan.longest.S + kMR, kNR<T>);
   }
 
-  /// planes with sums of ds, transposed like the scores, (dbias_places() · group, panels, keys, kNR)
+  /// planes with sums of ds, transposed like scores, (dbias_places() · group, panels, keys, kNR)
   View<T, 4> dbias;
 };
 
@@ -104,16 +104,16 @@ struct SmallBackwardScratch {
   }
 
   View<T, 2> keys, values;  ///< dense rows of the head's k and v
-  /// dense rows of q and do for a tile of queries; q only if the kernel does not read it in place
+  /// dense rows of q and do for a tile of queries; q is empty if the kernel reads it in place
   View<T, 2> query_rows, d_o;
-  View<T, 2> queries_t, d_o_t;   ///< q, multiplied by scale · log2 e, and do of a panel of queries, transposed
-  View<T, 2> probabilities, ds;  ///< two matrices (keys, queries of a tile): P, and scale · ds
-  View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads, if the tensors cannot hold the sums
-  View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse times log2(e), and its rounding error
-  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
-  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch copies of one query's rows
-  View<T, 1> scaled;                    ///< a row of dk or dv, not yet rounded
+  View<T, 2> queries_t, d_o_t;   ///< q and do of a panel of queries, transposed; q is multiplied by scale · log2(e)
+  View<T, 2> probabilities, ds;  ///< P, and scale · ds, each (keys, queries of a tile)
+  View<T, 2> dk, dv;         ///< dk and dv summed over tiles and query heads; used if the tensors cannot hold the sums
+  View<T, 2> dq;             ///< dq of the rows of one register tile
+  View<T, 1> lse, lse_rest;  ///< lse times log2(e), and the rounding error of that, for each query of a tile
+  View<T, 1> delta;          ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
+  View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
+  View<T, 1> scaled;                    ///< one row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
   View<T, 2> dbias_rows;  ///< rows of dbias for the queries of a panel
 };
@@ -136,7 +136,7 @@ class SmallBackwardWorker {
 
   const ScoreTerms<T>& terms() const { return terms_; }
 
-  /// Runs task n of a call with dbias: computes one key/value head in all sequences of one range, in order.
+  /// Runs task n of a call with dbias: computes one key/value head in all sequences of one range, in ascending order.
   void run_dbias_task(std::int64_t n) {
     const std::int64_t range = n / p_.Hkv, h = n % p_.Hkv, bias = range / plan_.ranges, each = plan_.sequences_each;
     const std::int64_t begin = range % plan_.ranges * each / plan_.ranges;
@@ -159,7 +159,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes dbias of one panel of kNR queries, as the sum over ranges. Panels are numbered through all query heads.
+  /// Writes dbias of one panel of kNR queries, summed over ranges. Panels are numbered through all query heads.
   void sum_dbias(std::int64_t n) const {
     const std::int64_t panels = shared_.dbias.shape[1], panel = n % panels, head = n / panels;
     const std::int64_t bias = head / p_.Hq, h = head % p_.Hq / p_.group, g = head % p_.group;
@@ -173,14 +173,14 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      const std::int64_t filled = seen.end + kRowUnit;  // padding: register tiles read rows past the last key
+      const std::int64_t filled = seen.end + kRowUnit;  // register tiles read rows past the last key
       place_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
       place_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // otherwise, the first query tile overwrites the sums
+    if (p_.group == 0) {  // if there are query heads, the first query tile overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -202,8 +202,8 @@ class SmallBackwardWorker {
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
-  /// Largest head, in bytes, whose gradients are prefetched for the next task. Prefetching larger heads made the pass
-  /// slower (docs/design/small-sequences.md).
+  /// Size in bytes up to which a head's gradients are prefetched for the next task.
+  /// Prefetching larger heads made the pass slower (docs/design/small-sequences.md).
   static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of scores with keys as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of scores with queries as rows
@@ -216,7 +216,7 @@ class SmallBackwardWorker {
     bool present() const { return data != nullptr; }
   };
 
-  /// Returns rows of the tensor if they are dense, otherwise rows of `own`.
+  /// Returns the rows of the caller's tensor if they are dense, otherwise rows of `own`.
   Sums begin_sums(const TensorView& tensor, const View<T, 2>& own) const {
     if (!tensor.present()) return {};
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
@@ -233,13 +233,13 @@ class SmallBackwardWorker {
     write_rows(key_rows(tensor, sequence_, hkv_), rows, 0, T{1}, scratch_.scaled.data);
   }
 
-  /// Returns the bytes that one query head and its keys take: operands and gradients.
+  /// Returns the bytes of the operands and gradients of one query head and its keys.
   std::int64_t head_bytes(const Sequence& s) const {
     return std::int64_t{sizeof(T)} * (s.T * (2 * p_.D + 4 * p_.Dv) + s.S * (2 * p_.D + 2 * p_.Dv));
   }
 
-  /// Schedules prefetches of the head that this thread is likely to take next.
-  /// The prefetches run during the current head's products.
+  /// Schedules prefetches of the head that this thread will probably take next.
+  /// The prefetches run during the products of the current head.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr) return;
@@ -262,8 +262,7 @@ class SmallBackwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz of these queries to
-  /// dgate.
+  /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT rest = scratch_.lse_rest.data;
@@ -271,11 +270,11 @@ class SmallBackwardWorker {
     if (from.all_dense<T>()) {
       prepare_rows(p_, from, i, n, scratch_.d_o, lse, rest, delta);
     } else {
-      double sink_part = 0;  // not read: another kernel computes calls with sinks
+      double sink_part = 0;  // unused, because another kernel computes calls with sinks
       for (std::int64_t r = 0; r < n; ++r)
         prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, rest + r, delta + r, &sink_part);
     }
-    // Pads the panel with lse = ∞ beyond its n queries, so that P = 0 there.
+    // Pads the panel after its n queries. lse = ∞ makes P = 0 in the padding.
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
     std::fill(rest + n, rest + padded, T{0});
@@ -291,7 +290,7 @@ class SmallBackwardWorker {
     return {scratch_.query_rows.data, kRowStride};
   }
 
-  /// Computes queries i … i + n of query head h, at most kQueryTile, after prepare().
+  /// Computes the n ≤ kQueryTile queries i … i + n of query head h. prepare() must have prepared them.
   /// `first` is true for the first tile of the key/value head, which overwrites dk and dv.
   void run_tile(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n, bool first) {
     const OperandRows<T> q = place_queries(h, i, n);
@@ -308,7 +307,7 @@ class SmallBackwardWorker {
   }
 
   /// Computes P and ds of queries r … r + n of the tile, for all keys that any of these queries sees.
-  /// n is at most the lanes of kVecs vectors.
+  /// n is at most the number of lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
@@ -335,7 +334,8 @@ class SmallBackwardWorker {
     zero_keys(seen.end, sequence_.S, r, kVecs * kLanes<T>);
   }
 
-  /// Zeroes P and ds for keys [begin, end) and queries r … r + n. Register tiles read some keys that no query sees.
+  /// Zeroes P and ds for keys [begin, end) and queries r … r + n, because register tiles read some keys that no query
+  /// sees.
   void zero_keys(std::int64_t begin, std::int64_t end, std::int64_t r, std::int64_t n) const {
     for (std::int64_t j = begin; j < end; ++j) {
       std::fill_n(scratch_.probabilities.at(j, r), n, T{0});
@@ -343,10 +343,10 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r. score_keys() computes
-  /// the scores s.
+  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r. s comes from
+  /// score_keys().
   /// Subtracts lse after the product, as the forward pass does with the maximum.
-  /// If the product started at −lse instead, f32 rounding would change P by 10⁻⁵ for scores near 100.
+  /// If the sum began at −lse instead, f32 rounding would change P by 10⁻⁵ for scores near 100.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_probabilities(std::int64_t j, std::int64_t r, const T* terms) const {
     const Tag<T> d;
@@ -375,8 +375,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the keys and queries of make_probabilities().
-  /// Unless `dbias` is null, also adds ds / scale of the first `rows` keys to it. `dbias` holds the sums of the panel.
+  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities().
+  /// Unless `dbias` is null, adds ds / scale of the first `rows` keys to `dbias`, which holds the sums of the panel.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r, std::int64_t rows, T* dbias) const {
     const Tag<T> d;
@@ -410,7 +410,7 @@ class SmallBackwardWorker {
   }
 
   /// Writes dbias of one panel of queries, for query head g of the group of key/value head h.
-  /// Adds up the panel's sums of all ranges, in order. Those of range n are in plane first + n · step.
+  /// Adds up the sums of all ranges in ascending order. Plane first + n · step holds the sums of range n.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
     const HeadRows<void> to(p_.gradients.dbias, bias, h * p_.group + g);
@@ -424,7 +424,7 @@ class SmallBackwardWorker {
     for (std::int64_t r = 0; r < n; ++r) store_row(to, scratch_.dbias_rows.at(r), i + r, 0, S);
   }
 
-  /// Sets P = 0 for keys j … j + rows where a query of the panel does not see the key.
+  /// Sets P = 0 where a query of the panel does not see a key of j … j + rows.
   void hide(const Visibility& visibility, std::int64_t j, std::int64_t rows, std::int64_t i, std::int64_t r,
             std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) {
@@ -436,8 +436,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Adds dv += P do and dk += ds q, one register tile of keys after another.
-  /// Reads only the queries that see a key of the register tile.
+  /// Adds P do to dv and ds q to dk, one register tile of keys at a time. Reads only queries that see a key of the
+  /// tile.
   void add_key_gradients(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t n,
                          bool first) const {
     for_row_tiles<3>(0, sequence_.S, [&]<std::int64_t kRows>(std::int64_t j, std::int64_t rows) HWY_ATTR {
@@ -451,9 +451,8 @@ class SmallBackwardWorker {
     });
   }
 
-  /// Computes left (rows, count) · right (count, cols). Stores the product in rows j … j + rows of `to` if `first`,
-  /// otherwise adds it to these rows.
-  /// The sum runs over `count` queries from `begin` on.
+  /// Computes left (rows, count) · right (count, cols), which is a sum over `count` queries from `begin` on.
+  /// Stores the product in rows j … j + rows of `to` if `first`. Otherwise adds the product to these rows.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -507,11 +506,11 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t place_ = 0;  // plane in which the task sums dbias of its first query head
-  T* dbias_ = nullptr;      // plane in which the task sums dbias of the current query head
+  std::int64_t place_ = 0;  // plane for dbias of the task's first query head
+  T* dbias_ = nullptr;      // plane for dbias of the current query head
   Sums dk_, dv_;
-  std::array<RowPrefetch, 10> coming_{};  // prefetches of the next head's rows
-  // spreads the prefetches of the next head's rows (coming_) over the current head's products
+  std::array<RowPrefetch, 10> coming_{};  // prefetches for the next head
+  // spreads the prefetches in coming_ over the products of the current head
   mutable PrefetchQueue ahead_;
 };
 

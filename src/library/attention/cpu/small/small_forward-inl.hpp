@@ -48,15 +48,15 @@ struct SmallForwardScratch {
     terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
-  View<T, 2> keys, values;  ///< dense rows of the head's k and v; v only if the kernel does not read it in place
-  View<T, 2> query_rows;    ///< dense queries of a panel, if the kernel does not read them in place
-  View<T, 2> queries;       ///< queries of a panel, transposed and multiplied by scale · log2 e
-  View<T, 2> scores;        ///< scores of a panel, (keys, queries); later the exponentials of the scores
-  View<T, 2> out;           ///< outputs of one register tile of queries
+  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v is empty if the kernel reads it in place
+  View<T, 2> query_rows;              ///< dense queries of a panel; empty if the kernel reads them in place
+  View<T, 2> queries;                 ///< queries of a panel, transposed and multiplied by scale · log2(e)
+  View<T, 2> scores;                  ///< scores of a panel, (keys, queries); later the exponentials of the scores
+  View<T, 2> out;                     ///< outputs of one register tile of queries
   View<T, 1> maxima, sums, inverses;  ///< for each query of a panel: maximum times log2(e), sum, 1 / sum
-  View<T, 1> largest;                 ///< for each query of a panel: largest score, without the sink
-  View<T, 1> gate, gated;             ///< scratch for the gate logits and the gated output of one query
-  View<std::int64_t, 2> rows;         ///< queries to compute for each query head of the group, ascending
+  View<T, 1> largest;                 ///< for each query of a panel: largest score, excluding the sink
+  View<T, 1> gate, gated;             ///< scratch for one query's gate logits and gated output
+  View<std::int64_t, 2> rows;         ///< queries to compute for each query head of the group, in ascending order
   View<std::int64_t, 1> counts;       ///< number of queries to compute for each query head
   ScoreTermsScratch<T> terms;
 };
@@ -79,7 +79,8 @@ class SmallForwardWorker {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
     const std::int64_t panels = select_rows(head);
-    // Starts with the last queries, which see most keys under a causal mask, so that threads finish together.
+    // Starts with the last queries. Under a causal mask they take longest, so that threads finish at about the same
+    // time.
     const std::int64_t piece = head.pieces - 1 - head.piece;
     const std::int64_t begin = panels * piece / head.pieces, end = panels * (piece + 1) / head.pieces;
     KeyRange seen{sequence_.S, 0};
@@ -106,10 +107,10 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries to compute, for each query head of a key/value head. Returns the number of panels that they
-  /// fill.
-  /// Under a gate threshold, lists only open queries.
-  /// If the head is cut into pieces, only the task of the first piece writes the outputs of the closed queries.
+  /// Lists the queries to compute for each query head of a key/value head. Returns the number of panels of these
+  /// queries.
+  /// With a gate threshold, lists only open queries, which the threshold does not skip.
+  /// If the head is cut into pieces, the task of the first piece writes the outputs of all closed queries.
   std::int64_t select_rows(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -135,7 +136,7 @@ class SmallForwardWorker {
   }
 
   /// Calls visit(g, rows, n) for panels begin … end of a key/value head.
-  /// `rows` lists the panel's n queries, which belong to query head g of the group.
+  /// `rows` lists the n queries of the panel, which belong to query head g of the group.
   template <class Visit>
   void each_panel(std::int64_t begin, std::int64_t end, const Visit& visit) const {
     std::int64_t panel = 0;
@@ -146,8 +147,7 @@ class SmallForwardWorker {
     }
   }
 
-  /// Makes the k and v rows of keys `seen` dense.
-  /// Copies k to scratch; reads v in place if possible, otherwise copies it, too.
+  /// Makes the k and v rows of keys `seen` dense. Copies k to scratch. Copies v too, unless it can be read in place.
   void place_keys(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
@@ -160,8 +160,8 @@ class SmallForwardWorker {
     place_rows(scratch_.values, p_, value_tensors(p_), sequence_, h, seen, seen.end);
   }
 
-  /// Schedules prefetches of the head that this thread is likely to take next.
-  /// The prefetches run during the current head's products.
+  /// Schedules prefetches of the head that this thread will probably take next.
+  /// The prefetches run during the products of the current head.
   void prefetch_next_head(const HeadTask& next) {
     ahead_ = {};
     if (next.part == nullptr || p_.page > 0) return;
@@ -174,7 +174,7 @@ class SmallForwardWorker {
     ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
   }
 
-  /// Stores n queries of q, listed in `rows`, transposed and multiplied by scale · log2 e.
+  /// Transposes the n queries that `rows` lists, multiplies them by scale · log2(e), and stores them in scratch.
   template <std::int64_t kVecs>
   void transpose_queries(const HeadRows<const void>& q, const std::int64_t* rows, std::int64_t n) const {
     const auto transpose = [&](const auto& row_at) {
@@ -194,7 +194,8 @@ class SmallForwardWorker {
     transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
   }
 
-  /// Computes the outputs of n queries of query head h, listed in `rows`. n is at most the lanes of kVecs vectors.
+  /// Computes the outputs of the n queries of head h that `rows` lists. n is at most the number of lanes of kVecs
+  /// vectors.
   template <std::int64_t kVecs>
   void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {
@@ -220,7 +221,7 @@ class SmallForwardWorker {
   }
 
   /// Computes the panel's scores of keys j … j + kRows, times log2(e).
-  /// `terms` holds what bias and mask add to the panel's scores; null if there is no bias or mask.
+  /// `terms` holds the biases and masks of the panel (ScoreTerms). It is null if there are none.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void score_tile(std::int64_t j, const T* terms) {
     const Tag<T> d;
@@ -233,7 +234,7 @@ class SmallForwardWorker {
     }
   }
 
-  /// Sets scores to −∞ where a query of the panel does not see a key.
+  /// Sets a score to −∞ if its query does not see its key.
   template <std::int64_t kWidth>
   void hide(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
     const KeyRange first = visibility.row(rows[0]), last = visibility.row(rows[n - 1]);
@@ -247,8 +248,8 @@ class SmallForwardWorker {
     }
   }
 
-  /// Stores the initial maxima of n queries of head h, listed in `rows`: the sink's logit times log2(e), or −∞
-  /// without a sink.
+  /// Stores the initial maxima of the n queries of head h that `rows` lists.
+  /// The initial maximum is the sink's logit times log2(e), or −∞ without a sink.
   HWY_NOINLINE void start_maxima(std::int64_t h, const std::int64_t* rows, std::int64_t n) const {
     const auto sink_of = [&](std::int64_t r) { return in_log2_units<T>(p_.sink(sequence_, h, rows[r])); };
     std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), p_.inputs.sinks.present() ? sink_of(0) : kHidden);
@@ -267,8 +268,7 @@ class SmallForwardWorker {
     hn::Vec<Tag<T>> max[kVecs], sum[kVecs], shift[kVecs];
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Set(d, kHidden);
     for (std::int64_t x = seen.begin * kWidth; x < seen.end * kWidth; x += kWidth) {
-      // With this operand order MAXPS drops a NaN score. Nothing is lost, because the exponential of the NaN score is
-      // NaN.
+      // MAXPS drops a NaN score with this operand order. The sum is still NaN, because exp2 propagates NaN.
       HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) max[v] = hn::Max(hn::Load(d, scores + x + v * kN), max[v]);
     }
     HWY_UNROLL(2) for (std::int64_t v = 0; v < kVecs; ++v) {
@@ -299,8 +299,8 @@ class SmallForwardWorker {
   const std::int64_t value_cols_;  // Dv, rounded up to vectors
   Sequence sequence_;
   OperandRows<T> values_;
-  std::array<RowPrefetch, 4> coming_{};  // prefetches of the next head's rows
-  PrefetchQueue ahead_;  // spreads the prefetches of the next head's rows (coming_) over the current head's products
+  std::array<RowPrefetch, 4> coming_{};  // prefetches for the next head
+  PrefetchQueue ahead_;                  // spreads the prefetches in coming_ over the products of the current head
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -32,18 +32,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Row stride of operands, in elements: longer than the longest row by one cache line (two for f64), so that rows map
-/// to different cache sets.
-/// The stride is the same for all D, because products need a stride known at compile time.
+/// Row stride of operands, in elements. Rows are padded by one cache line (two for f64), so that they map to different
+/// cache sets.
+/// The stride is the same for all D, because products need a compile-time constant.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Unit of the height of register tiles, in rows. Tiles are 1 to 4 units high; kMR rows are 3 units.
+/// Height of register tiles is a multiple of this number of rows, the unit. Tiles have 1 to 4 units. kMR rows are 3
+/// units.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
-/// Cuts rows [begin, end) into register tiles and calls f.operator()<kRows>(r, rows) for each. The tile has height
-/// kRows, and its first `rows` rows are rows r … r + rows.
-/// Tiles have kMR rows. The last tiles have 1 to kMostUnits units (kRowUnit) instead, so that few rows of a tile are
-/// unused. kMostUnits is 3 or 4.
+/// Cuts rows [begin, end) into register tiles, and calls f.operator()<kRows>(r, rows) for each tile.
+/// A tile has height kRows. Its first `rows` rows are rows r … r + rows, and the rest is unused.
+/// Most tiles have kMR rows. The last tiles have 1 to kMostUnits units (kRowUnit), so that few rows are unused.
+/// kMostUnits is 3 or 4.
 template <std::int64_t kMostUnits, typename F>
 HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) {
   constexpr std::int64_t kUnit = kRowUnit;
@@ -58,7 +59,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
       f.template operator()<4 * kUnit>(r, left);
       return;
     }
-    if (units == 2 || units == 4) {  // cuts four units into two tiles of two units
+    if (units == 2 || units == 4) {  // divides four units into two tiles of two units
       const std::int64_t rows = std::min(left, 2 * kUnit);
       f.template operator()<2 * kUnit>(r, rows);
       r += rows;
@@ -79,7 +80,7 @@ std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
-/// Computes tile += ab like multiply_add. Meanwhile prefetches the lines of `ahead`.
+/// Computes tile += ab like multiply_add(), and prefetches the lines of `ahead` meanwhile.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a,
                                    const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K, PrefetchQueue& ahead) {
@@ -88,10 +89,10 @@ HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const 
   ahead = in_registers;
 }
 
-/// Computes the scores k qᵀ + terms of keys j … j + kRows and a panel of queries, times log2(e).
-/// `keys` has one key per row, and `queries` (D, kVecs · lanes) one query per column.
-/// `terms` holds what bias and mask add, or is null.
-/// Forward and backward pass both call this function, so that both compute bitwise identical scores.
+/// Computes the scores k qᵀ + terms, times log2(e), of keys j … j + kRows and a panel of queries.
+/// `keys` has one key per row. `queries` (D, kVecs · lanes) has one query per column.
+/// `terms` holds biases and masks (ScoreTerms), or is null.
+/// Both passes call this function, so that their scores are bitwise identical.
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>& keys, std::int64_t j,
                            const T* HWY_RESTRICT queries, std::int64_t D, const T* HWY_RESTRICT terms,
@@ -104,8 +105,8 @@ HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>&
   if (terms != nullptr) add_terms(x, terms + j * kNR<T>);
 }
 
-/// Computes c = ab or c += ab, as kWrite selects, for `rows` rows, at most kRows. Always reads kRows rows of the
-/// operand a. Layout, a and b are as in multiply_add. Meanwhile prefetches the lines of `ahead`.
+/// Computes c = ab or c += ab, as kWrite selects, for `rows` ≤ kRows rows. Always reads kRows rows of a.
+/// Layout, a and b are as in multiply_add(). Prefetches the lines of `ahead` meanwhile.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
                                     T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
@@ -125,7 +126,7 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   }
 }
 
-/// Computes c = ab or c += ab, c (rows, cols), for all columns of b (K, cols), where cols is a multiple of the lanes.
+/// Computes c = ab or c += ab for all columns of c (rows, cols) and b (K, cols). cols is a multiple of the lanes.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
                                    std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {
@@ -135,7 +136,7 @@ HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std
   if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
 }
 
-/// Rows of an operand, with row stride `stride`. Products may read whole vectors from each row.
+/// Rows of an operand of products, with row stride `stride`. Products may read whole vectors from each row.
 template <typename T>
 struct OperandRows {
   const T* data = nullptr;
@@ -143,14 +144,14 @@ struct OperandRows {
   const T* at(std::int64_t r) const { return data + r * stride; }
 };
 
-/// Returns dense rows of a tensor as an operand, in place.
+/// Returns the dense rows of a tensor as an operand, in place.
 template <typename Stored>
 OperandRows<Stored> rows_in_place(const HeadRows<const void>& rows) {
   return {static_cast<const Stored*>(rows.data) + rows.start, rows.row_stride};
 }
 
-/// Returns the rows of k or v of one sequence and head in place. Returns null if they are not dense, lie in pages, or
-/// have scales.
+/// Returns the rows of k or v of one sequence and head, in place.
+/// Returns null if rows are not dense, are stored in pages, or have scales.
 template <typename T, typename Stored = T>
 OperandRows<Stored> dense_keys(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h) {
   if (p.page > 0 || of.scale.present()) return {};
@@ -158,15 +159,15 @@ OperandRows<Stored> dense_keys(const Problem& p, const KeyTensors& of, const Seq
   return lie_dense<T, Stored>(rows) ? rows_in_place<Stored>(rows) : OperandRows<Stored>{};
 }
 
-/// Converts a row of n elements to T; n is rounded up to whole vectors.
+/// Converts a row of n elements to T. Rounds n up to whole vectors.
 template <typename T, typename Stored>
 HWY_INLINE void widen_row(T* HWY_RESTRICT to, const Stored* HWY_RESTRICT from, std::int64_t n) {
   for (std::int64_t x = 0; x < n; x += kLanes<T>) hn::StoreU(load_as<T>(from + x), Tag<T>(), to + x);
 }
 
 /// Copies rows [begin, end) of `from` to the same rows of `to`, zero-padded to whole vectors.
-/// Writes zeros to rows [end, filled). `to` has row stride kRowStride.
-/// `dense` points to the rows in the tensor, or is null if the rows are not dense there.
+/// Zeroes rows [end, filled). The row stride of `to` is kRowStride.
+/// `dense` points to the rows in the tensor, or is null if they are not dense.
 template <typename T, typename Stored, class Rows>
 void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Rows& from, std::int64_t begin,
                std::int64_t end, std::int64_t filled) {
@@ -187,7 +188,7 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
   }
 }
 
-/// Copies rows of k or v of one sequence and head to the same rows of `to`, padded as copy_rows() does.
+/// Copies rows of k or v of one sequence and head to the same rows of `to`, with the padding of copy_rows().
 template <typename T>
 void place_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h,
                 const KeyRange& rows, std::int64_t filled) {
@@ -199,7 +200,7 @@ void place_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, co
   copy_rows(to, dense_keys<T>(p, of, s, h), from, rows.begin, rows.end, filled);
 }
 
-/// Stores rows row_at(0) … row_at(n − 1), times `factor`, as columns of `to` (cols, kVecs · lanes).
+/// Multiplies rows row_at(0) … row_at(n − 1) by `factor`, and stores them as columns of `to` (cols, kVecs · lanes).
 /// Unused columns become zero.
 template <std::int64_t kVecs, typename T, class RowAt>
 void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, std::int64_t cols, T factor) {
@@ -210,15 +211,16 @@ void transpose_panel(T* HWY_RESTRICT to, const RowAt& row_at, std::int64_t n, st
   interleave_rows<kWidth>(to, source, n, cols, factor);
 }
 
-/// Plans a pass over small heads. Each key/value head is one task. If there are few heads, the forward pass cuts each
-/// head into several tasks. The backward pass cannot, because it sums over queries. A query's results are bitwise
-/// identical for any number of tasks.
+/// Plans a pass over small heads. Each key/value head is one task.
+/// If there are few heads, the forward pass cuts each head into several tasks.
+/// The backward pass cannot do this, because it sums over queries.
+/// Results are bitwise identical for any number of tasks.
 template <class Problem>
 struct SmallHeadsPlan {
   static constexpr bool kCutsHeads = std::is_same_v<Problem, ForwardProblem>;
   static constexpr std::int64_t kTasksPerThread = 3;
 
-  // Members required by HeadBatches.
+  // HeadBatches requires these members.
   static constexpr std::int64_t tile_rows = kNarrowHeadRows, kBlock = kNarrowHeadRows, kPanel = kNarrowHeadRows;
   static constexpr bool whole_heads = true;
   static double head_bytes(const PackedHeads& /*part*/) { return 1.0; }
@@ -236,14 +238,14 @@ struct SmallHeadsPlan {
 
   const Problem& p;
   WorkList list;
-  Sequence longest;  ///< largest T and largest S of the listed sequences
+  Sequence longest;  ///< T and S are the largest T and the largest S of the listed sequences
   ScoreTermsPlan terms;
   HeadCounts most;
   std::int64_t pieces = 1;  ///< number of tasks per head
   int threads = 1;
 };
 
-/// Buffers shared by all threads. Scratch is the type of a worker's buffers.
+/// Buffers shared by all threads. Scratch is the type of the scratch buffers of one thread.
 template <class Plan, class Scratch>
 struct SmallHeadsBuffers {
   using T = typename Scratch::Element;
@@ -257,19 +259,19 @@ struct SmallHeadsBuffers {
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Scratch>(plan));
   }
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  View<T, 4> terms;            ///< biases and masks that several heads add to scores
+  View<T, 4> terms;            ///< terms of scores (biases and masks) that several heads share
   View<std::byte, 2> scratch;  ///< memory of each thread's Scratch
 };
 
-/// Computes the terms of scores (bias and mask) that several heads share.
+/// Computes the terms of scores (biases and masks) that several heads share.
 template <class Worker, class Plan, class Buffers>
 void pack_terms(const Team& team, const Worker& worker, const Plan& plan, const Buffers& shared) {
   if (plan.terms.planes == 0) return;
   team.in_turn(plan.terms.planes * shared.terms.shape[1], [&](std::int64_t n) { worker.terms().pack_plane(n); });
 }
 
-/// Runs a pass over small heads with one Worker(plan, shared buffers, thread) per thread. run_head(head, next) of the
-/// worker computes one task.
+/// Runs a pass over small heads with one Worker(plan, shared, thread) per thread.
+/// Worker::run_head(head, next) computes one task.
 template <class Worker, class Plan, class Buffers>
 void run_small_heads(const Plan& plan, const Buffers& shared) {
   PackedHeads* const parts = shared.parts.data;

@@ -5,9 +5,9 @@
 
 namespace headgate {
 
-/// Limits of small heads: largest number of features of a head, and of queries or keys of a sequence.
+/// Limits for small heads: largest number of features, and largest number of queries or keys.
 inline constexpr std::int64_t kSmallHeadDim = 256, kSmallHeadRows = 256;
-/// With a bias or mask, the limit of queries and keys is larger for heads whose rows have at most kNarrowHead_bytes
+/// Limit of queries and keys if there is a bias or mask and rows have at most kNarrowHead_bytes bytes
 /// (docs/design/small-sequences.md).
 inline constexpr std::int64_t kNarrowHead_bytes = 128, kNarrowHeadRows = 512;
 

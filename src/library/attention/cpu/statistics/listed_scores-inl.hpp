@@ -21,8 +21,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Scores of listed keys, for all query heads of one key/value head and up to `queries` consecutive queries. The heads
-/// share a query's list, so that each listed row of k is read once for all of them.
+/// Scores of listed keys, for all query heads of one key/value head and up to `queries` consecutive queries.
+/// The heads share each query's list, so that each listed row of k is read once for all of them.
 template <typename T>
 class ListedScores {
  public:
@@ -37,11 +37,11 @@ class ListedScores {
     if (rules.any()) rule_row_ = ws.take<T>("rule rows", 2 * kListedBlock);
   }
 
-  /// Returns the number of elements that a row of `keys` scores takes.
+  /// Returns the length of a row with room for `keys` scores.
   static std::int64_t padded(std::int64_t keys) { return round_up(round_up(keys, kListedBlock), kNR<T>); }
 
   /// Computes the scores of queries first … first + queries, times log2(e).
-  /// keys_of(i) returns the range of keys that query i needs; other keys of its list are left out.
+  /// keys_of(i) returns the range of keys that query i needs. Listed keys outside this range are ignored.
   template <class KeysOf>
   void compute(const Sequence& sequence, std::int64_t h_kv, std::int64_t first, std::int64_t queries,
                const KeysOf& keys_of) {
@@ -65,14 +65,14 @@ class ListedScores {
     }
   }
 
-  /// Returns the scored keys of the query in row q, in ascending order, and their number.
+  /// Returns the keys whose scores query q of compute() has, in ascending order. count(q) is their number.
   const std::int64_t* keys(std::int64_t q) const { return keys_.at(q); }
   std::int64_t count(std::int64_t q) const { return counts_(q); }
   bool contains(std::int64_t q, std::int64_t key) const { return std::binary_search(keys(q), keys(q) + count(q), key); }
-  /// Returns the scores of query head g of the group: count(q) scores, then room up to padded(count(q)).
+  /// Returns the scores of query head g of the group. The row has count(q) scores, and room for padded(count(q)).
   T* scores(std::int64_t q, std::int64_t g) const { return scores_.at(q, g); }
 
-  /// Returns the columns of the scores whose keys are in `range`.
+  /// Returns the columns of scores whose keys are in `range`.
   KeyRange columns(std::int64_t q, const KeyRange& range) const {
     const std::int64_t *const begin = keys(q), *const end = begin + count(q);
     return {std::lower_bound(begin, end, range.begin) - begin, std::lower_bound(begin, end, range.end) - begin};
@@ -97,13 +97,13 @@ class ListedScores {
   const ScoreRules<T>& rules_;
   KeyCollector collector_;
   WideQueries<T> packed_;
-  ListedRows<T, T> k_;  // converts rows of other types, so that one kernel serves all types of k
+  ListedRows<T, T> k_;  // all types of k are converted to T, so that they share one kernel
   View<std::int64_t, 2> keys_;
   View<std::int64_t, 1> counts_;
   View<T, 3> scores_;    // (queries, group, padded keys)
   View<T, 2> block_;     // scores of one block, (group, kListedStride)
   View<T, 1> scales_;    // scales of a block's keys
-  View<T, 1> rule_row_;  // scratch for one row of bias or mask and one row of key bias
+  View<T, 1> rule_row_;  // scratch for a row of bias or mask, and a row of key bias
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -44,7 +44,7 @@ HWY_INLINE double sum_of_lanes(const T* lanes) {
   return static_cast<double>(hn::GetLane(hn::SumOfLanes(d, hn::Load(d, lanes))));
 }
 
-/// Computes the statistics of the tasks that one thread takes.
+/// Computes the tasks of one thread.
 template <typename T>
 class StatisticsWorker {
  public:
@@ -52,12 +52,12 @@ class StatisticsWorker {
   static constexpr std::int64_t kTile = Plan::kTile;
   static constexpr std::int64_t kBlock = Plan::kBlock;
 
-  /// Holds a strip of query rows while it visits one key block, with the rows' entropy sums over the block.
+  /// A strip of query rows while it visits one key block. Also holds sums over the block.
   struct BlockStrip : Strip<T> {
     const T* queries = nullptr;  // (D, kMR)
-    T* mass = nullptr;           // sums of the weights of keys, from key 0 on; null if not requested
-    KeyRange window;             // with lists: the columns of scores whose keys are in the row's window
-    bool is_first = false;       // true if top keys are requested, and this is the first block that the rows see
+    T* mass = nullptr;           // sum of the weights of each key, from key 0 on; null if not requested
+    KeyRange window;             // if queries visit lists: columns of the scores whose keys are in the row's window
+    bool is_first = false;       // true if top keys are requested and this is the first block that the rows visit
     HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row, one sum per lane
   };
 
@@ -72,7 +72,7 @@ class StatisticsWorker {
     if (scratch_.ones.present()) std::fill_n(scratch_.ones.data, scratch_.ones.count(), T{1});
   }
 
-  /// Packs one block of keys of key/value head h, but only keys for which some query needs a score.
+  /// Packs one block of keys of key/value head h. Packs only keys for which some query needs a score.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     if (sequence.T == 0) return;
@@ -85,8 +85,8 @@ class StatisticsWorker {
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
   }
 
-  /// Packs the chosen keys of key/value head h: key 0 and those listed in the selection.
-  /// Keys beyond the sequence's length become zeros.
+  /// Packs the chosen keys of key/value head h: key 0, if requested, and the keys that the selection lists.
+  /// Keys after the end of the sequence become zeros.
   void pack_chosen(const PackedHeads& part, std::int64_t h) const {
     const KeyRows rows = rows_of_keys(p_, part.sequence, h);
     const View<T, 3> chosen = packed_chosen(part, h);
@@ -108,7 +108,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h. begin_tile() explains `turn`.
+  /// Computes one query tile of query head h. begin_tile() describes `turn`.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     begin_tile(part, turn);
@@ -126,8 +126,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the weights of up to kMR chosen queries of query head h, beginning with query strip · kMR of the selection.
-  /// Skips chosen queries that belong to other sequences.
+  /// Writes the weights of up to kMR chosen queries of query head h. The first is query strip · kMR of the selection.
+  /// Skips chosen queries of other sequences.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
@@ -139,7 +139,7 @@ class StatisticsWorker {
     if (rows.count > 0) write_rows(rows);
   }
 
-  /// Writes those results of query head h that are sums over queries.
+  /// Writes the results of query head h that are sums over queries.
   void write_sums(const PackedHeads& part, std::int64_t h) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t head = packed_query_head(part, h);
@@ -169,7 +169,7 @@ class StatisticsWorker {
     shared_.turns(head) = 0;
   }
 
-  // Members that visit_blocks calls.
+  // These members are called by visit_blocks.
 
   const Visibility& visibility() const { return visibility_; }
   std::int64_t query(std::int64_t r) const { return first_ + r; }
@@ -213,7 +213,7 @@ class StatisticsWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr T kZeroPower = TopKeys<T>::kZeroPower;
 
-  /// At most kMR chosen queries of one sequence, and the output row for the weights of each.
+  /// At most kMR chosen queries of one sequence, and the output row for each query's weights.
   struct ChosenRows {
     std::int64_t count = 0;
     std::array<std::int64_t, kMR> query, row;
@@ -231,7 +231,7 @@ class StatisticsWorker {
     if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
   }
 
-  /// Selects the queries of a tile. `turn` counts the tiles from the end of the sequence: turn 0 is the last tile.
+  /// Selects the queries of a tile. `turn` counts tiles backwards, so that turn 0 is the last tile of the sequence.
   void begin_tile(const PackedHeads& part, std::int64_t turn) {
     first_ = (part.tiles - 1 - turn) * plan_.tile_rows;
     count_ = std::min(sequence_.T - first_, plan_.tile_rows);
@@ -262,11 +262,11 @@ class StatisticsWorker {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
-  /// Returns true if query i counts in means over queries. Under a causal mask, the query at position 0 does not count,
-  /// because it sees only itself.
+  /// Returns true if query i counts in means over queries.
+  /// Under a causal mask, the query at position 0 does not count, because it sees only its own key.
   bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
 
-  /// Returns, for query head h, the weight of each key summed over queries, (panels, kNR).
+  /// Returns the sums over queries of each key's weights in query head h, (panels, kNR).
   View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t first = part.panel_of(h / p_.group) * p_.group + h % p_.group * part.panels;
     return shared_.mass.range(0, first, part.panels);
@@ -278,7 +278,7 @@ class StatisticsWorker {
     return load_index(p_.selection.keys, plan_.first ? c - 1 : c);
   }
 
-  /// Returns the keys within selection.window of any query in [i0, i1).
+  /// Returns the range of keys within selection.window of any query in [i0, i1).
   KeyRange window(const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     const std::int64_t reach = std::min(p_.selection.window, 3 * kMaxQueryOffset);
     const std::int64_t at = sequence.first_position;
@@ -286,8 +286,8 @@ class StatisticsWorker {
             std::clamp<std::int64_t>(at + i1 - 1 + reach + 1, 0, sequence.S)};
   }
 
-  /// Returns the keys for which queries [i0, i1) need scores. Chosen keys do not count: their scores are computed
-  /// separately.
+  /// Returns the range of keys for which queries [i0, i1) need scores.
+  /// Chosen keys do not count, because their scores are computed separately.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -319,10 +319,10 @@ class StatisticsWorker {
 
   /// Returns −lse · log2(e), rounded to T. Returns −∞ if lse is infinite, so that all weights of the row are 0.
   static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns what rounding to T removed in start_of(): −lse · log2(e) ≈ start_of(lse) + rest_of(lse).
-  /// Returns 0 where the difference does not matter (split_lse()).
+  /// Returns the rounding error of start_of(): −lse · log2(e) ≈ start_of(lse) + rest_of(lse).
+  /// Returns 0 if the error does not matter (split_lse()).
   T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
-  /// Returns x = score − lse, limited to at most 0, since weights are at most 1. Returns NaN for NaN.
+  /// Returns min(x, 0) for an exponent x = score − lse, because weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
   /// Adds n elements of `from` to `to`. n is a multiple of the lanes.
@@ -332,8 +332,7 @@ class StatisticsWorker {
       hn::Store(hn::Add(hn::Load(d, to + x), hn::Load(d, from + x)), d, to + x);
   }
 
-  /// Computes the strip's scores for the panel at column c.
-  /// Also subtracts lse, unless score rules have to be applied first.
+  /// Computes the strip's scores for the panel at column c. Subtracts lse, unless there are score rules.
   void product(const BlockStrip& s, std::int64_t c) const {
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
@@ -351,7 +350,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Adds the scores of the listed keys of row r to the row's statistics. Column c of the scores is key keys(r)[c].
+  /// Adds the scores of row r's listed keys to the row's statistics. Column c of the scores is key keys(r)[c].
   void visit_list(std::int64_t r) const {
     const ListedScores<T>& listed = *scratch_.listed;
     const std::int64_t count = listed.count(r);
@@ -379,7 +378,8 @@ class StatisticsWorker {
     if (top_.wanted()) top_.renumber(r, listed.keys(r));
   }
 
-  /// Applies the score rules to row r and subtracts its lse, for the keys in columns [c0, c1) that query i sees.
+  /// Applies the score rules to row r, and subtracts the row's lse. Only columns [c0, c1) that query i sees are
+  /// changed.
   void apply_rules(std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, std::int64_t r, T* row) const {
     const KeyRange seen = visibility_.columns(i, j0, c0, c1);
     if (seen.empty()) return;
@@ -425,7 +425,7 @@ class StatisticsWorker {
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
       if (top_.wanted() && !s.is_first) top_.take(s.r + m, row, s.j0 + c, larger);
       if constexpr (kExponentials) {
-        // Replaces −∞ (hidden keys) by an exponent whose exp2 is 0, so that p · x is 0 and not NaN.
+        // Raises −∞ (hidden keys) to an exponent whose exp2 is 0. p · x is then 0, not NaN.
         x0 = at_least(d, kZeroPower, x0);
         x1 = at_least(d, kZeroPower, x1);
         const auto p0 = exp2_fast(d, x0);
@@ -473,7 +473,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes, and writes or sums, the weights that the tile's queries give to the chosen keys.
+  /// Computes the weights that the tile's queries give to the chosen keys. Writes them, or adds them to sums.
   void weigh_chosen() const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
@@ -501,13 +501,14 @@ class StatisticsWorker {
     }
   }
 
-  /// Converts products of row r with `count` chosen keys, from column c on, to scores minus lse. Hidden keys get −∞.
+  /// Turns products of row r with `count` chosen keys into scores − lse. The keys are chosen keys c … c + count.
+  /// Hidden keys get −∞.
   void chosen_scores(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
       const std::int64_t j = chosen_key(c + x);
-      const bool finds_in_list = plan_.by_list && plan_.scan;  // with `scan`, the list has all visible keys
+      const bool finds_in_list = plan_.by_list && plan_.scan;  // if `scan` is true, the list has all visible keys
       if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
         continue;
@@ -521,8 +522,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the statistics ("figures") of each query of the tile, such as entropy. Sums the figures of queries that
-  /// counts() includes.
+  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of queries that counts() to sums.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
@@ -556,7 +556,7 @@ class StatisticsWorker {
     return figures;
   }
 
-  /// Returns −p log p, where p is the weight of row r's sink.
+  /// Returns −p log p for the weight p of row r's sink.
   double sink_entropy(std::int64_t r, double lse) const {
     if (!p_.inputs.sinks.present()) return 0.0;
     const double x = p_.sink(sequence_, h_, first_ + r) - lse;
@@ -581,7 +581,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Adds the tile's sums to the sums of the tile's query head.
+  /// Adds the tile's sums to the sums of its query head.
   /// Waits for tiles with earlier turns, so that the order of summation is fixed.
   void add_sums(const PackedHeads& part, std::int64_t turn, const KeyRange& seen) const {
     const std::int64_t head = packed_query_head(part, h_);
@@ -672,8 +672,11 @@ class StatisticsWorker {
   mutable bool begun_[kTile / kMR] = {};  // for each strip of queries: true once the strip has visited a key block
 };
 
-/// Performs one thread's work on a batch of heads: packs keys, then computes chosen queries, query tiles and sums over
-/// queries.
+/// Performs one thread's work on a batch of heads, in four stages:
+///   1. packs keys;
+///   2. computes the weights of chosen queries;
+///   3. computes query tiles;
+///   4. writes sums over queries.
 template <typename T>
 void compute_batch(const Team& team, StatisticsWorker<T>& worker, const StatisticsPlan<T>& plan,
                    const PackedHeads* parts, const HeadCounts& batch, std::atomic<std::int64_t>& next_tile,
@@ -704,8 +707,8 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     with_query_head(n / plan.row_strips,
                     [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
   });
-  // Starts the tiles of each head in the order of their turns, as Turnstile requires.
-  // Under a causal mask, the first turns take longest.
+  // Starts the tiles of each head in the order of their turns, as Turnstile requires. Under a causal mask, the first
+  // turns take longest.
   for_each_in_order(next_tile, plan.by_tile ? batch.tiles : 0, cancellation, [&](std::int64_t n) {
     const HeadTask task = tile_task_of(parts, batch, p.group, n);
     if (!plan.by_list) return worker.run_tile(*task.part, task.h * p.group + task.g, task.piece);

@@ -26,7 +26,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Plans a statistics call. Tiles, blocks and bands have the sizes of the forward pass.
+/// Plans a statistics call. Tiles, blocks and bands have the same sizes as in the forward pass.
 template <typename T>
 struct StatisticsPlan {
   static constexpr std::int64_t kTile = kQueryTile;
@@ -38,7 +38,7 @@ struct StatisticsPlan {
   static constexpr bool whole_heads = false;
   static_assert(kTile % kBandRows == 0 && kBandRows % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using ScoreLeft = LeftLayout<1, kMR>;  // layout of q, packed in strips
+  using ScoreLeft = LeftLayout<1, kMR>;  // layout of q, which is packed in strips
 
   StatisticsPlan(const StatisticsProblem& problem, const WorkList& sequences)
       : p(problem), list(sequences), rules(problem) {
@@ -82,29 +82,29 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  /// true if query tiles must be computed: statistics of queries ("figures"), or their sums, are requested
+  /// true if query tiles must be computed: for statistics of queries ("figures"), or for sums over queries
   bool by_tile = false;
   bool scan = false;                ///< true if every query needs the scores of all keys
   bool exponentials = false;        ///< true if every query needs the exponentials of all keys
   bool window = false;              ///< true if weights within selection.window are summed
-  bool first = false;               ///< true if the weight on key 0 is requested; key 0 is then the first chosen key
+  bool first = false;               ///< true if the weight on key 0 is requested; the first chosen key is then key 0
   bool sums = false;                ///< true if any output is a sum over queries
-  bool by_list = false;             ///< true if queries visit the keys of their lists instead of ranges of keys
-  bool packs_keys = false;          ///< true if keys other than the chosen ones are packed
+  bool by_list = false;             ///< true if queries visit the keys of their lists, not ranges of keys
+  bool packs_keys = false;          ///< true if keys are packed in addition to the chosen keys
   std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
-  std::int64_t list_stride = 0;     ///< room for the weights of one query's list
-  std::int64_t listed_keys = 0;     ///< number of keys listed in the selection
-  std::int64_t chosen_keys = 0;     ///< number of chosen keys: key 0 if `first`, and the listed keys
+  std::int64_t list_stride = 0;     ///< room for the weights of one query's listed keys
+  std::int64_t listed_keys = 0;     ///< number of selected keys (selection.keys)
+  std::int64_t chosen_keys = 0;     ///< number of chosen keys: key 0 if `first` is true, and the selected keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
-  std::int64_t row_strips = 0;      ///< number of strips of kMR chosen queries
+  std::int64_t row_strips = 0;      ///< number of strips of kMR queries that the selection lists
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
-  HeadCounts most;                  ///< numbers of tiles, blocks and panels that the packed buffers hold
+  HeadCounts most;                  ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
 
  private:
-  /// Returns the number of queries in a tile if queries visit lists of keys. With this number, the scores of all heads
-  /// of a group fit in the second-level cache. It does not depend on S, so that results of a packed batch are bitwise
-  /// identical to those of separate calls.
+  /// Returns the number of queries per tile if queries visit lists of keys.
+  /// With this number, the scores of all heads of a group fit in the second-level cache.
+  /// The number does not depend on S, so that a packed batch is bitwise identical to separate calls.
   std::int64_t rows_of_listed_tile() const {
     constexpr double kMost_bytes = std::int64_t{1} << 18;
     const double keys = static_cast<double>(p.inputs.key_indices.shape[3]) * static_cast<double>(p.key_block_size);
@@ -112,7 +112,7 @@ struct StatisticsPlan {
     return static_cast<std::int64_t>(std::clamp(kMost_bytes / bytes, 1.0, static_cast<double>(kTile)));
   }
 
-  // the additional 1 stands for the head's element of `turns`
+  // the last 1 counts the head's element of `turns`
   static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowFigures} + 1;
 };
 
@@ -154,27 +154,27 @@ struct StatisticsScratch {
     }
   }
 
-  /// scores of listed keys, if queries visit these
+  /// scores of listed keys; used if queries visit lists
   std::optional<ListedScores<T>> listed;
 
   View<T, 3> queries;           ///< packed queries of the tile, (strips, D, kMR)
   View<T, 2> scores;            ///< score − lse of the queries of a band and the keys of one block
   View<double, 1> lse;          ///< log-sum-exp of the tile's queries
-  View<T, 1> start;             ///< −lse of each query times log2(e); −∞ makes all weights of the query 0
-  View<T, 1> rest;              ///< rounding error of −lse
+  View<T, 1> start;             ///< −lse times log2(e) for each query; −∞ makes all weights of the query 0
+  View<T, 1> rest;              ///< rounding error of `start`
   View<T, 2> maxima;            ///< largest score − lse of each query, one per lane
   View<T, 2> entropies;         ///< Σ p log2 p of each query, one sum per lane
   View<T, 2> in_window;         ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;        ///< weight of each query on key 0
-  View<T, 2> packing;           ///< scratch: strided rows are copied here before packing
-  View<double, 1> figure_sums;  ///< statistics of queries ("figures", such as entropy), summed over the tile's queries
-  View<double, 1> key_sums;     ///< weight of each listed key, summed over the tile's queries
-  /// weight of each key, summed over the tile's queries; with lists, weight of each listed key for each query
+  View<T, 2> packing;           ///< copies of strided rows, which are dense for packing
+  View<double, 1> figure_sums;  ///< statistics of queries ("figures"), summed over the tile's queries
+  View<double, 1> key_sums;     ///< weight of each selected key, summed over the tile's queries
+  /// weight of each key, summed over the tile's queries; if queries visit lists, weights of each query's listed keys
   View<T, 1> mass;
   View<T, 2> top_scores;    ///< score − lse of each query's top keys, largest first
-  View<Index, 2> top_keys;  ///< keys of top_scores; −1 where there is none
-  View<T, 1> rule_row;      ///< scratch for one row of bias or mask and one row of key bias
-  /// scratch rows for one query: gate logits, ones (gating these gives the gate values), gate values
+  View<Index, 2> top_keys;  ///< keys of top_scores; −1 if there is no key
+  View<T, 1> rule_row;      ///< scratch for a row of bias or mask, and a row of key bias
+  /// scratch rows for one query: gate logits, ones, and gate values (the gated ones)
   View<T, 1> gate, ones, gated;
 };
 
@@ -200,11 +200,11 @@ struct StatisticsBuffers {
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
   View<T, 4> chosen;           ///< chosen keys, transposed, (packed heads, panels, D, kNR)
-  /// statistics of queries ("figures", such as entropy), summed over queries, (packed query heads, kRowFigures)
+  /// statistics of queries ("figures"), summed over queries, (packed query heads, kRowFigures)
   View<double, 2> figure_sums;
-  View<double, 2> key_sums;  ///< weights of listed keys summed over queries, (packed query heads, listed keys)
-  View<double, 2> mass;      ///< weight of each key summed over queries, (packed panels · group, kNR)
-  /// for each packed query head: the turn (Turnstile) of the next query tile that adds its sums
+  View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
+  View<double, 2> mass;      ///< weight of each key, summed over queries, (packed panels · group, kNR)
+  /// for each packed query head: turn of the query tile that adds its sums next (Turnstile)
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };

@@ -20,21 +20,21 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Replaces x by exp2(x) for n elements. Processes whole vectors, beyond n if necessary.
+/// Replaces x by exp2(x) for n elements. Rounds n up to whole vectors.
 template <typename T>
 HWY_NOINLINE void exponentials_in_place(T* HWY_RESTRICT x, std::int64_t n) {
   const Tag<T> d;
   for (std::int64_t j = 0; j < n; j += kLanes<T>) hn::StoreU(exp2_fast(d, hn::LoadU(d, x + j)), d, x + j);
 }
 
-/// The `count` keys with the largest scores, for each row of a query tile. Holds score − lse of these keys, largest
-/// first. Of keys with equal scores, the one with the smallest index comes first.
+/// The `count` keys with the largest scores, for each row of a query tile.
+/// Holds score − lse of these keys, largest first. Of keys with equal scores, the smallest index comes first.
 template <typename T>
 class TopKeys {
  public:
   /// Integer as wide as T, so that a vector of keys has as many lanes as a vector of scores.
   using Index = hn::TFromD<hn::RebindToSigned<Tag<T>>>;
-  /// Exponent that stands for −∞: exp2_fast(kZeroPower) is exactly 0.
+  /// Exponent that stands for −∞, because exp2_fast(kZeroPower) is exactly 0.
   static constexpr T kZeroPower = sizeof(T) == 4 ? T{-127} : T{-1023};
 
   /// Shapes of scores and keys: (rows, count rounded up to whole vectors).
@@ -53,7 +53,7 @@ class TopKeys {
     std::fill_n(keys_.data, keys_.count(), Index{-1});
   }
 
-  /// Inserts the keys of a panel, which begins at key j, into the top keys of row r.
+  /// Inserts the keys of a panel into the top keys of row r. The panel begins at key j.
   /// `larger` holds, for each lane, the larger score of the panel's two vectors.
   HWY_INLINE void take(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
     const Tag<T> d;
@@ -61,16 +61,18 @@ class TopKeys {
     if (!hn::AllFalse(d, hn::Gt(larger, bar))) insert(r, x, j, bar);
   }
 
-  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few are inserted.
-  /// `maxima` holds one maximum of the block's scores per lane. The bar is at most the K-th largest of these maxima,
-  /// where K is the number of top keys. At least K keys reach that score, so no key below the bar is a top key.
-  /// With fewer than K lanes, all keys of weights above 0 pass the bar.
+  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few keys are
+  /// inserted.
+  /// `maxima` holds the largest score of the block in each lane.
+  /// Let K be the number of top keys. The bar is at most the K-th largest element of `maxima`.
+  /// At least K keys reach that score, so that no key below the bar is a top key.
+  /// With fewer than K lanes, all keys with weights above 0 pass the bar.
   HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
                                      const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const auto lanes = hn::Load(d, maxima);
-    auto larger = hn::Zero(d);  // for each lane, the number of lanes with a larger maximum
+    auto larger = hn::Zero(d);  // number of lanes with a larger maximum, for each lane
     for (std::int64_t l = 0; l < kN; ++l) {
       larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
     }
@@ -99,7 +101,7 @@ class TopKeys {
     }
   }
 
-  /// Replaces the scores of row r by weights, or by NaN if `nan` is true. Copies the weights to row i of `to`.
+  /// Replaces the scores of row r by weights, or by NaN if `nan` is true. Copies these weights to row i of `to`.
   void write_weights(const HeadRows<void>& to, std::int64_t i, std::int64_t r, bool nan) const {
     T* weights = scores_.at(r);
     exponentials_in_place(weights, count_);
@@ -108,8 +110,8 @@ class TopKeys {
   }
 
  private:
-  /// Inserts those keys of a panel whose scores reach the bar, in ascending order. Of keys with equal scores, the first
-  /// therefore ranks first. The panel begins at key j.
+  /// Inserts the keys of a panel whose scores reach the bar. The panel begins at key j.
+  /// Keys are inserted in ascending order, so that the first of keys with equal scores ranks first.
   HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
@@ -125,8 +127,8 @@ class TopKeys {
       const auto score = hn::Set(d, x[c]);
       const auto key = hn::Set(di, static_cast<Index>(j + c));
       // Inserts the new key into the sorted list, one vector at a time.
-      // Entries whose score is at least the new score stay.
-      // The new key takes the place of the first smaller entry, and smaller entries move back by one.
+      // Entries with a score at or above the new score stay. The new key replaces the first smaller entry.
+      // This entry and all later ones move back by one.
       T last_score = std::numeric_limits<T>::infinity();
       Index last_key = -1;
       for (std::int64_t at = 0; at < scores_.shape[1]; at += kN) {
@@ -147,7 +149,7 @@ class TopKeys {
     }
   }
 
-  /// Returns a bit mask in which bit l is set if lane l of x is at least the bar.
+  /// Returns a bit mask. Bit l is set if lane l of x is at least the bar.
   static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
     std::uint8_t bytes[8] = {};
     hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
@@ -159,7 +161,7 @@ class TopKeys {
   View<T, 2> scores_;
   View<Index, 2> keys_;
   std::int64_t count_;
-  HWY_ALIGN Index lane_before_[kLanes<T>];  // index of the lane before each lane; lane 0 has index 0
+  HWY_ALIGN Index lane_before_[kLanes<T>];  // for each lane, the index of the lane before it; 0 for lane 0
 };
 
 }  // namespace headgate::HWY_NAMESPACE
