@@ -92,8 +92,8 @@ CacheShape shape_of(const CacheTensors& t, std::int64_t whole_first, DType whole
           .whole_dtype = whole_dtype};
 }
 
-/// Throws Error unless the tensors have the shapes and dtypes that a cache of `shape` needs, in valid memory without
-/// overlap.
+/// Throws Error unless the tensors have the shapes and dtypes of a cache of `shape`.
+/// Their memory must be valid and must not overlap.
 void check_tensors(const CacheTensors& tensors, const CacheShape& shape) {
   check_shape(shape);
   Call call("cache");
@@ -386,7 +386,8 @@ std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets the first rows of a batch, which are not rounded. Every sequence has as many as the sequence with the most.
+/// Sets the first rows of a batch, which are not rounded.
+/// All sequences get the same number of first rows, the largest whole_rows() among them.
 /// A sequence with fewer unrounded rows gets dequantized rows for the rest.
 /// In that case all first rows are f64, because scale · row is exact in f64.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
@@ -501,7 +502,8 @@ void KvCache::move_to(const CacheTensors& tensors) {
   check_tensors(tensors, shape);
   require(shape.pages >= shape_.pages, "cache move_to: k has shape {} but the cache has {} pages",
           shape_text(tensors.k.shape), shape_.pages);
-  check_apart(tensors, tensors_, shape, memory_ == nullptr);  // memory_.reset() below frees the old memory
+  // New tensors must not stay in memory_, which is freed below.
+  check_apart(tensors, tensors_, shape, memory_ == nullptr);
   const CacheTensors old = tensors_;
   const std::int64_t old_pages = shape_.pages;
   adopt(tensors, old_pages);

@@ -78,7 +78,7 @@ void quantize_rows(const TensorView& to, const TensorView& scale, const ConstTen
     float largest = 0.0F;
     for (std::int64_t i = 0; i < n; ++i) {
       const float x = std::abs(static_cast<float>(widened(in[i * from.strides[3]])));
-      if (x > largest || std::isnan(x)) largest = x;  // keeps NaN, because x > NaN is false
+      if (x > largest || std::isnan(x)) largest = x;  // once NaN, `largest` stays NaN: x > NaN is false
     }
     const float s = largest / kLargest;
     const bool divides = s > 0.0F && std::isfinite(s);

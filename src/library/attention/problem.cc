@@ -143,8 +143,8 @@ void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
 /// Returns true if the call is so small that one thread finishes before a second thread could start.
 /// The limit is 2^18 multiply-adds, which one thread computes in about ten microseconds.
 /// If fewer than eight queries share a key, the limit is half of that, because each loaded number is used less often.
-/// The limits were measured in the forward pass. The backward pass needs twice as much work before a second thread
-/// makes it faster, but has the same limits.
+/// The limits were measured in the forward pass, and the backward pass uses them too.
+/// In the backward pass, a second thread is faster only from twice as much work on.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -435,7 +435,7 @@ Problem check_common(Call& call, const AttentionInputs& in, const AttentionOptio
 enum class Access { reads, writes };
 
 /// Checks the tensors that `kRows` lists: outputs, saved tensors or incoming gradients.
-/// Fails if a required tensor is absent that the call reads.
+/// Fails if the call reads a required tensor that is absent.
 template <Access kAccess, const auto& kRows, class Struct>
 void check_query_tensors(Call& call, const Struct& views, const Problem& p) {
   for (const auto& row : kRows) {

@@ -11,11 +11,11 @@ namespace headgate {
 
 /// Locates one sequence's queries and keys in the tensors. Queries attend only to keys of their own sequence.
 struct Sequence {
-  std::int64_t b = 0;          ///< batch index in q and other tensors with one row per query
-  std::int64_t kb = 0;         ///< batch index in k and other tensors with one row per key; unused if k is paged
-  std::int64_t q0 = 0, T = 0;  ///< row of the first query in q; number of queries
-  std::int64_t k0 = 0, S = 0;  ///< row of the first key in k; number of keys
-  std::int64_t keys = 0;       ///< number of keys that are read; the last S − keys keys are hidden by key_lengths
+  std::int64_t b = 0;               ///< batch index in q and other tensors with one row per query
+  std::int64_t kb = 0;              ///< batch index in k and other tensors with one row per key; unused if k is paged
+  std::int64_t q0 = 0, T = 0;       ///< row of the first query in q; number of queries
+  std::int64_t k0 = 0, S = 0;       ///< row of the first key in k; number of keys
+  std::int64_t keys = 0;            ///< number of keys that are read; key_lengths hides the keys after them
   std::int64_t first_position = 0;  ///< query i is aligned with key first_position + i
   std::int64_t number = 0;          ///< index of the sequence in the call, and row of the sequence in the block table
 };
@@ -33,13 +33,12 @@ struct Problem {
   double scale = 1.0;
   double softcap = 0.0;  ///< 0: none
   /// A query at position p sees key j if p − window_left ≤ j ≤ p + window_right. kNoWindow means no limit on that side.
-  /// Causality is stored as window_right ≤ 0.
+  /// Causality limits window_right to 0.
   std::int64_t window_left = kNoWindow, window_right = kNoWindow;
   GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  double gate_threshold =
-      0.0;  ///< if > 0, rows with all |g(z)| at or below this number are skipped; gate_op is then mul
+  double gate_threshold = 0.0;  ///< if > 0, skips rows with all |g(z)| at or below this; gate_op is then mul
   Precision precision = Precision::exact;
   double dropout = 0.0;  ///< probability that an attention weight is dropped, in [0, 1)
   std::int64_t dropout_seed = 0;

@@ -52,7 +52,7 @@ struct GradientSquare {
   std::int64_t panel_stride;
   BFloat16* ds;  ///< destination of ds, row-major with row stride ld
   std::int64_t ld;
-  BiasGradient<float>::Place dbias;  ///< destination of ds before softcap's derivative; absent without dbias
+  BiasGradient<float>::Place dbias;  ///< receives ds without softcap's derivative; absent if dbias is absent
 };
 
 /// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys.

@@ -78,10 +78,10 @@ struct Native16BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< queries per tile (at most kTile) and keys per block (at most kBlock)
-  HeadCounts largest;                  ///< most tiles, most blocks and most panels of any head
+  HeadCounts largest;                  ///< maxima over heads: tiles, blocks and panels per head
   HeadCounts most;                     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;  ///< true if one thread computes each head; always false with dbias
+  bool whole_heads = false;  ///< true if each head is computed by a single thread; always false with dbias
 };
 
 /// Scratch buffers of one thread.
@@ -119,12 +119,12 @@ struct Native16BackwardScratch {
   /// dk and dv of the thread's key block, transposed. Column key_column(j) holds key j of the block.
   View<float, 2> dk_t, dv_t;
   View<float, 2> turned;                         ///< rows of dk or dv, transposed back from dk_t or dv_t
-  View<BFloat16, 2> packing;                     ///< copies of strided rows, which are dense for packing
+  View<BFloat16, 2> packing;                     ///< dense copies of strided rows, made before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for one query's rows
   View<float, 1> scaled;                         ///< one row of dq, dk or dv, scaled and not yet rounded
   View<float, 1> rule_row;                       ///< scratch for a row of bias or mask, and a row of key bias
   View<float, 2> slope;                          ///< softcap's derivative for a square of scores, (kSquare, kSquare)
-  View<float, 2> bias_ds;                        ///< ds of a square, if dbias takes it row by row, (kSquare, kSquare)
+  View<float, 2> bias_ds;                        ///< ds of a square, added to dbias row by row, (kSquare, kSquare)
   BiasGradientScratch<float> dbias;
 };
 
@@ -156,7 +156,7 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_rest;    ///< lse times log2(e), and the rounding error of that, (packed tiles, tile_rows)
+  View<float, 2> lse, lse_rest;    ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;  ///< for each packed tile, the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence

@@ -96,7 +96,7 @@ class Native16ForwardWorker {
   using SoftmaxRows = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = false;  // weigh() and weigh_near_maxima() round differently
-  static_assert(kExp2Saturates<float>);            // so that a too large exponent makes the sum ∞
+  static_assert(kExp2Saturates<float>);            // a too large exponent makes the sum ∞
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
@@ -108,7 +108,7 @@ class Native16ForwardWorker {
         fused_(plan.rules.fused(softmax_.keeps_largest())),
         shown_(p_) {}
 
-  /// Packs the keys and values of one block of key/value head h. Packs only keys of packed_keys().
+  /// Packs the keys and values of one block of key/value head h. Packs only the keys that packed_keys() returns.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const KeyRange seen = Visibility(p_, sequence).rows(0, sequence.T);

@@ -57,10 +57,10 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< most tiles, most blocks and most panels of any head
+  HeadCounts largest;  ///< maxima over heads: tiles, blocks and panels per head
   HeadCounts most;     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;  ///< true if one thread computes each head
+  bool whole_heads = false;  ///< true if each head is computed by a single thread
 };
 
 /// Scratch buffers of one thread.
@@ -87,7 +87,7 @@ struct Native16ForwardScratch {
   View<float, 1> maxima;       ///< running maxima of the tile's queries, times log2(e)
   View<float, 2> sums;         ///< sums of exponentials, one per lane, (kTile, lanes)
   View<float, 1> largest;      ///< largest score of each query, times log2(e), if max_logit is requested
-  View<BFloat16, 2> packing;   ///< copies of strided rows, which are dense for packing
+  View<BFloat16, 2> packing;   ///< dense copies of strided rows, made before packing
   View<float, 1> gate, gated;  ///< scratch for one query's gate logits and gated output
   View<float, 1> rule_row;     ///< scratch for a row of bias or mask, and a row of key bias
 };

@@ -34,7 +34,7 @@ struct QueryRows {
   }
 
   /// Returns true if all rows can be read and written in place.
-  /// This requires dense rows, and a gate and dgate that are either both elementwise or both absent.
+  /// All rows must be dense. gate and dgate must be both elementwise or both absent.
   template <typename T>
   bool all_dense() const {
     const auto dense = [](const auto& rows) { return !rows.present() || lie_dense<T>(rows); };

@@ -44,7 +44,8 @@ class BiasGradientPlan {
   /// Returns true if dbias is summed in a copy of a wider dtype, because its own dtype would round each partial sum.
   bool is_copied() const { return is_copied_; }
 
-  /// Sets the total of (query tile, key block) pairs: those of one head, summed over all sequences.
+  /// Sets parts() from `tile_blocks`, the number of (query tile, key block) pairs of one head, summed over all
+  /// sequences.
   void set_parts(std::int64_t tile_blocks) { parts_ = tile_blocks / sequences_; }
   /// Returns the number of (query tile, key block) pairs of one head that add to different elements of dbias.
   /// Each of these pairs has a Turnstile.
@@ -155,7 +156,7 @@ class BiasGradient {
     first.leave(turn(part, h));
   }
 
-  // Rows are numbered through batch, head and query.
+  // Rows are numbered by batch, then head, then query.
 
   /// Clears row n of dbias, or of the copy of dbias.
   void clear_row(std::int64_t n) const {

@@ -56,7 +56,7 @@ struct GatedRows {
   const T* factors;  ///< one factor per row
 };
 
-/// Applies the gate to `rows` rows of n elements, where n is a multiple of the lanes.
+/// Applies the gate to `rows` rows of n elements, where Requires that n is a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
                                     GateOp op) {

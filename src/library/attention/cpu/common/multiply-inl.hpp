@@ -50,7 +50,7 @@ enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumu
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-/// besides() is called once per kStepsACall steps over k; a power of two
+/// Number of steps over k per call of besides(). A power of two.
 inline constexpr std::int64_t kStepsACall = 4;
 
 /// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors.

@@ -67,9 +67,10 @@ class LargestExponent {
   hn::Vec<Tag<T>> max0_, max1_;
 };
 
-/// Online softmax of the rows of a query tile.
-/// For each row, keeps the running maximum times log2(e), the sum of exponentials (one sum per lane), and the output
-/// before it is divided by the sum.
+/// Online softmax of the rows of a query tile. For each row, keeps
+///   the running maximum times log2(e);
+///   the sum of exponentials, one sum per lane;
+///   the output before it is divided by the sum.
 ///
 /// Raises a running maximum only if a score exceeds it by more than kSlack, in units of log2.
 /// The common case therefore needs no separate pass for the maximum.
@@ -196,8 +197,7 @@ class OnlineSoftmax {
     for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises largest_[row] to the row's largest score in the block, which is its running maximum + largest exponent in
-  /// s.seen.
+  /// Raises largest_ of each row to the row's largest score in the block: running maximum + largest exponent in s.seen.
   template <std::int64_t kRows>
   void take_seen(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;

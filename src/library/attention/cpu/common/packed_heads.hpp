@@ -39,7 +39,7 @@ struct HeadCounts {
   }
 
   /// Sets the numbers of tiles, blocks and panels for `places` buffers, each with room for one key/value head.
-  /// The room of a buffer is `largest`.
+  /// `largest` is the capacity of one buffer.
   void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
     tiles = places * group * largest.tiles;
     blocks = places * largest.blocks;
@@ -108,7 +108,7 @@ struct HeadTask {
 
 /// Totals and maxima over all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< most tiles, most blocks and most panels of any head
+  HeadCounts largest;        ///< maxima over heads: tiles, blocks and panels per head
   double largest_bytes = 0;  ///< packed bytes of the largest head
   double all_bytes = 0;
   std::int64_t tile_blocks = 0;  ///< (query tiles of one head) · (key blocks of one head), summed over all sequences

@@ -19,7 +19,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Type of a score rule that is absent.
+/// Stands for an absent score rule.
 struct NoRule {};
 
 /// Locates the elements of a bias or mask for several queries and for the keys from column `c` of a key block on.
@@ -135,7 +135,7 @@ template <typename T, std::int64_t kRows>
 struct RuleAddresses {
   const void* addend_rows[kRows];  ///< for each query: element of the bias or key bias (ScoreRules::addend())
   const void* mask_rows[kRows];    ///< for each query: element of the mask
-  const T* key_bias;               ///< element of the key bias, if there is also a bias
+  const T* key_bias;               ///< element of the key bias for the block's first key; used if there is also a bias
 
   /// Sets the addresses for `rows` queries of head h and for key j0. Row m is query query_of(m).
   /// Rows after the last one get the addresses of the last row.

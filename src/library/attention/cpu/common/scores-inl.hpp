@@ -40,12 +40,12 @@ struct FusedRules {
     memory,     ///< the kernel applies the rules to scores in memory
     registers,  ///< the kernel applies the rules to scores in registers
   };
-  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of the addend; `own` is the compute type
+  enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of bias or key bias; `own` is the compute type
   enum class Second : std::uint8_t { none, key_bias, mask };
 
   Place place = Place::none;
   // The next two members are used only for Place::registers.
-  Addend addend = Addend::none;  ///< bias, or key bias if there is no bias
+  Addend addend = Addend::none;  ///< dtype of the bias, or of the key bias if there is no bias
   Second second = Second::none;  ///< additional rule besides the addend
 
   bool any() const { return place != Place::none; }

@@ -67,8 +67,8 @@ struct HidingRow {
 
 /// Finds the keys that a strip of queries has to visit. Kernels skip all other keys.
 /// A key must be visited if mask, bias and key bias each show it to at least one query of the strip.
-/// All dtypes and strides of these tensors are read in the same way, because results must not depend on strides: the
-/// first key that a row visits affects the last bits of its softmax.
+/// Results must not depend on strides, but the first key that a row visits affects the last bits of its softmax.
+/// All dtypes and strides of these tensors are therefore read in the same way.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}

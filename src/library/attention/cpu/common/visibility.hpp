@@ -52,7 +52,7 @@ class Visibility {
 
   /// Returns the queries [begin, end) in [0, T) that see at least one of the keys [j0, j1).
   KeyRange queries(std::int64_t j0, std::int64_t j1, std::int64_t T) const {
-    // The query at position p sees a key below j1 if p − left < j1, and a key from j0 on if p + right ≥ j0.
+    // A query at position p sees a key below j1 if p − left < j1. It sees a key from j0 on if p + right ≥ j0.
     if (j0 >= std::min(j1, keys_)) return {};
     const std::int64_t begin = right_ == kNoWindow ? 0 : std::clamp<std::int64_t>(j0 - right_ - first_position_, 0, T);
     const std::int64_t end =

@@ -75,7 +75,7 @@ class WorkSlot {
     if (work_ != nullptr) work_->~PlannedWork();
   }
 
-  /// Constructs Work(args…). Throws std::bad_alloc if the bytes that its run() needs exceed 63 bits.
+  /// Constructs Work(args…). Throws std::bad_alloc if the number of bytes for its run() does not fit in 63 bits.
   template <class Work, class... Args>
   void emplace(const Args&... args) {
     static_assert(sizeof(Work) <= kRoom_bytes);

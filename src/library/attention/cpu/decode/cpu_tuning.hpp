@@ -27,7 +27,7 @@ struct CpuTuning {
   }
 
   /// Least number of query rows (queries times heads) per key at which scores of bf16 keys use bf16 dot products.
-  /// Used on CPUs with fast bf16 dot products. With fewer rows, f32 products are as fast as memory.
+  /// Used on CPUs with fast bf16 dot products. With fewer rows, memory is the limit, and f32 products suffice.
   std::int64_t least_dot_rows = 8;
 };
 

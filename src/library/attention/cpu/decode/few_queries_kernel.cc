@@ -37,8 +37,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Describes a sequence with few queries: how its keys are cut into splits, and where its results begin in the buffers
-/// of the call.
+/// Describes a sequence with few queries. A split is a range of the sequence's keys.
+/// The members first_… locate the sequence's results in the buffers of the call.
 /// A row is one query of one query head. Row g·T + i of a key/value head is query i of query head g of the group.
 /// Each split of a key/value head yields one partial softmax per row.
 /// Partial softmaxes are numbered by sequence, then head, then split, then row.
@@ -289,11 +289,11 @@ class FewQueriesWorker {
     return keys;
   }
 
-  /// Returns how many query heads of a key/value head may see different keys because of a mask or bias: all, or 1.
+  /// Returns the number of query heads whose masks and biases must be read: the group, or 1 if they are shared.
   std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
 
   /// Returns true if score rules may change or hide scores of these keys.
-  /// A mask without other rules returns false if it shows all these keys to every query, as padding masks often do.
+  /// Returns false for a mask without other rules if it shows all these keys to every query, as padding masks often do.
   bool have_rules(const KeySplit& at, const KeyRange& keys) const {
     const AttentionInputs& in = p_.inputs;
     const bool has_other_rules = p_.softcap > 0 || in.alibi_slopes.present() || in.bias.present() ||
@@ -311,7 +311,7 @@ class FewQueriesWorker {
     return false;
   }
 
-  /// Returns the order in which the split uses its keys. Streams contain only keys that all rows see.
+  /// Returns the order in which the split uses its keys (OrderedKeys). Streams contain only keys that all rows see.
   /// There are no streams if score rules depend on positions.
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys, bool with_rules) const {
     const Visibility visibility(p_, sequence);

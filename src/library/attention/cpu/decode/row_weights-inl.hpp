@@ -23,7 +23,7 @@ struct RowSoftmax {
   T max, sum;
 };
 
-/// Returns the largest of n scores. Unless `key_scales` is null, first multiplies the scores by it in place.
+/// Returns the largest of n scores. Unless `key_scales` is null, first multiplies the scores by `key_scales` in place.
 /// Processes whole vectors.
 template <typename T>
 T largest_of(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT key_scales) {

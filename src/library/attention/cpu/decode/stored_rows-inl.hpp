@@ -277,9 +277,10 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
   });
 }
 
-/// Computes s[r · s_stride + k] = query r · key first + k for kRows queries and kKeys keys.
+/// Computes s[r · s_stride + k] = query r · key (first + k) for kRows queries and kKeys keys.
 /// Rows have `columns` elements. `q` is packed by pack_queries().
-/// With kPrefetch, prefetches one cache line for each line that it reads, `keys.ahead` entries later in `keys.rows`.
+/// With kPrefetch, prefetches one cache line of a later row for each line that it reads.
+/// The later row comes `keys.ahead` entries later in `keys.rows`.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {

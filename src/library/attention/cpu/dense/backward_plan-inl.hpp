@@ -85,10 +85,10 @@ struct BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, with padding
-  HeadCounts largest;                  ///< most tiles, most blocks and most panels of any head
+  HeadCounts largest;                  ///< maxima over heads: tiles, blocks and panels per head
   HeadCounts most;                     ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;       ///< true if one thread computes each head; always false with dbias
+  bool whole_heads = false;       ///< true if each head is computed by a single thread; always false with dbias
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
 };
 
@@ -118,7 +118,7 @@ struct BackwardScratch {
 
   View<T, 2> probabilities, ds;         ///< P and ds of a tile, queries by keys
   View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
-  View<T, 2> packing;                   ///< copies of strided rows, which are dense for packing
+  View<T, 2> packing;                   ///< dense copies of strided rows, made before packing
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 2> d_o;                       ///< scratch for do of one strip of queries
   View<T, 1> scaled;                    ///< one row of dq, dk or dv, scaled and not yet rounded
@@ -161,7 +161,7 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_rest;             ///< lse times log2(e), and the rounding error of that, (packed tiles, kTile)
+  View<T, 2> lse, lse_rest;             ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
   View<std::int64_t, 1> dq_turns;       ///< for each packed tile, the turn that adds to dq next (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence

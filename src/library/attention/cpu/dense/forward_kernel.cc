@@ -36,9 +36,9 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Computes p = exp2(s + start) for a tile of kRows rows and one panel. The score s is ab, or rule(ab) if there is a
 /// rule.
-/// Scores stay in registers, and p is written once. Adds p to `sums` (kRows, lanes).
-/// Updates the largest exponents: `largest` (lanes) for each lane, and `seen` (kRows, lanes), unless null, for each row
-/// and lane.
+/// Scores stay in registers, and p is written once. Adds p to `sums` (kRows, lanes). Updates the largest exponents:
+///   largest   (lanes), for each lane;
+///   seen      (kRows, lanes), for each row and lane, unless null.
 /// `a` has Layout, `b` is dense as in multiply_add(), and `p` has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
@@ -122,7 +122,7 @@ class ForwardWorker {
     shared_.open_counts(number) = count;
   }
 
-  /// Packs the keys and values of one block of key/value head h. Packs only keys of packed_keys().
+  /// Packs the keys and values of one block of key/value head h. Packs only the keys that packed_keys() returns.
   void pack_block(const PackedHeads& part, std::int64_t h, std::int64_t block) const {
     const Sequence& sequence = part.sequence;
     const RowRange rows = rows_of_group(part, h);
@@ -385,8 +385,9 @@ class ForwardWorker {
   }
 
   /// Computes the exponentials of the whole block from scores in memory.
-  /// The results are bitwise identical to those in registers, with one exception: if a key's product overflowed to ∞
-  /// and its bias is −∞, ScoreRules hides the key, while the sum in registers is NaN.
+  /// The results are bitwise identical to those in registers, with one exception.
+  /// If a key's product overflowed to ∞ and its bias is −∞, the sum in registers is NaN, while ScoreRules hides the
+  /// key.
   void block(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);

@@ -26,8 +26,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Plans the forward pass in tiles of kTile queries by kBlock keys. Tiles are computed in bands of kBandRows queries.
-/// The scores of a band, and one block of packed K and V, stay in the second-level cache while the tile's queries visit
-/// the block.
+/// While a tile's queries visit a block of keys, packed K and V of the block and a band's scores stay in the
+/// second-level cache.
 template <typename T>
 struct ForwardPlan {
   static constexpr bool kMaySelect = true;  ///< if selects(), the kernel lists the rows to compute
@@ -82,10 +82,10 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< most tiles, most blocks and most panels of any head
+  HeadCounts largest;      ///< maxima over heads: tiles, blocks and panels per head
   HeadCounts most;         ///< tiles, blocks and panels for which the packed buffers have room
   int threads = 1;
-  bool whole_heads = false;       ///< true if one thread computes each head; always false if selects()
+  bool whole_heads = false;       ///< true if each head is computed by a single thread; always false if selects()
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
   /// True if a thread prefetches the rows of the next tile, because the rows of a head do not fit in the second-level
   /// cache.
@@ -119,7 +119,7 @@ struct ForwardScratch {
   View<T, 1> maxima;           ///< running maxima of the tile's queries, times log2(e)
   View<T, 2> sums;             ///< sums of exponentials, one per lane, (tile_rows, lanes)
   View<T, 1> largest;          ///< largest score of each query, times log2(e), if max_logit is requested
-  View<T, 2> packing;          ///< copies of strided rows, which are dense for packing
+  View<T, 2> packing;          ///< dense copies of strided rows, made before packing
   View<T, 1> gate, gated;      ///< scratch for one query's gate logits and gated output
   View<T, 1> rule_row;         ///< scratch for a row of bias or mask, and a row of key bias
   View<T, 1> dropout_row;      ///< a row of dropout factors

@@ -116,7 +116,7 @@ struct ListedBackwardScratch {
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
-  /// results of prepare_row() for each head of the group: lse times log2(e), rounding error of lse, and Δ − dlse
+  /// results of prepare_row() for each head of the group: lse · log2(e), rounding error of lse · log2(e), and Δ − dlse
   View<T, 1> lse, lse_rest, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< one row of dq, dk or dv, scaled and not yet rounded

@@ -134,8 +134,8 @@ struct ListedForwardBuffers {
   }
 
   View<ListedSequenceRows, 1> sequences;
-  // The next four members are used only if threads share rows. They hold the keys of each row, and the softmax of each
-  // block.
+  // The next members, up to `out`, are used only if threads share rows.
+  // They hold the listed keys of each row, and the softmax of each block.
   View<std::int64_t, 2> keys;
   View<std::int64_t, 1> counts;
   View<T, 3> maxima, sums, out;

@@ -24,7 +24,7 @@ inline std::int64_t room_for_listed_keys(const Problem& p) {
   return 1 + (K < key_blocks(p, p.S) ? std::min(p.S, K * p.key_block_size) : p.S);
 }
 
-/// Collects the keys that a query sees. These keys are allowed by all of key list, causality, window and key lengths.
+/// Collects the keys that a query sees. A query sees a key if key list, causality, window and key lengths all allow it.
 class KeyCollector {
  public:
   KeyCollector(Workspace& ws, const Problem& p) : p_(p) {

@@ -23,9 +23,9 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the backward pass. If dbias is requested, dbias is summed over all sequences that share a bias.
 /// These sequences are cut into ranges. A task computes one key/value head in all sequences of one range.
-/// Ranges do not depend on the number of threads, so that the order of summation does not either.
+/// Ranges, and therefore the order of summation, do not depend on the number of threads.
 struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
-  static constexpr std::int64_t kFewTasks = 32;  ///< there are more, smaller ranges until there are this many tasks
+  static constexpr std::int64_t kFewTasks = 32;  ///< ranges are made smaller until there are this many tasks
   static constexpr double kMostSums_bytes = std::int64_t{64} << 20;  ///< limit in bytes of the dbias sums of all ranges
 
   SmallBackwardPlan(const BackwardProblem& problem, const WorkList& sequences) : SmallHeadsPlan(problem, sequences) {
@@ -104,14 +104,14 @@ struct SmallBackwardScratch {
   }
 
   View<T, 2> keys, values;  ///< dense rows of the head's k and v
-  /// dense rows of q and do for a tile of queries; q is empty if the kernel reads it in place
+  /// dense rows of q and do for a tile of queries; q is unused if the kernel reads it in place
   View<T, 2> query_rows, d_o;
   View<T, 2> queries_t, d_o_t;   ///< q and do of a panel of queries, transposed; q is multiplied by scale · log2(e)
   View<T, 2> probabilities, ds;  ///< P, and scale · ds, each (keys, queries of a tile)
-  View<T, 2> dk, dv;         ///< dk and dv summed over tiles and query heads; used if the tensors cannot hold the sums
-  View<T, 2> dq;             ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;  ///< lse times log2(e), and the rounding error of that, for each query of a tile
-  View<T, 1> delta;          ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
+  View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads; unused if summed in the tensors
+  View<T, 2> dq;                 ///< dq of the rows of one register tile
+  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse · log2(e); rounding error of lse · log2(e)
+  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 1> scaled;                    ///< one row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
@@ -307,7 +307,7 @@ class SmallBackwardWorker {
   }
 
   /// Computes P and ds of queries r … r + n of the tile, for all keys that any of these queries sees.
-  /// n is at most the number of lanes of kVecs vectors.
+  /// Requires that n is at most the number of lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void score_panel(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t r,
                    std::int64_t n) {
@@ -343,8 +343,8 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r. s comes from
-  /// score_keys().
+  /// Computes P = exp2(s − lse) for keys j … j + kRows and the queries of the panel at column r.
+  /// The scores s come from score_keys().
   /// Subtracts lse after the product, as the forward pass does with the maximum.
   /// If the sum began at −lse instead, f32 rounding would change P by 10⁻⁵ for scores near 100.
   template <std::int64_t kRows, std::int64_t kVecs>

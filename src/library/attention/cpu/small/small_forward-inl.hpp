@@ -48,8 +48,8 @@ struct SmallForwardScratch {
     terms = ScoreTermsScratch<T>(ws, plan.terms, plan.longest.S);
   }
 
-  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v is empty if the kernel reads it in place
-  View<T, 2> query_rows;              ///< dense queries of a panel; empty if the kernel reads them in place
+  View<T, 2> keys, values;            ///< dense rows of the head's k and v; v is unused if the kernel reads it in place
+  View<T, 2> query_rows;              ///< dense queries of a panel; unused if the kernel reads them in place
   View<T, 2> queries;                 ///< queries of a panel, transposed and multiplied by scale · log2(e)
   View<T, 2> scores;                  ///< scores of a panel, (keys, queries); later the exponentials of the scores
   View<T, 2> out;                     ///< outputs of one register tile of queries
@@ -194,8 +194,8 @@ class SmallForwardWorker {
     transpose([&](std::int64_t r) { return dense_row(q, rows[r], scratch_.query_rows.at(r)); });
   }
 
-  /// Computes the outputs of the n queries of head h that `rows` lists. n is at most the number of lanes of kVecs
-  /// vectors.
+  /// Computes the outputs of the n queries of head h that `rows` lists.
+  /// Requires that n is at most the number of lanes of kVecs vectors.
   template <std::int64_t kVecs>
   void run_panel(const Visibility& visibility, const OutputRows<T>& outputs, std::int64_t h, const std::int64_t* rows,
                  std::int64_t n) {

@@ -37,8 +37,7 @@ namespace headgate::HWY_NAMESPACE {
 /// The stride is the same for all D, because products need a compile-time constant.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Height of register tiles is a multiple of this number of rows, the unit. Tiles have 1 to 4 units. kMR rows are 3
-/// units.
+/// Unit of the height of register tiles, in rows. Tiles have 1 to 4 units. kMR rows are 3 units.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
 /// Cuts rows [begin, end) into register tiles, and calls f.operator()<kRows>(r, rows) for each tile.
@@ -126,7 +125,8 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
   }
 }
 
-/// Computes c = ab or c += ab for all columns of c (rows, cols) and b (K, cols). cols is a multiple of the lanes.
+/// Computes c = ab or c += ab for all columns of c (rows, cols) and b (K, cols). Requires that cols is a multiple of
+/// the lanes.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
                                    std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {

@@ -522,7 +522,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of queries that counts() to sums.
+  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of a query to sums if counts() is
+  /// true.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);

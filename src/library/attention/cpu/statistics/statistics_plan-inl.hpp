@@ -166,7 +166,7 @@ struct StatisticsScratch {
   View<T, 2> entropies;         ///< Σ p log2 p of each query, one sum per lane
   View<T, 2> in_window;         ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;        ///< weight of each query on key 0
-  View<T, 2> packing;           ///< copies of strided rows, which are dense for packing
+  View<T, 2> packing;           ///< dense copies of strided rows, made before packing
   View<double, 1> figure_sums;  ///< statistics of queries ("figures"), summed over the tile's queries
   View<double, 1> key_sums;     ///< weight of each selected key, summed over the tile's queries
   /// weight of each key, summed over the tile's queries; if queries visit lists, weights of each query's listed keys
