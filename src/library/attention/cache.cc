@@ -140,7 +140,7 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   return part;
 }
 
-/// Returns views of one sequence's first rows, which are stored without rounding, in `memory`.
+/// Returns views of the first rows of one sequence in `memory`, which stores these rows without rounding.
 /// Keys have shape (1,Hkv,F,D) and values (1,Hkv,F,Dv).
 template <typename Byte>
 auto first_rows(Byte* memory, const CacheShape& s) {

@@ -57,8 +57,8 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< maxima over heads: tiles, blocks and panels per head
-  HeadCounts most;     ///< tiles, blocks and panels for which the packed buffers have room
+  HeadCounts largest;  ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts most;     ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;  ///< true if each head is computed by a single thread
 };

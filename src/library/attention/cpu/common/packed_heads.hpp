@@ -28,8 +28,8 @@ namespace headgate {
 /// Numbers of parts, heads, tiles, blocks and panels in one head, or summed over several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0, blocks = 0;  ///< tiles of all query heads, blocks of all key/value heads
-  std::int64_t panels = 0;             ///< panels of keys of all key/value heads
+  std::int64_t tiles = 0, blocks = 0;  ///< numbers of tiles of all query heads, and of blocks of all key/value heads
+  std::int64_t panels = 0;             ///< number of key panels of all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
@@ -56,10 +56,10 @@ struct PackedHeads {
   Sequence sequence;
   std::int64_t n = 0;                  ///< index of the sequence in the call
   std::int64_t h0 = 0, heads = 0;      ///< key/value heads h0 … h0 + heads
-  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of one query head; key blocks of one key/value head
-  std::int64_t panels = 0;             ///< key panels of one key/value head
-  std::int64_t tiles_before = 0;       ///< query tiles of one query head, summed over all earlier sequences of the call
-  /// (query tiles of one head) · (key blocks of one head), summed over earlier sequences of the work list
+  std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head; number of blocks of one key/value head
+  std::int64_t panels = 0;             ///< number of key panels of one key/value head
+  std::int64_t tiles_before = 0;       ///< number of tiles of one query head in all earlier sequences of the call
+  /// number of query tiles times number of key blocks of one head, summed over earlier sequences of the work list
   std::int64_t tile_blocks_before = 0;
   // Smallest number of a head, tile, block and panel in this part.
   // Numbers continue from one part of the batch to the next.
@@ -108,10 +108,10 @@ struct HeadTask {
 
 /// Totals and maxima over all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< maxima over heads: tiles, blocks and panels per head
+  HeadCounts largest;        ///< largest numbers of tiles, blocks and panels of any head
   double largest_bytes = 0;  ///< packed bytes of the largest head
   double all_bytes = 0;
-  std::int64_t tile_blocks = 0;  ///< (query tiles of one head) · (key blocks of one head), summed over all sequences
+  std::int64_t tile_blocks = 0;  ///< query tiles times key blocks of one head, summed over all sequences
 };
 
 /// Limit in bytes of the packed operands of one batch. A head that exceeds it is a batch of its own.
@@ -136,8 +136,7 @@ class HeadBatches {
     std::int64_t tile_blocks_before = 0;
   };
 
-  /// Returns the counts of the next batch, and moves `cursor` behind it. Writes the batch's parts to `parts` unless
-  /// null.
+  /// Returns the counts of the next batch, and moves `cursor` past it. Writes the batch's parts to `parts` unless null.
   /// At the end of the list, returns a batch without parts.
   HeadCounts next(Cursor& cursor, PackedHeads* parts) const {
     HeadCounts batch;

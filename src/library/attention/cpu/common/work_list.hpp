@@ -16,7 +16,7 @@ namespace headgate {
 /// One sequence of a work list.
 struct ListedSequence {
   std::int64_t number = 0;        ///< index of the sequence in the problem
-  std::int64_t tiles_before = 0;  ///< query tiles (of kQueryTile queries) of one head in all earlier sequences
+  std::int64_t tiles_before = 0;  ///< number of query tiles (kQueryTile queries) of one head in all earlier sequences
 };
 
 /// Returns the number of tiles of kQueryTile queries that T queries fill.
@@ -39,7 +39,7 @@ class WorkList {
  private:
   const ListedSequence* entries_ = nullptr;
   std::int64_t size_ = 0;
-  std::int64_t tiles_ = 0;  // query tiles per sequence; used if entries_ is null
+  std::int64_t tiles_ = 0;  // number of query tiles per sequence; used if entries_ is null
 };
 
 /// Returns a sequence whose T and S are the largest T and the largest S of the listed sequences.

@@ -46,12 +46,12 @@ namespace headgate::HWY_NAMESPACE {
 /// rows, without gaps.
 struct FewQueries {
   Sequence sequence;
-  std::int64_t rows = 0;           ///< rows of a key/value head: group · T
-  std::int64_t split_keys = 0;     ///< keys per split
+  std::int64_t rows = 0;           ///< number of rows of a key/value head: group · T
+  std::int64_t split_keys = 0;     ///< number of keys per split
   std::int64_t splits = 0;         ///< number of splits of each key/value head
-  std::int64_t first_split = 0;    ///< splits of all heads in all earlier sequences
-  std::int64_t first_partial = 0;  ///< partial softmaxes of all heads in all earlier sequences
-  std::int64_t first_query = 0;    ///< queries of all query heads in all earlier sequences
+  std::int64_t first_split = 0;    ///< number of splits of all heads in all earlier sequences
+  std::int64_t first_partial = 0;  ///< number of partial softmaxes of all heads in all earlier sequences
+  std::int64_t first_query = 0;    ///< number of queries of all query heads in all earlier sequences
   bool dots = false;               ///< true if scores use bf16 dot products
 };
 

@@ -48,8 +48,8 @@ inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 /// Hardware prefetchers follow each stream (docs/design/decoding.md).
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t whole = 0;     ///< keys before the streams; a multiple of kTileKeys, or `count`
-  std::int64_t streamed = 0;  ///< keys in all kTileKeys streams together
+  std::int64_t whole = 0;     ///< number of keys before the streams; a multiple of kTileKeys, or `count`
+  std::int64_t streamed = 0;  ///< number of keys in all kTileKeys streams together
 
   /// Returns the number of keys per stream.
   std::int64_t stream_keys() const { return streamed / kTileKeys; }

@@ -85,8 +85,8 @@ struct BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, with padding
-  HeadCounts largest;                  ///< maxima over heads: tiles, blocks and panels per head
-  HeadCounts most;                     ///< tiles, blocks and panels for which the packed buffers have room
+  HeadCounts largest;                  ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts most;                     ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; always false with dbias
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
@@ -163,7 +163,7 @@ struct BackwardBuffers {
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
   View<T, 2> lse, lse_rest;             ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;       ///< for each packed tile, the turn that adds to dq next (Turnstile)
+  View<std::int64_t, 1> dq_turns;       ///< next turn to add to dq (Turnstile), one per packed tile
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
   BiasGradientBuffers<T> dbias;         ///< sums of dbias

@@ -82,8 +82,8 @@ struct ForwardPlan {
   Dropout<T> dropout;
   std::int64_t Dv_padded;
   std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< maxima over heads: tiles, blocks and panels per head
-  HeadCounts most;         ///< tiles, blocks and panels for which the packed buffers have room
+  HeadCounts largest;      ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts most;         ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; always false if selects()
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
@@ -143,9 +143,8 @@ struct ForwardBuffers {
   View<T, 3> keys;             ///< packed k, transposed, (packed panels, D, kNR)
   View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); one ColumnPanels per key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// Open queries of each packed tile, in ascending order, and their number. The gate threshold does not skip these
-  /// queries.
-  /// Used only if selects().
+  /// Open queries of each packed tile, in ascending order. open_counts holds their number per tile.
+  /// The gate threshold does not skip open queries. Used only if selects().
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

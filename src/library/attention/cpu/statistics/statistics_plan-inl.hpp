@@ -98,7 +98,7 @@ struct StatisticsPlan {
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR queries that the selection lists
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
-  HeadCounts most;                  ///< tiles, blocks and panels for which the packed buffers have room
+  HeadCounts most;                  ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
 
  private:
@@ -204,7 +204,7 @@ struct StatisticsBuffers {
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
   View<double, 2> mass;      ///< weight of each key, summed over queries, (packed panels · group, kNR)
-  /// for each packed query head: turn of the query tile that adds its sums next (Turnstile)
+  /// next turn to add sums (Turnstile), one per packed query head
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };
