@@ -16,7 +16,7 @@ namespace headgate::models {
 
 namespace {
 
-constexpr std::int64_t kMaxTotal = std::int64_t{1} << 40;  // largest number of parameters: 4 TiB in f32
+constexpr std::int64_t kMaxTotal = std::int64_t{1} << 40;  // maximum number of parameters: 4 TiB in f32
 constexpr std::int64_t kFfnStep = 4;
 
 std::string_view name_of(const FieldText& row, NamesIn names) {
@@ -24,7 +24,7 @@ std::string_view name_of(const FieldText& row, NamesIn names) {
   return names == NamesIn::file || row.option.empty() ? row.key : row.option;
 }
 
-/// Estimates the number of parameters in double, because the exact number for large sizes may exceed 63 bits.
+/// Estimates the number of parameters. Computes in double, because large sizes could overflow 63 bits.
 double estimated_parameters(const DecoderConfig& c) {
   const auto product = [](std::int64_t a, std::int64_t b) { return static_cast<double>(a) * static_cast<double>(b); };
   const double dim = static_cast<double>(c.dim);
@@ -37,15 +37,14 @@ double estimated_parameters(const DecoderConfig& c) {
   return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
 }
 
-/// Throws "WHAT has N elements, not one for each of L layers" unless the list is empty or has one element for each
-/// layer.
+/// Throws Error if the list is neither empty nor has one element for each layer. The message begins with `what`.
 template <typename Element>
 void require_one_for_each_layer(const std::string& what, const std::vector<Element>& list, std::int64_t layers) {
   require(list.empty() || std::ssize(list) == layers, "{} has {} elements, not one for each of {} layers", what,
           list.size(), layers);
 }
 
-/// Checks all fields of a config. `where` is the start of messages; `of` returns the name of a field in messages.
+/// Checks all fields of a config. Messages begin with `where`, and name a field by the text that `of` returns for it.
 void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
   const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {

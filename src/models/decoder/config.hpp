@@ -24,26 +24,27 @@ enum class Embeddings : std::int32_t { tied, separate };
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// Places the norms of a layer.
+/// Selects which values of a layer are normed: the inputs or the outputs of its mixer and its MLP.
 ///
-///   pre      | norms of the inputs of the mixer and of the MLP
-///   sandwich | norms of their inputs, and of their outputs before the residual addition
-///   post     | norms of their outputs only; layers of linear attention have those of `pre` (OLMo-Hybrid)
+///   pre      | the inputs
+///   sandwich | the inputs, and the outputs before they are added to the residual stream
+///   post     | the outputs; in layers of linear attention, the inputs (OLMo-Hybrid)
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
-/// Activation of the MLP: act(gate) ∘ up. gelu_tanh: GELU in its tanh approximation.
+/// Function act of the MLP, which computes act(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
 using layers::Activation;
 
-/// The mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated DeltaNet.
+/// Selects the mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated
+/// DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
 /// Value of a setting that is on or off.
 enum class Switch : std::int32_t { off, on };
 
-/// Settings of layers of type sliding_attention that may differ from those of a model's other layers.
+/// Settings that apply only to layers of type sliding_attention.
 struct SlidingLayers {
-  std::int64_t heads = 0;            ///< number of query heads; 0: DecoderConfig::heads
-  double rope_base = 0.0;            ///< base of RoPE's angles; 0: the RoPE of other layers
+  std::int64_t heads = 0;            ///< number of query heads; 0 means DecoderConfig::heads
+  double rope_base = 0.0;            ///< base of RoPE's angles; 0 means the RoPE settings of DecoderConfig
   double rope_fraction = 1.0;        ///< fraction of head_dim that RoPE rotates; used only if rope_base > 0
   Switch rope_scaled = Switch::off;  ///< whether rope_scaling applies; used only if rope_base > 0
 
@@ -52,13 +53,13 @@ struct SlidingLayers {
 
 /// Sizes of layers of linear attention (Gated DeltaNet).
 struct LinearLayers {
-  std::int64_t key_heads = 0;    ///< heads of q and k; 0: the model has no linear attention
+  std::int64_t key_heads = 0;    ///< number of heads of q and k; 0 means that the model has no linear attention
   std::int64_t value_heads = 0;  ///< number of value heads, a multiple of key_heads
   std::int64_t key_dim = 128;
   std::int64_t value_dim = 128;
   std::int64_t kernel = 4;  ///< width of the causal convolution in tokens
   double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2 allows negative eigenvalues of the state's transition matrix
-  double norm_eps = 0.0;    ///< epsilon of the output's norm; 0: DecoderConfig::norm_eps
+  double norm_eps = 0.0;    ///< epsilon of the norm of the output; 0 means DecoderConfig::norm_eps
 
   friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
 };
@@ -68,19 +69,20 @@ using layers::ExpertRouter;
 
 /// Sizes and options of MLPs that are mixtures of experts.
 struct Experts {
-  std::int64_t count = 0;         ///< number of routed experts; 0: the MLP of every layer is dense
+  std::int64_t count = 0;         ///< number of routed experts; 0 means that every layer has a dense MLP
   std::int64_t active = 0;        ///< number of routed experts selected for each token
   std::int64_t ffn = 0;           ///< width of a routed expert
-  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which every token uses; 0: none
-  std::int64_t dense_layers = 0;  ///< number of layers at the start with a dense MLP
+  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which processes every token; 0 means none
+  std::int64_t dense_layers = 0;  ///< number of layers, from the first, that have a dense MLP
   ExpertRouter router = ExpertRouter::softmax;
-  Switch renormalise = Switch::on;   ///< whether the weights of a token's experts are divided by their sum
-  double scale = 1.0;                ///< multiplies the weights of a token's experts
-  Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the shared expert
+  Switch renormalise = Switch::on;   ///< whether to divide the weights of a token's experts by their sum
+  double scale = 1.0;                ///< factor of the weights of a token's experts
+  Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the output of the shared expert
   Switch biases = Switch::off;       ///< whether the router and the routed experts have biases
   ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
-  std::vector<double> limits;         ///< bounds of routed experts' activations, one per layer; 0 or empty: none
-  std::vector<double> shared_limits;  ///< bounds of the shared expert's activations, one per layer; 0 or empty: none
+  /// Bounds of the routed experts' activations, one per layer; a bound of 0 or an empty list means none.
+  std::vector<double> limits;
+  std::vector<double> shared_limits;  ///< bounds of the shared expert's activations, in the same form as `limits`
 
   friend bool operator==(const Experts&, const Experts&) = default;
 };
@@ -92,10 +94,10 @@ struct DecoderConfig {
   std::int64_t dim = 256;
   std::int64_t layers = 6;
   std::int64_t heads = 8;
-  std::int64_t kv_heads = 4;   ///< number of key/value heads; divides heads
-  std::int64_t head_dim = 32;  ///< features per head, 1 to 576
+  std::int64_t kv_heads = 4;   ///< number of key/value heads; must divide `heads`
+  std::int64_t head_dim = 32;  ///< number of features per head, 1 to 576
   std::int64_t ffn = 768;
-  std::int64_t seq_len = 256;  ///< longest sequence in tokens; number of rows of the RoPE tables
+  std::int64_t seq_len = 256;  ///< maximum sequence length in tokens; also the number of rows of the RoPE tables
 
   layers::NormKind norm = layers::NormKind::plain;
   double norm_eps = 1e-6;
@@ -104,15 +106,16 @@ struct DecoderConfig {
   Embeddings embeddings = Embeddings::tied;
 
   double rope_base = 10000.0;
-  double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0: no RoPE
-  double init_std = 0.02;      ///< standard deviation of all initial matrices except the gate's (GateVariant::init_std)
+  double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0 means no RoPE
+  /// Standard deviation of initial matrices, except the gate's, which has GateVariant::init_std.
+  double init_std = 0.02;
 
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
-  Switch out_bias = Switch::off;  ///< whether attention's output projection has a bias
-  /// Number of keys that a query attends to, its own key included; 0: all keys up to its own. If layer_types is not
-  /// empty, only layers of sliding attention use the window.
+  Switch out_bias = Switch::off;  ///< whether the output projection of attention has a bias
+  /// Number of last keys that a query attends to, including the key of its own token. 0 means all keys up to its own.
+  /// If layer_types is not empty, only layers of type sliding_attention use the window.
   std::int64_t window = 0;
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
   double rope_factor = 1.0;
@@ -122,9 +125,9 @@ struct DecoderConfig {
   Switch rope_truncate = Switch::on;
   double rope_attention_factor = 0.0;
 
-  std::vector<LayerType> layer_types;  ///< type of each layer; empty: every layer is attention with `window`
-  double attention_scale = 0.0;        ///< multiplies the scores q·k; 0: 1/√head_dim
-  double embedding_scale = 1.0;        ///< multiplies the embeddings before the first layer
+  std::vector<LayerType> layer_types;  ///< type of each layer; if empty, every layer has attention with `window`
+  double attention_scale = 0.0;        ///< factor of the scores q·k; 0 means 1/√head_dim
+  double embedding_scale = 1.0;        ///< factor of the embeddings before the first layer
   Activation activation = Activation::silu;
   SlidingLayers sliding;
   LinearLayers linear;
@@ -133,72 +136,73 @@ struct DecoderConfig {
   friend bool operator==(const DecoderConfig&, const DecoderConfig&) = default;
 };
 
-/// The configuration of one layer, derived from DecoderConfig.
+/// Holds the settings of one layer, derived from DecoderConfig.
 struct LayerConfig {
   LayerType type = LayerType::full_attention;
   std::int64_t heads = 0;   ///< query heads
-  std::int64_t window = 0;  ///< number of keys that a query attends to; 0: all keys up to its own
+  std::int64_t window = 0;  ///< number of keys that a query attends to; 0 means all keys up to its own
   double rope_base = 0.0;
   double rope_fraction = 0.0;
   layers::RopeScaling rope_scaling;
-  bool norms_inputs = true;    ///< whether the inputs of the mixer and the MLP are normed
-  bool norms_outputs = false;  ///< whether the outputs of the mixer and the MLP are normed before the residual addition
-  bool experts = false;        ///< whether the MLP is a mixture of experts
+  bool norms_inputs = true;  ///< whether the mixer and the MLP norm their inputs
+  /// Whether the outputs of the mixer and of the MLP are normed before the residual addition.
+  bool norms_outputs = false;
+  bool experts = false;  ///< whether the MLP is a mixture of experts
   double limit = 0.0, shared_limit = 0.0;
 };
 LayerConfig layer_config(const DecoderConfig& config, std::int64_t layer);
 
-/// Returns whether the model has a layer of the type.
+/// Returns whether the model has a layer of this type.
 bool has_layer(const DecoderConfig& config, LayerType type);
 
-/// Returns an equivalent config in its shortest form. Clears `window` if no layer uses it, and `layer_types` if all are
-/// full_attention.
+/// Returns an equivalent config without redundant values. Clears `window` if no layer uses it. Clears `layer_types` if
+/// every layer is full_attention.
 DecoderConfig in_short(DecoderConfig config);
 
-/// Selects how messages name a field: by its name in code, its key in config.json, or its command-line option.
+/// Selects how messages name a field: by its name in the code, its key in config.json, or its command-line option.
 enum class NamesIn { code, file, command_line };
 
-/// Throws Error if a config is not valid. The message is one line that names the field and the wrong value. Every size
-/// is bounded, so that products of sizes of a valid config do not overflow 63 bits.
+/// Throws Error if a config is not valid. The message is one line that names the field and the wrong value. Bounds
+/// every size, so that products of the sizes of a valid config fit in 63 bits.
 void validate(const DecoderConfig& config, NamesIn names = NamesIn::code);
 
-/// Function that returns the name of a field in messages, given its row of kConfigKeys.
+/// Function that takes a field's row of kConfigKeys and returns the name of the field for messages.
 using FieldNames = std::function<std::string(const FieldText&)>;
 void validate(const DecoderConfig& config, const FieldNames& names);
 
-/// Returns whether the config describes a Qwen3 model. `transformers` can then run it and computes the same results.
+/// Returns whether the config describes a Qwen3 model. `transformers` can run such a model with the same results.
 bool is_qwen3(const DecoderConfig& config);
 
-/// Returns the number of features of a head that RoPE rotates: rope_fraction · head_dim, rounded down to an even
-/// number.
+/// Returns how many features of a head RoPE rotates: rope_fraction · head_dim, rounded down to an even number.
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
-/// Returns a fraction x for which rotary_dim(x, head_dim) returns `features`. If `features` is odd, it returns
-/// features − 1. The quotient features / head_dim itself may be one ulp too small.
+/// Returns a fraction x for which rotary_dim(x, head_dim) is `features`, or features − 1 if `features` is odd. Corrects
+/// the quotient features / head_dim, which can be one ulp too small.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
-/// Returns the reason why the decoder cannot train the model, or an empty string if it can.
+/// Returns why the decoder cannot train the model, or an empty string if it can.
 std::string reason_not_trained(const DecoderConfig& config);
 
 /// Returns the number of parameters; tied embeddings count once.
 std::int64_t parameter_count(const DecoderConfig& config);
 
-/// Returns the config of a plain model to compare with: no gate, no OutputControl, no sinks, and NormPlacement::pre.
+/// Returns the config of a plain model for comparison: no gate, no OutputControl, no sinks, and NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Returns the config with a smaller ffn, so that it has about as many parameters as baseline_of(config). Subtracts the
-/// multiple of 4 that brings the counts closest. Throws Error if less than 1 would remain of ffn.
+/// Returns the config with a reduced ffn, which has about as many parameters as baseline_of(config). Reduces ffn by the
+/// multiple of 4 for which the numbers of parameters differ least. Throws Error if ffn would become less than 1.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;
 
-/// Returns the FLOPs of a training step (forward and backward) on `batch` sequences of `seq` tokens, 2 for each
-/// multiply-add. The result is the sum of:
-/// - 4 · matrix parameters · tokens, for the outputs and the gradients of the inputs;
-/// - 2 · trained matrix parameters · tokens, for the gradients of the matrices;
-/// - 12 · heads · head_dim · pairs for each layer of attention, with `pairs` causal (query, key) pairs.
+/// Returns the FLOPs of one training step (forward and backward) on `batch` sequences of `seq` tokens. A multiply-add
+/// counts as 2. The result is the sum of:
+/// - 4 · matrix parameters · tokens, for the outputs and for the gradients of the inputs
+/// - 2 · trained matrix parameters · tokens, for the gradients of the matrices
+/// - 12 · heads · head_dim · pairs for each layer of attention, where `pairs` is the number of causal (query, key)
+///   pairs
 ///
-/// The embedding lookup is not counted.
+/// Does not count the embedding lookup.
 double training_flops(const DecoderConfig& config, const ParameterTable& trained, std::int64_t batch, std::int64_t seq);
 
 }  // namespace headgate::models

@@ -13,29 +13,29 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Defines the names, range, default and help text of each field of a DecoderConfig, for config.json, the command line,
-// checks and documents.
+// Defines the names, range, default and help text of each field of a DecoderConfig. config.json, the command line,
+// checks and documents use them.
 
 namespace headgate::models {
 
-/// Condition for config.json to contain a key. Readers fail only if a required key is missing; other missing keys have
-/// the field's default.
+/// Tells when config.json contains a key. Readers throw if a required key is missing. A field whose key may be missing
+/// has its default.
 enum class Presence {
   required,
   always,        ///< written always
-  beyond_qwen3,  ///< written for this library's own model_type
-  not_default,   ///< written if the field differs from its default
-  own,           ///< written for this library's own model_type if the field differs from its default
-  with_gate      ///< written if any part of the gate differs from its default
+  beyond_qwen3,  ///< written only with the library's own model_type
+  not_default,   ///< written if the value differs from the field's default
+  own,           ///< written only with the library's own model_type, if the value differs from the field's default
+  with_gate      ///< written if any setting of the gate differs from its default
 };
 
-/// Says whether a Qwen3 model may have any value of a field, or only the field's default.
+/// Tells which values of a field a Qwen3 model may have: any value, or only the default.
 enum class InQwen3 { any, default_alone };
 
-/// The heading in --help under which a field's option stands.
+/// Heading in --help that lists the field's option.
 enum class OptionGroup { model, gate, controls };
 
-/// The element type of a list, or the type itself if V is not a list.
+/// Element type of a list, or the type itself if V is not a list.
 template <typename V>
 struct ElementOf {
   using Type = V;
@@ -53,10 +53,11 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  std::optional<Element> flag = std::nullopt;  ///< value that the option sets if it takes no argument
+  /// Value that the option sets; present only if the option takes no argument.
+  std::optional<Element> flag = std::nullopt;
 };
 
-/// Returns the member of a config that has type Owner, or the config itself.
+/// Returns the part of a config that has type Owner: a member, or the config itself.
 template <class Owner, class Config>
 constexpr auto& part_of(Config& config) {
   if constexpr (std::is_same_v<Owner, layers::GateVariant>) {
@@ -72,7 +73,8 @@ constexpr auto& part_of(Config& config) {
   }
 }
 
-/// Describes one field of a config, or of its gate, for files, the command line, checks and documents.
+/// Describes one field of a config or of one of its parts. Files, the command line, checks and documents use the
+/// description.
 template <class Owner, typename V>
 struct ConfigKey : FieldText, KeyRules<V> {
   using Value = V;
@@ -87,7 +89,7 @@ struct ConfigKey : FieldText, KeyRules<V> {
   }
 };
 
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // upper bound of vocab, dim, ffn, heads and seq_len
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // largest vocab, dim, ffn, heads and seq_len
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxExperts = 4096;
 inline constexpr std::int64_t kMaxLinearHeadDim = 256;
@@ -96,7 +98,7 @@ inline constexpr Range<double> kNotNegative{.least = 0.0};
 inline constexpr Range<double> kFinite{};
 inline constexpr Range<double> kFromOneOn{.least = 1.0};
 
-/// Lists the fields in the order of config.json. Only fields of the gate have OptionGroup::gate.
+/// Lists all fields in the order of config.json. OptionGroup::gate marks exactly the fields of the gate.
 inline constexpr std::tuple kConfigKeys{
     ConfigKey(&DecoderConfig::vocab,
               {.name = "vocab", .key = "vocab_size", .option = "--vocab", .type = "N", .help = "Rows of the embedding"},
@@ -386,7 +388,7 @@ inline constexpr std::tuple kConfigKeys{
 
 namespace headgate {
 
-// Defines words that command-line options accept in place of the longer ones in config.json.
+// Defines short words that command-line options accept instead of the words in config.json.
 
 template <>
 struct OptionWords<layers::QkNorm> {

@@ -38,13 +38,13 @@ void check_tokens(const char* what, const Tokens& tokens, std::int64_t vocab, st
   }
 }
 
-/// Counts the targets that are not ignored.
+/// Returns the number of targets that are not ignored.
 double counted(const Tokens& targets) {
   const std::int32_t* end = targets.data + targets.shape[0];
   return static_cast<double>(targets.shape[0] - std::count(targets.data, end, layers::kIgnoredTarget));
 }
 
-/// Returns `config`. Throws Error if the decoder is for training, but cannot train the model.
+/// Returns `config`. Throws Error if `purpose` includes training and the decoder cannot train the model.
 const DecoderConfig& usable(const DecoderConfig& config, Purpose purpose) {
   const std::string reason = purpose == Purpose::evaluate ? "" : reason_not_trained(config);
   require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
@@ -79,15 +79,15 @@ struct Decoder<T>::State {
   ExecutionContext context;
   ParameterTable table;
   WeightPlaces places;
-  TokenParts<T> parts;  // throws for bad options before `weights` allocates
+  TokenParts<T> parts;  // constructed before `weights`, so that bad options throw before the weights are allocated
   ProductWeights<T> weights;
-  const DecoderSizes& sizes;                       ///< sizes of parts.main(): the batch, or one part of full length
+  const DecoderSizes& sizes;                       ///< sizes of parts.main()
   const Placed<DecoderBuffers<T>, Block>& memory;  ///< buffers of parts.main()
-  CacheBatch keys;                                 ///< keys that LayerView::cache points to
+  CacheBatch keys;                                 ///< storage that LayerView::cache points to
   ShownActivations<T> shown;
 
-  /// Views a layer's gradients. With Purpose::train_gates, gradients of matrices other than the gate's are absent. If
-  /// the gate's rows belong to a larger input matrix, `in` views only the gate's rows.
+  /// Returns views of a layer's gradients. With Purpose::train_gates, only gate gradients are present. If the gate's
+  /// rows are part of the matrix `in`, the view of `in` has only these rows.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
     LayerWeights<Wide<T>> g = places.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
@@ -101,14 +101,14 @@ struct Decoder<T>::State {
     for (View<Wide<T>, 2>* matrix : {&g.attention.out, &g.delta.in, &g.delta.out, &g.gate_up, &g.down}) *matrix = none;
     return g;
   }
-  /// Views the gradients outside the layers. With Purpose::train_gates, gradients of matrices are absent, because no
-  /// gate lies outside the layers.
+  /// Returns views of the gradients outside the layers. With Purpose::train_gates, matrices are absent, because no gate
+  /// lies outside the layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
     OuterWeights<Wide<T>> g = places.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
     return g;
   }
-  /// Returns dx in type T for matrix products: dx itself, or dx rounded into dout if T is bf16.
+  /// Returns dx in type T for matrix products. If T is bf16, rounds dx into dout and returns dout.
   View<const T, 2> gradient_of_output() const {
     if constexpr (kNarrow<T>) {
       layers::copy_to<T, Wide<T>>(memory->dout.flat(), memory->dx.flat(), context);
@@ -144,7 +144,7 @@ struct Decoder<T>::State {
   void add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                           ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const;
 
-  /// Computes the backward pass of a norm. X is the element type of x and dx.
+  /// Computes the backward pass of an RMSNorm. X is the element type of x and dx.
   template <typename X>
   void norm_backward(View<X, 2> dx, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> dy, ConstView<X, 2> x,
                      ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd, Update update) const {
@@ -188,7 +188,7 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
   }
 }
 
-/// h_last = norm(x), rounded as DecoderSizes::rounding says.
+/// Computes h_last = norm(x), and rounds h_last according to DecoderSizes::rounding.
 template <typename T>
 void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
@@ -260,7 +260,7 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Pa
   if (taps.has(Tap::gate_logits)) view.gate = shown.gates(s.z);
 }
 
-/// Returns what an observer sees of a layer for one part of the tokens. `targets` are the targets of that part.
+/// Returns the view of a layer that an observer gets for one part of the tokens. `targets` are the part's targets.
 template <typename T>
 LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
@@ -290,7 +290,7 @@ LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, con
   return view;
 }
 
-/// Returns the mean loss over all targets that are not ignored, after a forward pass.
+/// Returns the mean loss over all targets that are not ignored. Must follow a forward pass.
 template <typename T>
 double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses) {
   const double total = counted(targets);
@@ -305,8 +305,8 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
   return loss;
 }
 
-/// Computes the logits of a part from h_last in chunks of rows, and returns the part's mean loss. If `gradients` is not
-/// null, adds the gradient of the vocabulary head's matrix and sets dx = gradient of h_last.
+/// Computes the logits of a part from h_last, a chunk of rows at a time. Returns the part's mean loss. If `gradients`
+/// is not null, also adds the gradient of the vocabulary head's matrix to it, and sets dx to the gradient of h_last.
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters,
                                const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {
@@ -336,7 +336,7 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wi
   return loss;
 }
 
-/// out(count,V) = log-softmax of the logits of rows begin … begin + count − 1 of a part's h_last.
+/// Computes out(count,V) = log-softmax of the logits of `count` rows of a part's h_last, from row `begin` on.
 template <typename T>
 void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters, std::int64_t begin,
                                     std::int64_t count) const {
@@ -361,7 +361,8 @@ void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wid
 
 // --- backward ----------------------------------------------------------------------------------------------------
 
-/// Computes the backward pass from dx = gradient of h_last. Adds the gradients of all parameters to `gradients`.
+/// Computes the backward pass. At the start, dx holds the gradient of h_last. Adds the gradients of all parameters to
+/// `gradients`.
 template <typename T>
 void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const {
   const View<Wide<T>, 2>& dx = memory->dx;
@@ -379,7 +380,7 @@ void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, 
   layers::embedding_backward(dtable, dx, tokens, context);
 }
 
-/// Converts dx from the gradient of the layer's output to the gradient of x_middle.
+/// Computes the backward pass of the MLP. Replaces dx, the gradient of the layer's output, by the gradient of x_middle.
 template <typename T>
 void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                      const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -399,7 +400,8 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   add_input_gradient(layer, g.middle_norm, s.x_middle, w.middle_norm, s.rstd_middle);
 }
 
-/// Converts dx from the gradient of x_middle to the gradient of the layer's input.
+/// Computes the backward pass of the mixer. Replaces dx, the gradient of x_middle, by the gradient of the layer's
+/// input.
 template <typename T>
 void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeights<Wide<T>>& g,
                                        const LayerWeights<const Wide<T>, const T>& w, const SavedLayer<T>& s) const {
@@ -420,7 +422,7 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
   add_input_gradient(layer, g.input_norm, s.x, w.input_norm, s.rstd);
 }
 
-/// dx += gradient of x. dh is the gradient of norm(x), or of x itself if the layer does not norm its inputs.
+/// Adds the gradient of x to dx. dh is the gradient of norm(x), or of x if the layer does not norm its inputs.
 template <typename T>
 void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                                            ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const {

@@ -28,50 +28,52 @@ namespace headgate::models {
 using layers::kNarrow;
 using layers::Wide;
 
-/// Shape of a batch: `batch` sequences of `seq` tokens; N = batch · seq.
+/// Shape of a batch: `batch` sequences of `seq` tokens, N = batch · seq tokens in total.
 struct BatchShape {
   std::int64_t batch = 1;
   std::int64_t seq = 1;
 };
 
-/// Cuts a long sequence into parts to save memory. Each layer processes all parts, one after another, before the next
-/// layer begins. The decoder keeps the residual stream of the whole sequence, and the keys and values of one layer.
+/// Options for processing a long sequence in parts, which saves memory. Each layer processes all parts in order before
+/// the next layer begins. Memory for the whole sequence holds only the residual stream and one layer's keys and values.
 struct PartOptions {
-  std::int64_t tokens = 0;  ///< tokens of a part; 0: sequences are not cut
-  /// Keeps the inputs of the current layer's delta rule for the whole sequence. An observer that requests
-  /// Tap::kept_rule needs them if the model has linear attention.
+  std::int64_t tokens = 0;  ///< number of tokens per part; 0 means that sequences are not cut
+  /// Stores the current layer's delta-rule inputs for the whole sequence. Required if an observer requests
+  /// Tap::kept_rule and the model has linear attention.
   bool keeps_rule = false;
-  /// Type of the keys and values that attention reads. i8: int8 with a scale for each token and head (KvCache); the
-  /// sequence is then processed in parts even if one part holds all its tokens. none: the type of activations.
+  /// Type in which keys and values are stored:
+  /// - none: the type of activations
+  /// - i8: int8 with one scale per token and head (KvCache). The sequence then counts as cut, even if it is a single
+  ///   part.
   DType cache = DType::none;
-  /// Number of tokens at the start of the sequence whose keys and values stay unrounded (CacheShape::whole_first). Must
-  /// be 0 unless `cache` is i8.
+  /// Number of tokens at the start of the sequence whose keys and values are stored unrounded
+  /// (CacheShape::whole_first). Must be 0 unless `cache` is i8.
   std::int64_t cache_first = 0;
-  /// Rounds the inputs of every product with a weight matrix: projections of attention and of linear attention, MLP,
-  /// router, experts and vocabulary head. Requires Purpose::evaluate and activations in f32 or f64. A scale that
-  /// several tokens share also requires a batch of one sequence, with all its tokens in one part.
+  /// Rounding of the inputs of every product with a weight matrix: projections of attention and linear attention, MLP,
+  /// router, experts and vocabulary head. Any rounding requires Purpose::evaluate, and activations in f32 or f64.
+  /// Rounding with one scale for several tokens also requires a batch of one sequence in one part.
   layers::ActivationRounding activations = layers::ActivationRounding::none;
 };
 
-/// Returns the shape of the tokens that pass through a layer at a time: a part, or the batch if sequences are not cut.
+/// Returns the shape of the tokens that pass through a layer together: one part, or the batch if sequences are not cut.
 BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 
 /// Selects what a decoder computes.
 ///
-///   train       | forward and backward passes; saves the activations of every layer
-///   train_gates | as train, but without the gradients of matrices other than the gates'
-///   evaluate    | forward passes only; all layers reuse the same buffers
+///   train       | forward and backward passes; each layer has its own buffers for activations
+///   train_gates | like train, but of the matrices only the gates' get gradients
+///   evaluate    | forward passes; all layers share buffers for activations
 enum class Purpose { train, train_gates, evaluate };
 
-/// Groups of LayerView members that an observer can request.
+/// Names groups of LayerView members, which an observer can request.
 enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
-/// Shows an observer a layer's activations right after the layer's forward pass. Valid only during the call. Contains
-/// only the members whose taps the observer requested. In linear attention, value heads Hv of Dv features take the
-/// place of query heads Hq of D features. If the sequence is processed in parts, a view shows one part, and N is the
-/// number of its tokens. W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of
-/// the delta rule.
+/// Shows an observer the activations of a layer right after its forward pass. Valid only during the call.
+/// - Members of a tap are set only if the observer requested the tap.
+/// - Linear attention has value heads Hv of Dv features in place of query heads Hq of D features.
+/// - If the sequence is cut, the view shows one part of N tokens.
+/// - W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of the delta rule.
 template <typename W>
 struct LayerView {
   std::int64_t layer = 0;
@@ -82,30 +84,31 @@ struct LayerView {
   // Tap::scores in layers of linear attention
   LinearAttentionInputs rule_inputs;    ///< arguments for linear_attention_statistics
   LinearAttentionOptions rule_options;  ///< options for linear_attention_statistics
-  // Tap::kept_rule in layers of linear attention; absent unless the view includes the last token of the sequence
-  LinearAttentionInputs kept_rule;  ///< inputs of the delta rule for all tokens of the sequence; `state` is absent
+  // Tap::kept_rule in layers of linear attention. Set only in the view with the last token of the sequence.
+  LinearAttentionInputs kept_rule;  ///< delta-rule inputs of all tokens of the sequence, without `state`
   // Tap::scores in layers of attention
   double scale = 1.0;  ///< factor of the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
   ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
-  /// Keys and values of all tokens so far, including earlier parts. Null if the sequence is not cut into parts.
+  /// Keys and values of all tokens so far, including those of earlier parts. Null if the sequence is not cut.
   const CacheBatch* cache = nullptr;
-  View<const W, 3> lse;     ///< (B,Hq,T) natural log-sum-exp of the scores, sink included
-  View<const W, 1> sinks;   ///< (Hq) sink logits; absent without sinks
-  std::int64_t window = 0;  ///< keys that a query attends to, its own included; 0: all keys up to its own
+  View<const W, 3> lse;    ///< (B,Hq,T) natural log-sum-exp of the scores, including the sink
+  View<const W, 1> sinks;  ///< (Hq) sink logits; absent if the model has no sinks
+  /// Number of keys that a query attends to, including its own; 0 means all keys up to its own.
+  std::int64_t window = 0;
   // Tap::values
-  View<const W, 3> v;  ///< values: (N,Hkv,D) after the gate, or (N,Hv,Dv) after the convolution of linear attention
-  // Tap::gate_logits: logits z (N,heads,features) of the gate, or (N,Hv,Dv) of the output gate in linear attention. The
-  // token stride is 0 if the gate does not depend on the input. Absent without a gate.
+  View<const W, 3> v;  ///< (N,Hkv,D) values after the gate; in linear attention, (N,Hv,Dv) values after the convolution
+  // Tap::gate_logits: the logits (N,heads,features) of the gate. In linear attention, the logits (N,Hv,Dv) of the
+  // output gate. The token stride is 0 if the gate does not depend on the input. Absent if the model has no gate.
   View<const W, 3> gate;
   // Tap::head_outputs
-  View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o, after a gate or control of the attention output
+  View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o: the attention output after its gate and control
   // Tap::output
   View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
-  /// (B·seq_len,dim) the residual stream of whole sequences; set in the view that ends them
+  /// (B·seq_len,dim) the residual stream of whole sequences; set only in the view with the last token
   View<const W, 2> sequence_output;
-  // Tap::exit_loss: costs an extra pass through the last norm and the vocabulary head
-  std::optional<double> exit_loss;  ///< mean −log p(target) if the logits were computed right after this layer
+  // Tap::exit_loss, which costs an extra pass through the last norm and the vocabulary head
+  std::optional<double> exit_loss;  ///< mean of −log p(target) if this layer were the last
 
   /// Returns whether the view includes the last token of its sequence.
   bool ends_sequence() const { return first_position + shape.seq == seq_len; }
@@ -115,27 +118,27 @@ template <typename W>
 class LayerObserver {
  public:
   virtual ~LayerObserver() = default;
-  /// Returns the taps that the observer requests. Called once for each forward pass.
+  /// Returns the taps that the observer requests. The decoder calls it once per forward pass.
   virtual Taps taps() const = 0;
-  /// Receives the view of a layer. Called in order for each layer, and for each part of a layer.
+  /// Receives the view of a layer. The decoder calls it after each layer, or after each part of a layer.
   virtual void after_layer(const LayerView<W>& view) = 0;
 };
 
-/// Replaces the outputs of some heads of one layer in a forward pass. The pass can start at that layer.
+/// Replaces the outputs of some heads of one layer in a forward pass.
 template <typename T>
 struct LayerOverride {
   std::int64_t layer = 0;
   layers::HeadOverride<T> heads;
-  /// (N,dim), dense: the layer's input, saved from a pass over the same tokens. If present, the forward pass skips the
-  /// layers before `layer`.
+  /// (N,dim), dense: the layer's input from an earlier pass over the same tokens. If present, the forward pass begins
+  /// at the layer `layer`.
   View<const Wide<T>, 2> input{};
 };
 
-/// Name and size in bytes of a part of a decoder's working memory.
+/// Names one part of a decoder's working memory, and gives its size in bytes.
 using MemoryItem = WorkspaceItem;
 
-/// Runs a model on batches of one shape: the interface of Decoder<T> for any type of activations. W, the type of
-/// parameters, gradients and losses, is f32 or f64.
+/// Runs a model on batches of one shape. This is the common interface of Decoder<T> for all types of activations. W,
+/// the type of parameters, gradients and losses, is f32 or f64.
 template <typename W>
 class SequenceDecoder {
  public:
@@ -146,33 +149,36 @@ class SequenceDecoder {
   virtual const DecoderConfig& config() const = 0;
   virtual const ParameterTable& table() const = 0;
   virtual BatchShape shape() const = 0;
-  virtual BatchShape part_shape() const = 0;            ///< shape of the tokens that pass through a layer at a time
+  virtual BatchShape part_shape() const = 0;            ///< shape of the tokens that pass through a layer together
   virtual const ExecutionContext& context() const = 0;  ///< resolved()
 
-  /// Returns the mean of −log p(target) in nats over the targets that are not ignored. tokens(N) lie in [0, vocab);
-  /// targets(N) may also be layers::kIgnoredTarget. Writes each token's loss to token_losses(N) unless it is null.
-  /// Calls `observer`, unless it is null, after every layer. With `skip`, attention skips rows with a closed gate.
+  /// Returns the mean of −log p(target) in nats over the targets that are not ignored.
+  /// - tokens(N) lie in [0, vocab). targets(N) lie in [0, vocab) or are layers::kIgnoredTarget.
+  /// - If `token_losses` is not null, token_losses(N) receives the loss of each token.
+  /// - If `observer` is not null, it is called after every layer.
+  /// - If `skip` is not null, attention skips rows with a closed gate.
+  ///
   /// Throws Error if the threshold of `skip` is above 0 and the gate does not multiply the attention output.
   virtual double loss(const W* parameters, const std::int32_t* tokens, const std::int32_t* targets,
                       LayerObserver<W>* observer = nullptr, W* token_losses = nullptr,
                       layers::AttentionSkip* skip = nullptr) = 0;
 
-  /// Computes out(N,vocab) = log-probabilities of the token after each of tokens(N), in nats.
+  /// Computes out(N,vocab): row n holds the log-probabilities, in nats, of the token that follows token n.
   virtual void log_probabilities(W* out, const W* parameters, const std::int32_t* tokens) = 0;
-  /// Runs tokens(N) through the layers, for some_log_probabilities().
+  /// Runs tokens(N) through the layers. some_log_probabilities() then reads the results.
   virtual void run(const W* parameters, const std::int32_t* tokens) = 0;
-  /// Computes out(count,vocab) from the activations of the last run(): rows first … first + count − 1 of
-  /// log_probabilities(). Throws Error if these tokens are not in one part.
+  /// Computes `count` rows of log_probabilities(), from row `first` on, for the tokens of the last run(). Writes them
+  /// to out(count,vocab). Throws Error if these rows are not in one part.
   virtual void some_log_probabilities(W* out, const W* parameters, std::int64_t first, std::int64_t count) = 0;
 
-  /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). Throws Error
-  /// if the decoder's purpose is evaluate. With Purpose::train_gates, gradients of matrices other than the gates' do
-  /// not change. To accumulate gradients over A batches, pass gradient_scale 1/A.
+  /// Returns the same loss as loss(), and adds gradient_scale · gradient of the loss to gradients(total). To accumulate
+  /// gradients over A batches, pass gradient_scale = 1/A. With Purpose::train_gates, leaves the gradients of all
+  /// matrices except the gates' unchanged. Throws Error if the decoder's purpose is evaluate.
   virtual double loss_and_gradients(W* gradients, const W* parameters, const std::int32_t* tokens,
                                     const std::int32_t* targets, double gradient_scale = 1.0,
                                     W* token_losses = nullptr) = 0;
 
-  /// Returns the sizes of all buffers, without parameters and gradients. The items add up to memory_bytes().
+  /// Returns the size of every buffer. Parameters and gradients are not included. The sizes add up to memory_bytes().
   virtual std::vector<MemoryItem> memory_plan() const = 0;
   virtual std::size_t memory_bytes() const = 0;
 
@@ -181,28 +187,29 @@ class SequenceDecoder {
 };
 
 /// Runs a model on batches of one shape. The caller owns the parameters and gradients, which are flat buffers in the
-/// layout of ParameterTable. Results are bitwise identical at the same number of threads.
+/// layout of ParameterTable. Results are bitwise identical for the same number of threads.
 ///
-/// The constructor allocates all working memory. Calls after the first allocate only:
+/// The constructor allocates all working memory. Later calls allocate only:
 /// - small tables
 /// - argument lists of oneDNN's bf16 products
 /// - attention scratch beyond the 32 MiB that the calling thread keeps
 ///
-/// If the context cancels a pass, the pass throws Cancelled between two products or within attention. The gradients are
-/// then incomplete. The next pass is not affected.
+/// If the context cancels a pass, the pass throws Cancelled, between two products or within attention. The gradients
+/// are then incomplete. Later passes are not affected.
 ///
-/// T is the type of activations and of matrices in products: f32, f64 or bf16. With bf16, parameters and gradients are
-/// f32, and each call first rounds the matrices. The residual stream, norms, the softmax of the logits and all sums are
-/// f32. Attention uses Precision::native16, and experts compute in f32.
+/// T is the type of activations and of matrices in products: f32, f64 or bf16. With bf16:
+/// - Parameters and gradients are f32. Each call first rounds the matrices to bf16.
+/// - The residual stream, norms, the softmax of the logits and all sums are f32.
+/// - Attention uses Precision::native16, and experts compute in f32.
 template <typename T>
 class Decoder : public SequenceDecoder<Wide<T>> {
  public:
-  /// Throws std::bad_alloc if memory runs out, and Error in these cases:
+  /// Throws std::bad_alloc if memory runs out. Throws Error in these cases:
   /// - `config` is not valid, or shape.seq exceeds config.seq_len.
-  /// - The model has experts, and `purpose` is not evaluate (see reason_not_trained()).
-  /// - `parts` cuts a batch of several sequences, or one sequence for a purpose other than evaluate.
-  /// - parts.cache is a type other than i8, or it is i8 and parts.tokens is 0.
-  /// - parts.activations or parts.cache_first violates the requirements of PartOptions.
+  /// - `purpose` includes training, but the model cannot be trained (see reason_not_trained()).
+  /// - `parts` cuts sequences, but the batch has several sequences or `purpose` includes training.
+  /// - parts.cache is neither none nor i8, or it is i8 and parts.tokens is 0.
+  /// - parts.activations or parts.cache_first violates a requirement that PartOptions states.
   Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context = {},
           const PartOptions& parts = {});
   ~Decoder() override;
@@ -232,8 +239,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;
 
-  /// Returns the memory_plan() of a decoder with these arguments, without allocating. Throws Error as the constructor
-  /// does, but accepts models that cannot be trained.
+  /// Returns what memory_plan() of a decoder with these arguments would return, without allocating the decoder. Throws
+  /// Error as the constructor does, except for models that cannot be trained.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                 const PartOptions& parts = {});
 
@@ -245,11 +252,11 @@ class Decoder : public SequenceDecoder<Wide<T>> {
   std::unique_ptr<State> state_;
 };
 
-/// Makes a Decoder<float> or Decoder<BFloat16>. Throws under the same conditions as their constructor.
+/// Makes a Decoder<float> or Decoder<BFloat16>. Throws as the constructor of Decoder does.
 std::unique_ptr<SequenceDecoder<float>> make_decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                      ModelPrecision precision, const ExecutionContext& context = {},
                                                      const PartOptions& parts = {});
-/// Returns the memory_plan() of make_decoder() with the same arguments, without allocating.
+/// Returns what memory_plan() of make_decoder() with these arguments would return, without allocating the decoder.
 std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                        ModelPrecision precision, const PartOptions& parts = {});
 

@@ -10,14 +10,15 @@
 
 namespace headgate::models {
 
-/// The cache of one layer: keys and values of attention, or states of Gated DeltaNet. Exactly one member is present.
+/// Holds the cache of one layer: keys and values of attention, or states of Gated DeltaNet. Exactly one member is
+/// present.
 struct LayerCache {
   std::optional<layers::AttentionCache> attention;
   std::optional<layers::DeltaNetCache> delta;
 
   std::int64_t length() const { return attention ? attention->length() : delta->length(); }
-  /// Keeps what truncate() needs to go back to the current length. Recurrent layers keep it until mark() has been
-  /// called `most` more times, attention with a window until the next call of mark().
+  /// Marks the current length, so that truncate() can go back to it. Recurrent layers keep the last `most` marks.
+  /// Attention with a window keeps only the last mark.
   void mark(std::int64_t most) { attention ? attention->mark() : delta->mark(most); }
   /// Returns the largest length ≤ `length` to which truncate() can go.
   std::int64_t reachable(std::int64_t length) const {
@@ -28,7 +29,7 @@ struct LayerCache {
   std::size_t step_bytes() const { return attention ? attention->step_bytes() : delta->step_bytes(); }
 };
 
-/// Optional arguments of a forward pass through a layer's mixer; null: not used.
+/// Optional arguments for the forward pass of a mixer. Null members are not used.
 template <typename T>
 struct MixerCall {
   layers::AttentionSkip* skip = nullptr;
@@ -41,31 +42,32 @@ struct MixerCall {
 template <typename T>
 class DecoderBlocks {
  public:
-  /// `sizes`, `buffers` and the memory that they view must outlive this object. `context` must come from resolved().
+  /// `sizes`, `buffers` and the memory that `buffers` views must outlive this object. `context` must come from
+  /// resolved().
   DecoderBlocks(const DecoderSizes& sizes, const DecoderBuffers<T>& buffers, const ExecutionContext& context);
 
-  /// Sets the positions of the T tokens to first … first + T−1.
+  /// Sets the positions of the T tokens of each sequence to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// Computes x(N,C) = the embeddings of tokens (N), multiplied by embedding_scale.
+  /// Computes x(N,C): the embeddings of tokens(N), multiplied by embedding_scale.
   template <typename M>
   void embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T>, M>& w, View<const std::int32_t, 1> tokens) const;
-  /// s.x_middle = s.x + mixer(norm(s.x)).
+  /// Computes s.x_middle = s.x + mixer(norm(s.x)).
   template <typename M>
   void mixer_block(const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s,
                    const MixerCall<T>& call) const;
-  /// x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
+  /// Computes x_out = s.x_middle + MLP(norm(s.x_middle)). x_out may be s.x.
   template <typename M>
   void mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                  const SavedLayer<T>& s) const;
 
-  /// Computes y = RMSNorm(x) for x of type X and y of type Y.
+  /// Computes y = RMSNorm(x). x has type X and y has type Y.
   template <typename Y, typename X>
   void norm(View<Y, 2> y, View<Wide<T>, 2> rstd, ConstView<X, 2> x, ConstView<Wide<T>, 1> w) const {
     layers::rmsnorm_forward<Y, X>(layers::one_head(y), rstd, layers::one_head(x), w, sizes_.norm, context_);
   }
 
-  /// Returns the attention mixer of layers of the given type; the model must have such layers.
+  /// Returns the attention mixer for layers of this type. The model must have such a layer.
   const layers::GatedAttention<T>& attention(LayerType type) const {
     return type == LayerType::sliding_attention ? *sliding_ : *full_;
   }
@@ -85,8 +87,8 @@ class DecoderBlocks {
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Writes norm(x) to h, rounds it as DecoderSizes::rounding says, and returns h. If the layer does not norm its
-  /// inputs, returns x, or its rounded copy in h.
+  /// Writes norm(x) to h, rounds h according to DecoderSizes::rounding, and returns h. If the layer does not norm its
+  /// inputs, returns x. If x must be rounded, returns the rounded copy in h instead.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

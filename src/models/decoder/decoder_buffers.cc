@@ -13,11 +13,11 @@ namespace {
 
 constexpr const char* kStream = "residual stream and norms";
 
-/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. The chunk should stay in this
-/// cache, because it is written, overwritten by its gradient and then read by two products.
+/// Number of logits in a chunk: 16 MiB in f32, half of a third-level cache of 32 MiB. A chunk should stay in this
+/// cache, because four operations use it: the forward product, the cross-entropy, and two backward products.
 constexpr std::int64_t kLogitElements = std::int64_t{1} << 22;
-/// Smallest number of rows in a chunk, for any vocabulary. Each 4-byte weight of the vocabulary head then serves 128
-/// operations, so a core at 118 GFLOP/s reads at most 3.7 GB/s.
+/// Minimum number of rows in a chunk. Each 4-byte weight of the vocabulary head then serves 128 operations, so a core
+/// at 118 GFLOP/s reads at most 3.7 GB/s.
 constexpr std::int64_t kLeastLogitRows = 64;
 
 layers::GatedAttentionShape attention_shape(const DecoderConfig& config, const LayerConfig& layer, BatchShape shape) {
@@ -79,7 +79,7 @@ std::vector<LayerConfig> layer_configs(const DecoderConfig& config) {
 }
 
 /// Throws Error if the size of the working memory in bytes may exceed 63 bits. Uses an upper bound of the number of
-/// elements that each layer stores per token.
+/// elements per layer and token.
 void require_countable(const DecoderConfig& c, BatchShape shape) {
   constexpr double kMost = 0x1p57;  // numbers
   const auto of = [](std::int64_t size) { return static_cast<double>(size); };
@@ -191,7 +191,7 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (kNarrow<T>) {
       experts_in = ws.take<Wide<T>>("experts", N, C);
       experts_out = ws.take<Wide<T>>("experts", N, C);
-    } else {  // models with experts are not trained, so all layers share these buffers
+    } else {  // models with experts are never trained, so layers share these buffers
       experts_in = saved.front().h_middle;
       experts_out = saved.front().mlp_out;
     }

@@ -9,10 +9,10 @@
 
 namespace headgate::models {
 
-/// Type of a model's matrices and activations in matrix products. Parameters and sums are f32 with either value.
+/// Type of matrices and activations in a model's matrix products. Parameters and sums are always f32.
 enum class ModelPrecision : std::int32_t { f32, bf16 };
 
-/// Name of the command-line option that selects the ModelPrecision, the same in every command.
+/// Command-line option that selects the ModelPrecision. Every command uses this name.
 inline constexpr std::string_view kPrecisionOption = "--precision";
 
 }  // namespace headgate::models

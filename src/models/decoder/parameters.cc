@@ -25,7 +25,7 @@ void fill_normal(T* values, std::int64_t count, double std, std::mt19937_64 rand
   for (std::int64_t i = 0; i < count; ++i) values[i] = static_cast<T>(std * normal(random));
 }
 
-/// Fills `tensor` with logarithms of rates drawn uniformly from [0.01, 16), as in Qwen3.5.
+/// Fills `tensor` with log(rate) for rates drawn uniformly from [0.01, 16), as in Qwen3.5.
 template <typename T>
 void draw_decay_rates(T* tensor, const Parameter& parameter, std::uint64_t seed) {
   std::mt19937_64 random = stream_of(seed, parameter.name);

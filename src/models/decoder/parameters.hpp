@@ -9,20 +9,20 @@
 #include "models/decoder/config.hpp"
 #include "models/decoder/weights.hpp"
 
-// Lists the parameters of a model. All parameters lie in one flat buffer and all gradients in another of the same
-// layout, in the order of the rows of weights.hpp. Tensors that one product reads together are adjacent.
+// Lists the parameters of a model. One flat buffer holds all parameters, and another one of the same layout holds all
+// gradients. The order is that of the rows in weights.hpp. Tensors that one matrix product reads together are adjacent.
 
 namespace headgate::models {
 
-/// Returns whether a tensor is a matrix, that is, has the element type M of LayerWeights and OuterWeights.
+/// Returns whether a tensor has the element type M of LayerWeights and OuterWeights, the type of matrices.
 inline bool is_matrix(ParameterKind kind) {
   return kind == ParameterKind::embedding || kind == ParameterKind::matrix || kind == ParameterKind::gate_matrix;
 }
 
-/// Returns whether AdamW's weight decay applies: to matrices and embeddings only.
+/// Returns whether AdamW applies weight decay to the tensor. Only matrices and embeddings decay.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
-/// Returns whether a gate uses the tensor to compute its logits.
+/// Returns whether the tensor belongs to a gate, which computes its logits from it.
 inline bool is_gate(ParameterKind kind) {
   return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
          kind == ParameterKind::gate_parameter;
@@ -30,22 +30,23 @@ inline bool is_gate(ParameterKind kind) {
 
 struct Parameter {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< sizes of the tensor, of rank 1 or 2
+  std::vector<std::int64_t> shape;  ///< one or two sizes
   ParameterKind kind = ParameterKind::matrix;
-  std::int64_t offset = 0;  ///< in elements from the start of the flat buffer
+  std::int64_t offset = 0;  ///< offset in the flat buffer, in elements
   std::int64_t count = 0;
 };
 
-/// Lists every parameter of a model, or of only its gates, in the order of the flat buffer, which has no gaps.
+/// Lists the parameters of a model, or only those of its gates, in the order of the flat buffer. The buffer has no
+/// gaps.
 class ParameterTable {
  public:
   explicit ParameterTable(const DecoderConfig& config);
 
   const std::vector<Parameter>& entries() const { return entries_; }
   std::int64_t total() const { return total_; }
-  /// Returns the parameter with this name, or null if there is none.
+  /// Returns the parameter with this name, or null.
   const Parameter* find(std::string_view name) const;
-  /// Returns a table of only the gates' parameters. Their offsets are those in a flat buffer that holds nothing else.
+  /// Returns a table of the gates' parameters. Their offsets refer to a flat buffer that holds only gates.
   ParameterTable gates() const;
 
  private:
@@ -56,15 +57,15 @@ class ParameterTable {
 };
 
 /// Sets values(total) to initial values:
-/// - the gate's matrix: N(0, gate.init_std); other matrices and the embedding: N(0, init_std)
+/// - gate matrix: N(0, gate.init_std); other matrices and the embedding: N(0, init_std)
 /// - norms: 1, or 0 if zero-centred; the norm in linear attention: 1
-/// - the gate's bias: bias_init; other biases, gate parameters and sinks: 0
+/// - gate bias: bias_init; other biases, gate parameters and sinks: 0
 /// - convolutions: N(0, 1/√(3·kernel))
 /// - decay rates: log U(0.01, 16); decay biases: 1
 ///
-/// Each tensor has its own random stream, chosen by seed and name. Models that share a tensor therefore start with the
-/// same values in it. Values can differ between standard libraries. The C++ standard fixes the output of the random
-/// engine, but not how a library derives normal numbers from it.
+/// The second argument of N is the standard deviation. Each tensor has its own random stream, seeded with `seed` and
+/// the tensor's name. A tensor that two models have in common thus gets the same values in both. Values can differ
+/// between standard libraries, because the C++ standard does not define how std::normal_distribution computes.
 template <typename T>
 void initialise(T* values, const ParameterTable& table, const DecoderConfig& config, std::uint64_t seed);
 

@@ -9,11 +9,11 @@
 #include "models/decoder/weights.hpp"
 #include "models/layers/elementwise.hpp"
 
-// Views a model's weights in the types in which a decoder multiplies them.
+// Provides a model's weights in the types that a decoder multiplies.
 
 namespace headgate::models {
 
-/// Weights with vectors in Wide<T> and matrices in T. Holds a copy of all parameters in T if T is bf16; otherwise views
+/// Provides vectors in Wide<T> and matrices in T. If T is bf16, holds a rounded copy of all parameters. Otherwise views
 /// the parameters themselves.
 template <typename T>
 class ProductWeights {
@@ -22,7 +22,7 @@ class ProductWeights {
     if constexpr (kNarrow<T>) rounded_.resize(static_cast<std::size_t>(parameters));
   }
 
-  /// Copies the parameters. Called before a forward pass.
+  /// Updates the rounded copy, if T is bf16. Must be called before every forward pass.
   void round([[maybe_unused]] const Wide<T>* parameters, [[maybe_unused]] const ExecutionContext& context) {
     if constexpr (kNarrow<T>) {
       const View<T, 1> out(rounded_.data(), {static_cast<std::int64_t>(rounded_.size())});

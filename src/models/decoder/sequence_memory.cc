@@ -10,14 +10,14 @@ namespace headgate::models {
 
 namespace {
 
-/// Returns the attention shape of one type of layer, or null if no layer has attention. The types have the same key and
-/// value heads, so either shape gives the size of the cache.
+/// Returns the attention shape of either type of attention layer, or null if no layer has attention. Both types have
+/// the same keys and values, so either shape gives the size of the cache.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;
 }
 
-/// Returns the type of the keys and values in the cache.
+/// Returns the type of cached keys and values.
 template <typename T>
 DType cache_dtype(const PartOptions& parts) {
   return parts.cache == DType::none ? dtype_of<T>() : parts.cache;
@@ -77,7 +77,7 @@ template <typename T>
 void SequenceMemory<T>::keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const {
   if (!buffers_->q.present()) return;
   const auto keep = [&](const auto& to, const auto& from) {
-    const std::int64_t N = from.shape[0];  // each token's numbers are contiguous
+    const std::int64_t N = from.shape[0];  // the elements of a token are contiguous
     for (std::int64_t n = 0; n < N; ++n) std::copy_n(from.at(n), from[n].count(), to.at(first + n));
   };
   keep(buffers_->q, state.q);

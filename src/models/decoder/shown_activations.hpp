@@ -16,12 +16,13 @@
 
 namespace headgate::models {
 
-/// Views f32 buffers for the activations of one layer, one buffer per tensor. Absent unless activations are bf16.
+/// Views f32 buffers for the activations of one layer, one buffer per tensor. The buffers exist only if activations are
+/// bf16.
 template <typename T>
 struct ShownBuffers {
   ShownBuffers(Workspace& ws, const DecoderSizes& sizes) {
     if constexpr (kNarrow<T>) {
-      std::int64_t value = 0, gate = 0, output = 0;  // elements per token
+      std::int64_t value = 0, gate = 0, output = 0;  // numbers of elements per token
       for (const auto& attention : {sizes.full, sizes.sliding}) {
         if (!attention) continue;
         value = std::max(value, attention->Hkv * attention->D);
@@ -39,8 +40,8 @@ struct ShownBuffers {
   View<float, 1> values, gates, outputs;
 };
 
-/// Returns x(N,H,F) for observers: x itself or, if x is bf16, a copy in f32 that is written to `memory`. If x has a
-/// token stride of 0, the result has one too.
+/// Returns x(N,H,F) in f32 or f64. If x is bf16, writes an f32 copy to `memory` and returns the copy. Keeps a token
+/// stride of 0.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
   if constexpr (!kNarrow<T>) {
@@ -60,7 +61,7 @@ View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3
   }
 }
 
-/// Provides observers with activations. Owns f32 copies of them if they are bf16.
+/// Converts activations for observers. Owns the memory for f32 copies of bf16 activations.
 template <typename T>
 class ShownActivations {
  public:

@@ -16,14 +16,14 @@
 
 namespace headgate::models {
 
-/// One id for each token: the token's own id, or that of its target.
+/// One id per token: the token's id, or the id of its target.
 using Tokens = View<const std::int32_t, 1>;
 
 inline bool is_cut(BatchShape shape, const PartOptions& options) {
   return options.tokens > 0 && (options.tokens < shape.seq || options.cache != DType::none);
 }
 
-/// Checks the options of a decoder with activations of type T, and returns them. Throws Error if they are invalid.
+/// Returns `options`. Throws Error if they are invalid for a decoder with activations of type T.
 template <typename T>
 const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
   using layers::ActivationRounding;
@@ -46,7 +46,7 @@ const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, P
   return options;
 }
 
-/// Holds the sizes, buffers and blocks for forward passes over tokens of one shape.
+/// Holds the sizes, buffers and blocks for forward passes over batches of one shape.
 template <typename T>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context,
@@ -59,7 +59,7 @@ struct Pass {
   DecoderBlocks<T> blocks;
 };
 
-/// Tokens of one pass: the whole batch, or a part of one sequence.
+/// A part of a sequence, or the whole batch if sequences are not cut.
 template <typename T>
 struct Part {
   Pass<T>& pass;
@@ -69,8 +69,8 @@ struct Part {
   Tokens of(const Tokens& tokens) const { return tokens.present() ? tokens.range(0, first, count()) : tokens; }
 };
 
-/// Divides a decoder's tokens into parts and owns the buffers for them. A batch is one part; a sequence that is cut has
-/// several. All parts pass through a layer before the next layer begins.
+/// Divides a decoder's tokens into parts, and owns the buffers for them. If sequences are not cut, the batch is the
+/// only part. All parts pass through a layer before the next layer begins.
 template <typename T>
 class TokenParts {
  public:
@@ -87,19 +87,19 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// Returns the pass over the whole batch or, if the sequence is cut into parts, over a part of full length.
+  /// Returns the pass for parts of full length, or for the whole batch if sequences are not cut.
   Pass<T>& main() { return main_; }
   const Pass<T>& main() const { return main_; }
-  /// Returns the memory of the whole sequence, or null if sequences are not cut.
+  /// Returns the memory of the whole sequence. Returns null if sequences are not cut.
   SequenceMemory<T>* sequence() { return sequence_ ? &*sequence_ : nullptr; }
 
-  /// Calls visit(part) for each part of the sequence in order. If sequences are not cut, calls it once, for the batch.
+  /// Calls visit(part) for each part in order.
   template <class Visit>
   void each(const Visit& visit) {
     if (!sequence_) return visit(Part<T>{main_});
     for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) visit(at(first));
   }
-  /// Returns the part that holds token `token` of the sequence.
+  /// Returns the part that contains token number `token` of the sequence.
   Part<T> at(std::int64_t token) {
     if (!sequence_) return Part<T>{main_};
     const std::int64_t first = token - token % options_.tokens;
@@ -107,7 +107,7 @@ class TokenParts {
   }
 
   /// Returns the saved activations of a layer for a part. If the sequence is cut, SavedLayer::x views the part's rows
-  /// of the whole sequence's residual stream.
+  /// in the residual stream of the whole sequence.
   SavedLayer<T> saved(std::int64_t layer, const Part<T>& part) const {
     SavedLayer<T> saved = part.pass.memory->layer(layer);
     if (sequence_) saved.x = sequence_->stream().range(0, part.first, part.count());
@@ -129,7 +129,7 @@ class TokenParts {
   PartOptions options_;
   Pass<T> main_;
   std::optional<SequenceMemory<T>> sequence_;
-  std::optional<Pass<T>> last_;  // pass over the last part; absent unless that part is shorter than the others
+  std::optional<Pass<T>> last_;  // pass for the last part; absent if that part has full length
 };
 
 }  // namespace headgate::models

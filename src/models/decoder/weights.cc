@@ -5,7 +5,7 @@ namespace headgate::models {
 
 namespace {
 
-/// Adds up the number of elements of tensors.
+/// Adds up the numbers of elements of all visited tensors.
 struct CountTensors {
   std::int64_t& count;
 

@@ -14,11 +14,12 @@
 
 // Describes every tensor of a model in one row:
 // - its name in files, its kind and its shape
-// - the configs that have it
-// - the member through which the decoder reads it
+// - whether a given config has the tensor
+// - the member of LayerWeights or OuterWeights that views the tensor
 //
 // The parameter table, initial values, offsets in the flat buffer and files follow the order of the rows. Names are
-// Hugging Face's for Qwen3 and Qwen3.5. Gates, sinks, head norms and sandwich norms have this library's own names.
+// those of Hugging Face for Qwen3 and Qwen3.5. Tensors that those models lack, such as gates and sinks, have names of
+// this library.
 
 namespace headgate::models {
 
@@ -27,7 +28,7 @@ enum class ParameterKind : std::int32_t {
   matrix,
   gate_matrix,
   norm,
-  plain_norm,  ///< norm of linear attention's output; NormKind::plain in every model
+  plain_norm,  ///< norm of the output of linear attention; always NormKind::plain
   gate_bias,
   gate_parameter,
   sinks,
@@ -42,31 +43,36 @@ enum class ParameterKind : std::int32_t {
 /// Views the weights of a mixture of E experts of width I, and of a shared expert of width S.
 template <typename T, typename M = T>
 struct DecoderExperts {
-  View<T, 2> router;                   ///< (E,C) router
-  View<T, 1> router_bias;              ///< (E) bias of the sigmoid router
-  layers::MatrixOf<M> gate_up;         ///< (E·2I,C) for each expert: I rows of its gate, then I rows of up
+  View<T, 2> router;       ///< (E,C) router
+  View<T, 1> router_bias;  ///< (E) bias that the sigmoid router adds
+  /// (E·2I,C) for each expert, I rows of its gate projection, then I rows of its up projection.
+  layers::MatrixOf<M> gate_up;
   layers::MatrixOf<M> down;            ///< (E·C,I) down projections of the experts
   layers::MatrixOf<M> shared_gate_up;  ///< (2S,C) gate and up projections of the shared expert
   layers::MatrixOf<M> shared_down;     ///< (C,S) down projection of the shared expert
   View<T, 2> shared_gate;              ///< (1,C) gate of the shared expert
   View<T, 1> logit_bias;               ///< (E) bias of the router's logits
-  View<T, 1> gate_up_bias;             ///< (E·2I) biases of the gate and up projections, in the order of gate_up
+  View<T, 1> gate_up_bias;             ///< (E·2I) biases of the gate and up projections, in the row order of gate_up
   View<T, 1> down_bias;                ///< (E·C) biases of the down projections
 };
 
-/// Views one layer's weights (elements const T) or gradients (elements T). Matrices may have another element type M. A
-/// member is absent if the model has no such tensor.
+/// Views one layer's weights (elements const T) or gradients (elements T). Matrices can have another element type M. A
+/// member is absent if the layer has no such tensor.
 template <typename T, typename M = T>
 struct LayerWeights {
-  View<T, 1> input_norm;                     ///< (C) norm of the mixer's input; absent if inputs are not normed
+  /// (C) norm of the mixer's input; absent if the layer does not norm its inputs.
+  View<T, 1> input_norm;
   layers::AttentionWeights<T, M> attention;  ///< weights of attention, in layers with attention
   layers::DeltaNetWeights<T, M> delta;       ///< weights of Gated DeltaNet, in layers of linear attention
-  View<T, 1> mixer_out_norm;                 ///< (C) norm of the mixer's output; absent if outputs are not normed
-  View<T, 1> middle_norm;                    ///< (C) norm of the MLP's input; absent if inputs are not normed
-  layers::MatrixOf<M> gate_up;               ///< (2F,C) rows of gate_proj, then of up_proj
-  layers::MatrixOf<M> down;                  ///< (C,F) rows of down_proj
-  DecoderExperts<T, M> experts;              ///< replaces gate_up and down in layers with experts
-  View<T, 1> mlp_out_norm;                   ///< (C) norm of the MLP's output; absent if outputs are not normed
+  /// (C) norm of the mixer's output; absent if the layer does not norm its outputs.
+  View<T, 1> mixer_out_norm;
+  /// (C) norm of the MLP's input; absent if the layer does not norm its inputs.
+  View<T, 1> middle_norm;
+  layers::MatrixOf<M> gate_up;   ///< (2F,C) rows of gate_proj, then rows of up_proj
+  layers::MatrixOf<M> down;      ///< (C,F) rows of down_proj
+  DecoderExperts<T, M> experts;  ///< replaces gate_up and down in layers with experts
+  /// (C) norm of the MLP's output; absent if the layer does not norm its outputs.
+  View<T, 1> mlp_out_norm;
 };
 
 /// Views the weights outside the layers.
@@ -74,7 +80,7 @@ template <typename T, typename M = T>
 struct OuterWeights {
   layers::MatrixOf<M> embedding;  ///< (V,C) embedding table
   View<T, 1> norm;                ///< (C) norm after the last layer
-  layers::MatrixOf<M> head;       ///< (V,C) matrix of the logits; views the embedding if tied
+  layers::MatrixOf<M> head;       ///< (V,C) matrix that computes the logits; views the embedding if tied
 };
 
 struct TensorShape {
@@ -87,13 +93,14 @@ struct TensorShape {
 };
 
 struct TensorRow {
-  std::string_view name;  ///< name in files, without "model.layers.N." for a layer's tensor
+  std::string_view name;  ///< name in files; for a layer's tensor, without the prefix "model.layers.N."
   ParameterKind kind;
   TensorShape shape;
   bool present = true;  ///< whether the config has this tensor
 };
 
-/// Marks a tensor that extends `member`: its rows follow in memory, so one matrix product reads both.
+/// Refers to a tensor whose rows follow those of `member` in memory. `member` views both, so one matrix product reads
+/// both.
 template <typename T>
 struct AppendedRows {
   View<T, 2>& member;
@@ -103,7 +110,7 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Marks a tensor that extends the stored matrix `member`: its parts are appended to those of `member`.
+/// Refers to a tensor whose parts are appended to the stored matrix `member`.
 struct AppendedParts {
   layers::StoredMatrix& member;
 };
@@ -188,8 +195,8 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
   at(TensorRow{"mlp.shared_expert_gate.weight", router, {1, c.dim}, gated}, w.shared_gate);
 }
 
-/// Calls at(row, member) for every tensor that a layer can have, present or not. If a member holds the rows of several
-/// tensors, calls at(row, appended_to(member)) for all of them but the first.
+/// Calls at(row, member) for every tensor that a layer can have, whether or not this layer has it. If a member holds
+/// the rows of several tensors, calls at(row, appended_to(member)) for the second and later ones.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -208,8 +215,8 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
 }
 
-/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, since the layers'
-/// tensors come next in the buffer.
+/// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, because the layers'
+/// tensors follow it in the buffer.
 template <class Visit, class Layers, typename T, typename M>
 void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderConfig& c, OuterWeights<T, M>& w) {
   const TensorShape table(c.vocab, c.dim);
@@ -219,8 +226,8 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Points the members of LayerWeights or OuterWeights with elements of type T into a buffer that holds their tensors
-/// contiguously, in order.
+/// Points members of LayerWeights or OuterWeights into a buffer of type T. The buffer holds their tensors contiguously,
+/// in the order of the visits.
 template <typename T>
 class PlaceTensors {
  public:
@@ -241,10 +248,11 @@ class PlaceTensors {
   }
 
  private:
-  T*& next_;  // end of the last placed tensor
+  T*& next_;  // address after the last placed tensor
 };
 
-/// Points members of type T into one buffer and members of type M into another. Each buffer holds only its own tensors.
+/// Points members of type T into one buffer and members of type M into another. A buffer holds only the tensors of its
+/// type.
 template <typename T, typename M>
 struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
@@ -252,7 +260,8 @@ struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
   using PlaceTensors<M>::operator();
 };
 
-/// Points vectors into one buffer and matrices into another. In both buffers, a tensor has the same offset.
+/// Points vectors into one buffer and matrices into another. Both buffers have room for all tensors, so a tensor has
+/// the same offset in both.
 template <typename T, typename M>
 class PlaceBeside {
  public:
@@ -278,7 +287,7 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer. Takes the matrices, in order, from an array of views of the model's files.
+/// Points vectors into a buffer. Copies the matrices, in order, from an array of views of the model's files.
 class PlaceStored : public PlaceTensors<const float> {
  public:
   PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -288,7 +297,7 @@ class PlaceStored : public PlaceTensors<const float> {
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
-  /// Appends the rows of a tensor to the matrix that it extends. Both have the same column order.
+  /// Appends the rows of a tensor to the matrix that it extends. The order of columns is the same in both.
   void operator()(const TensorRow& row, AppendedParts place) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;
@@ -333,7 +342,8 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  std::vector<std::int64_t> begins_;  // offset of each layer in elements; last entry: end of all layers
+  // Offset of each layer in elements, and after the last layer the offset of its end.
+  std::vector<std::int64_t> begins_;
 };
 
 }  // namespace headgate::models
