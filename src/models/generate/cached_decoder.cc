@@ -27,11 +27,12 @@ namespace headgate::models {
 
 namespace {
 
-/// Largest number of rows (new tokens of all sequences) that pass through the layers at once. At 512 rows, packing and
-/// widening the weights cost little time beside the matrix products; more rows would only need more memory.
+/// Maximum number of rows (new tokens of all sequences) that pass through the layers together. With 512 rows, packing
+/// and widening the weights already takes little time compared to the matrix products. More rows would only need more
+/// memory.
 constexpr std::int64_t kMostRows = 512;
-/// Smallest number of rows that ModelPrecision::bf16 computes in bf16. Products of fewer rows, at most kSkinnyRows,
-/// read the matrices in place and compute in f32.
+/// Minimum number of rows that ModelPrecision::bf16 computes in bf16. Products with at most kSkinnyRows rows read the
+/// matrices in place and compute in f32.
 constexpr std::int64_t kLeastRoundedRows = layers::kSkinnyRows + 1;
 
 /// Owns a model's weights: vectors in f32 and matrices of type M. If M is f32, vectors and matrices share one buffer.
@@ -58,7 +59,7 @@ class StoredWeights {
     }
   }
 
-  /// Stores the next parameter. Call it in the order of the parameter table.
+  /// Stores the next parameter. The calls must follow the order of the parameter table.
   void add(const Parameter& parameter, const float* values) {
     if constexpr (!kOneBuffer) {
       if (is_apart(parameter)) {
@@ -100,7 +101,7 @@ class StoredWeights {
   OuterWeights<const float, const M> outer_;
 };
 
-/// Views a model's matrices in mapped files, and owns its vectors in f32.
+/// Views a model's matrices in mapped files. Owns its vectors, converted to f32.
 class MappedWeights {
  public:
   explicit MappedWeights(const ModelFile& file) : files_(file.weights()) {
@@ -130,8 +131,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty one, which keeps the
-  /// order in the file.
+  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty one, which stands for
+  /// the order in the file.
   const std::int64_t* kept(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -171,7 +172,7 @@ class MappedWeights {
   std::shared_ptr<const WeightFiles> files_;
   Block vectors_;
   std::size_t bytes_ = 0;
-  std::deque<std::vector<std::int64_t>> orders_;  // permutations of rows and columns; matrices_ points to them
+  std::deque<std::vector<std::int64_t>> orders_;  // permutations of rows and columns, to which matrices_ points
   std::vector<layers::StoredMatrix> matrices_;    // in the order of the parameter table
   std::vector<LayerWeights<const float, const layers::StoredBlocks>> layers_;
   OuterWeights<const float, const layers::StoredBlocks> outer_;
@@ -187,7 +188,7 @@ std::size_t bytes_of(View<M, 2> matrix) {
 template <typename M>
 using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, MappedWeights, StoredWeights<M>>;
 
-/// Holds the buffers for a pass of T new tokens per sequence through the layers, with activations of type A.
+/// Holds the buffers for passing T new tokens per sequence through the layers. A is the type of activations.
 template <typename A>
 struct Pass {
   Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
@@ -251,8 +252,8 @@ struct CachedDecoder::State {
   }
   virtual ~State() = default;
 
-  /// Runs tokens(B,T) through all layers; `pass` must be for T tokens. Computes logits(B,R,V) of the last R tokens of
-  /// each sequence.
+  /// Runs tokens(B,T) through all layers. Computes logits(B,R,V) for the last R tokens of each sequence. `pass` must
+  /// have buffers for T tokens.
   virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) = 0;
   virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) = 0;
   virtual std::size_t weight_bytes() const = 0;
@@ -262,7 +263,8 @@ struct CachedDecoder::State {
   std::int64_t reachable(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  /// Returns the buffers for T new tokens per sequence: those in `kept` if they have this size, otherwise new ones.
+  /// Returns buffers for T new tokens per sequence. Returns `kept` if it has this size, otherwise makes new buffers in
+  /// `kept`.
   template <typename A>
   Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
     if (!kept || kept->sizes.N != options.batch * T) {
@@ -279,7 +281,7 @@ struct CachedDecoder::State {
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
-  std::vector<LayerCache> caches;  // the cache of each layer
+  std::vector<LayerCache> caches;  // one cache per layer
   Pass<float> one;
   std::optional<Pass<float>> many;
   std::optional<Pass<BFloat16>> many_rounded;
@@ -304,7 +306,7 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
   const std::int64_t most = std::max<std::int64_t>(1, kMostRows / B);
   for (std::int64_t t = 0; t < T; t += most) {
     const std::int64_t here = std::min(most, T - t);
-    // Computes logits only for those tokens of the part that are among the last R of all T tokens.
+    // Requests logits only for tokens of this part that are among the last R of all T tokens.
     const std::int64_t first = std::max<std::int64_t>(0, t - (T - R)),
                        end = std::max<std::int64_t>(0, t + here - (T - R));
     append_part(logits.range(1, first, end - first), tokens.range(1, t, here));
@@ -337,7 +339,7 @@ void CachedDecoder::State::append_through(Pass<A>& pass, View<float, 3> logits, 
 
 std::int64_t CachedDecoder::State::reachable(std::int64_t length) const {
   std::int64_t before = -1;
-  while (length != before) {  // repeats: a shorter length for one layer may be unreachable in another
+  while (length != before) {  // repeats until all layers can reach the length
     before = length;
     for (const LayerCache& cache : caches) length = cache.reachable(length);
   }
@@ -350,7 +352,7 @@ void CachedDecoder::State::truncate(std::int64_t length) {
 
 template <typename M>
 struct CachedDecoder::StateOf : State {
-  /// `source` is the constructor argument of the weights: a DecoderConfig or a ModelFile.
+  /// `source` is what the constructor of the weights takes: a DecoderConfig or a ModelFile.
   template <class Source>
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}
@@ -371,7 +373,8 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns the bytes of experts that a step does not read. Assumes that all sequences choose different experts.
+  /// Returns the bytes of experts that decoding one token does not read. Assumes that no two sequences choose the same
+  /// expert.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;
@@ -407,14 +410,14 @@ void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const s
     pass.blocks.mlp_block(layer + 1 < config.layers ? memory.layer(layer + 1).x : memory.x_last, c, w, s);
   }
   if (R == 0) return;
-  // For bf16, the normalized rows stay f32: they overwrite the first layer's input, which is no longer needed.
+  // With bf16, the normalized rows must stay f32. They overwrite the first layer's input, which is no longer needed.
   View<float, 2> normed = memory.layer(0).x;
   if constexpr (std::is_same_v<A, float>) normed = memory.h_last;
   pass.blocks.template norm<float, float>(normed, memory.rstd_last, memory.x_last, weights.outer().norm);
   write_logits(logits, normed.split(0, B, T).range(1, T - R, R));
 }
 
-/// Computes logits(B,R,V) from the normalized rows h(B,R,C).
+/// Computes logits(B,R,V) from the rows h(B,R,C), which the last norm has normalized.
 template <typename M>
 void CachedDecoder::StateOf<M>::write_logits(View<float, 3> logits, const View<const float, 3>& h) const {
   const auto [B, R, C] = h.shape;
@@ -441,7 +444,7 @@ auto with_matrix_type(DType dtype, const Make& make) {
 }  // namespace
 
 std::unique_ptr<CachedDecoder::State> CachedDecoder::open(const ModelFile& file, CachedDecoderOptions options) {
-  file.check_tensors();  // throws before anything is allocated
+  file.check_tensors();  // throws for bad options before anything is allocated
   if (!options.weights && file.stores_narrow_matrices()) {
     return std::make_unique<StateOf<layers::StoredBlocks>>(file.config(), options, file);
   }

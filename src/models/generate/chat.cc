@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Private-use code points that enclose the spelling of a special token in a message. They tell this text from the
-// template's own special tokens. transformers' sanitize_control_tokens uses the same code points.
+// Code points that enclose special tokens in a message's text, to distinguish them from the template's own special
+// tokens. Both are private-use. transformers' sanitize_control_tokens uses the same ones.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 
@@ -34,8 +34,8 @@ bool is_special(const tokenize::Tokenizer& tokenizer, std::string_view spelling)
   return id != tokenize::kNoToken && tokenizer.special(id);
 }
 
-/// Returns the text after the last `begin`, up to the next `end` or the end of the text. Returns nothing without
-/// `begin`.
+/// Returns the text after the last `begin`, up to the next `end` or the end of `text`. Returns nullopt if `begin` is
+/// missing.
 std::optional<std::string> last_between(std::string_view text, std::string_view begin, std::string_view end) {
   const std::size_t at = text.rfind(begin);
   if (at == std::string_view::npos) return std::nullopt;
@@ -78,8 +78,8 @@ std::vector<std::int32_t> Chat::end_ids() const {
   return end_ids_;
 }
 
-/// Returns the special token that the template writes after an answer. Renders a conversation that ends with the
-/// answer. If no special token follows the answer, renders one in which another question follows.
+/// Returns the special token that the template writes after an answer. First renders a conversation that ends with the
+/// answer. If no special token follows the answer, renders it again with another question after the answer.
 std::optional<std::int32_t> Chat::end_of_turn() const {
   constexpr std::string_view kAnswer = "ANSWER";
   std::vector<Message> messages{{"user", "?"}, {std::string(kAssistant), std::string(kAnswer)}};
@@ -90,8 +90,8 @@ std::optional<std::int32_t> Chat::end_of_turn() const {
   return std::nullopt;
 }
 
-/// Returns the first special token after the last occurrence of `text` in a rendered conversation. Returns nothing if
-/// there is none, or if the template refuses the conversation.
+/// Renders a conversation and returns the first special token after the last occurrence of `text`. Returns nullopt if
+/// there is none, or if the template rejects the conversation.
 std::optional<std::int32_t> Chat::special_behind(std::span<const Message> messages, std::string_view text) const {
   try {
     const Written written = write(messages, false);
@@ -125,7 +125,7 @@ Chat::Written Chat::write(std::span<const Message> messages, bool begin_answer) 
   return out;
 }
 
-/// Returns a message with marks around its special tokens. Removes marks that the message already contains.
+/// Returns the text of a message with marks around its special tokens. Removes marks that the text already contains.
 std::string Chat::marked(const std::string& text) const {
   std::string plain = text;
   for (const std::string_view mark : {kBegin, kEnd}) {
@@ -150,8 +150,8 @@ std::string Chat::marked(const std::string& text) const {
   return out.append(plain, done, std::string::npos);
 }
 
-/// Encodes marked text and leaves out the marks. A special token between a pair of marks is encoded as plain text. An
-/// unpaired mark has no effect, except that the text on each side is encoded separately.
+/// Encodes text without its marks. A special token between a pair of marks is encoded as plain text. An unpaired mark
+/// only separates the texts on both sides, which are encoded one after the other.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {
@@ -172,11 +172,11 @@ void Chat::append_part(Written& out, std::string_view part, bool as_text) const 
   if (part.empty()) return;
   const tokenize::EncodeOptions options{.add_special = false, .special_as_text = as_text, .spans = true};
   const std::size_t begin = out.text.size();
-  std::size_t left = 0;  // number of tokens of a newline that was encoded before the part
+  std::size_t left = 0;  // number of tokens at the front that encode an added newline
   tokenize::Encoding tokens;
   if (begin > 0) {
-    // Encodes the part after a newline and drops the newline's tokens. Some tokenizers insert a space at the start of a
-    // text, but none after a newline.
+    // Encodes the part with a newline before it, then drops the newline's tokens. Some tokenizers insert a space at the
+    // start of a text, but not after a newline.
     tokens = tokenizer_.encode("\n" + std::string(part), options);
     const bool apart =
         tokens.ids.size() >= newline_.size() && std::equal(newline_.begin(), newline_.end(), tokens.ids.begin());

@@ -14,44 +14,44 @@
 #include "models/jinja/template.hpp"
 #include "models/tokenize/tokenizer.hpp"
 
-// Writes conversations for chat models with the chat template of the model.
+// Renders conversations with the chat template of a model.
 
 namespace headgate::generate {
 
 struct Message {
   std::string role;  ///< system, user or assistant
   std::string content;
-  std::string thinking = {};  ///< reasoning that precedes the content of an answer; empty if none
+  std::string thinking = {};  ///< reasoning before the content of an answer; may be empty
 };
 
-/// Converts an answer of the model to a message. `text` has special tokens spelled out. If the answer has channels
-/// (gpt-oss), the content is the channel "final" and the thinking is the channel "analysis".
+/// Converts an answer of the model to a message. `text` contains the spellings of special tokens. If the answer has
+/// channels (gpt-oss), the channel "final" becomes the content and the channel "analysis" the thinking.
 Message answer_message(const std::string& text);
 
 struct ChatOptions {
-  /// Encodes as plain text the special tokens that system and user messages spell out. If false, they become special
-  /// tokens, as in transformers without sanitize_control_tokens.
+  /// Whether special tokens that occur in system and user messages are encoded as plain text. If false, they are
+  /// encoded as special tokens, as in transformers without sanitize_control_tokens.
   bool special_as_text = true;
-  std::optional<std::time_t> now{};  ///< time that templates output as the current one; empty: time of the call
+  std::optional<std::time_t> now{};  ///< current time for templates that output it; if empty, the time of the call
 };
 
 class Chat {
  public:
-  /// Holds the text of a conversation and its tokens, with the span of each token in the text.
+  /// Holds the text of a conversation, its tokens, and the span of each token in the text.
   struct Written {
     std::string text;
     tokenize::Encoding tokens;
   };
 
-  /// Parses the chat template of `files`. `tokenizer` must outlive the object. Throws Error if there is no template, or
-  /// if jinja::Template cannot parse it.
+  /// Parses the chat template of `files`. `tokenizer` must outlive the object. Throws Error if there is no template or
+  /// jinja::Template cannot parse it.
   Chat(const GenerationFiles& files, const tokenize::Tokenizer& tokenizer, const ChatOptions& options = {});
 
   /// Renders messages and the beginning of an answer, as transformers' apply_chat_template(add_generation_prompt=True)
-  /// does. Throws Error if the template refuses the messages.
+  /// does. Throws Error if the template rejects the messages.
   Written write(std::span<const Message> messages) const { return write(messages, true); }
 
-  /// Returns the ids that end an answer, ascending. They are the end ids of the model's files and the first special
+  /// Returns the ids that end an answer, in ascending order: the end ids of the model's files, and the first special
   /// token that the template writes after an answer. Throws Error if there are none.
   std::vector<std::int32_t> end_ids() const;
 
@@ -68,10 +68,10 @@ class Chat {
   jinja::Template template_;
   std::vector<std::pair<std::string, std::string>> special_tokens_;
   std::vector<std::int32_t> end_ids_;
-  std::vector<std::int32_t> newline_;  ///< tokens of a newline
+  std::vector<std::int32_t> newline_;  ///< tokens that encode a newline
 };
 
-/// Returns the messages of a conversation with one question. An empty `system` adds no system message.
+/// Returns the messages of a conversation with one question. If `system` is empty, there is no system message.
 std::vector<Message> question_messages(const std::string& system, const std::string& question);
 
 }  // namespace headgate::generate

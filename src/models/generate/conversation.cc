@@ -17,8 +17,8 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. If its text begins with now_.text and a token begins right after
-/// that, the result begins with now_.ids. Otherwise the result has the tokens of the rendered text only.
+/// Returns the tokens of a rendered conversation. Reuses now_.ids for the beginning if the rendered text begins with
+/// now_.text and a token begins right after it. Otherwise returns the tokens of the rendered text.
 std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
   const auto behind = std::find_if(spans.begin(), spans.end(),
@@ -30,7 +30,7 @@ std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& w
   return out;
 }
 
-/// Truncates the decoder to the largest length ≤ `tokens` that it can go back to.
+/// Truncates the decoder to at most `tokens` tokens: the largest length that it can go back to.
 void Conversation::keep_in_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));
@@ -50,7 +50,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   const auto same = static_cast<std::size_t>(
       std::mismatch(ids.begin(), ids.end(), now_.ids.begin(), now_.ids.end()).first - ids.begin());
-  keep_in_decoder(std::min(same, ids.size() - 1));  // processes at least the last token, to get its logits
+  keep_in_decoder(std::min(same, ids.size() - 1));  // at least the last token must be processed, to get its logits
   left_out_ = now_.ids.empty() ? written.tokens.left_out
                                : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
   asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
@@ -60,8 +60,8 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   GenerateOptions options = options_;
   options.sampling.seed += now_.count++;
-  // The decoder lacks the last token of the previous answer: it was chosen but not processed. If a hook interrupted the
-  // previous question, the decoder also lacks the rest of that question.
+  // The decoder has not processed the last token of the previous answer. If a hook interrupted the previous question,
+  // the rest of that question is missing too.
   const auto read = static_cast<std::size_t>(decoder_.length());
   Generated result;
   try {
@@ -72,7 +72,8 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
     throw;
   }
   std::vector<std::int32_t> answer = result.ids;
-  if (result.stop == StopReason::end_token) answer.pop_back();  // the template writes the end token in the next turn
+  // The template writes the end token when it renders the next turn.
+  if (result.stop == StopReason::end_token) answer.pop_back();
   now_.ids.insert(now_.ids.end(), answer.begin(), answer.end());
   now_.text = written.text;
   for (const std::int32_t id : answer) now_.text += tokenizer_.bytes(id);
@@ -83,7 +84,8 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 }
 
 void Conversation::go_back_to(Turns before) {
-  // Keeps only tokens that both conversations share: in the later one, the template may have rewritten earlier turns.
+  // Keeps the tokens that both conversations share. They can differ early, because a template may rewrite earlier
+  // turns.
   const auto same = std::mismatch(before.ids.begin(), before.ids.end(), now_.ids.begin(), now_.ids.end()).first;
   keep_in_decoder(std::min(before.read, static_cast<std::size_t>(same - before.ids.begin())));
   now_ = std::move(before);

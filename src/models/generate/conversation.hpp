@@ -9,42 +9,42 @@
 #include "models/generate/chat.hpp"
 #include "models/generate/generate.hpp"
 
-// Converses with a model turn by turn. Each turn renders the whole conversation with the chat template. The decoder
-// keeps the tokens of earlier turns and processes only the tokens from the first difference on.
+// Holds a conversation with a model. Each turn renders the whole conversation with the chat template. The decoder still
+// has the tokens of earlier turns, and processes only tokens from the first difference on.
 
 namespace headgate::generate {
 
 class Conversation {
  public:
-  /// `decoder` must be empty. `decoder`, `tokenizer` and `chat` must outlive the conversation. An empty `system` adds
-  /// no system message. An answer ends at any id of chat.end_ids(). Throws Error if chat.end_ids() does.
+  /// `decoder` must be empty. `decoder`, `tokenizer` and `chat` must outlive the conversation. If `system` is empty,
+  /// there is no system message. Answers end at any id of chat.end_ids(). Throws Error if there are no such ids.
   Conversation(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer, const Chat& chat,
                const std::string& system, GenerateOptions options);
 
-  /// Adds a question and generates the answer. The answer stays in the conversation even if max_tokens or a hook ended
-  /// it. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error in the same cases as generate()
-  /// and Chat::write(). The question is then not in the conversation.
+  /// Adds a question, then generates and adds the answer. An answer that max_tokens or a hook ended stays in the
+  /// conversation. Turn t, counted from 0, uses the seed options.sampling.seed + t. Throws Error in the same cases as
+  /// generate() and Chat::write(). The question is then not added.
   Generated ask(const std::string& question, const GenerateHooks& hooks);
-  /// Removes the last turn: the question and its answer. Returns false if there is none. The next question uses the
-  /// removed turn's seed. If possible, the decoder goes back to the beginning of the turn, so that the next question
-  /// costs only its new tokens. Full attention can always go back. Recurrent layers can go back kMarks turns, and
-  /// layers with a window one turn.
+  /// Removes the last turn: its question and its answer. Returns false if there is no turn. The next question uses the
+  /// seed of the removed turn. If possible, the decoder goes back to the beginning of the turn, so that it processes
+  /// only the tokens of the next question. Full attention can always go back, recurrent layers by kMarks turns, and
+  /// layers with a sliding window by one turn.
   bool undo();
   /// Removes all turns.
   void clear();
 
-  /// Returns the tokens of all turns. Answers have the tokens that the model chose, as long as the template writes
-  /// their text unchanged and a token begins right after it. Otherwise the rendered text is tokenized anew.
+  /// Returns the tokens of all turns. In answers, these are the tokens that the model chose. The rendered text is
+  /// tokenized anew if the template changes the text of an answer, or if no token begins right after it.
   const std::vector<std::int32_t>& ids() const { return now_.ids; }
-  /// Returns the prompt of the last turn from its first token that differs from the earlier conversation.
+  /// Returns the tokens of the last turn's prompt, from the first one that differs from the earlier conversation.
   const std::vector<std::int32_t>& asked_ids() const { return asked_ids_; }
-  /// Returns how many bytes of the last question have no token in the vocabulary. For the first turn, counts all bytes
-  /// of the prompt.
+  /// Returns how many bytes of the last question have no token in the vocabulary. In the first turn, counts the bytes
+  /// of the whole prompt.
   std::size_t left_out() const { return left_out_; }
   const tokenize::Tokenizer& tokenizer() const { return tokenizer_; }
 
  private:
-  static constexpr std::int64_t kMarks = 4;  ///< marks to keep; each takes one state per recurrent layer
+  static constexpr std::int64_t kMarks = 4;  ///< number of marks to keep; each needs one state per recurrent layer
 
   std::vector<std::int32_t> with_kept_answers(const Chat::Written& written) const;
   void keep_in_decoder(std::size_t tokens);
@@ -53,21 +53,21 @@ class Conversation {
   const tokenize::Tokenizer& tokenizer_;
   const Chat& chat_;
   GenerateOptions options_;
-  /// The conversation after a number of turns.
+  /// State of a conversation after some number of turns.
   struct Turns {
     std::vector<Message> messages;
-    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
-    std::string text;               ///< text of ids
-    std::uint64_t count = 0;        ///< questions asked, including those that failed
+    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix
+    std::string text;               ///< text of `ids`
+    std::uint64_t count = 0;        ///< number of questions asked, including those that failed
     std::size_t read = 0;           ///< number of tokens in the decoder before the next question
   };
 
-  /// Makes `before` the conversation, and keeps in the decoder what both conversations share.
+  /// Restores the conversation `before`. The decoder keeps the tokens that both conversations share.
   void go_back_to(Turns before);
 
-  std::vector<Message> beginning_;  ///< the system message, if any
+  std::vector<Message> beginning_;  ///< the system message; empty without one
   Turns now_;
-  std::vector<Turns> earlier_;  ///< the conversation before each turn
+  std::vector<Turns> earlier_;  ///< the state before each turn
   std::vector<std::int32_t> asked_ids_;
   std::size_t left_out_ = 0;
 };

@@ -18,7 +18,7 @@ constexpr int kMaxDepth = 32;
 constexpr const char* kEndId = "eos_token_id";
 constexpr const char* kTemplate = "chat_template";
 
-/// Pairs the name that chat templates use for a special token with the GGUF key of the token's id.
+/// Holds the name of a special token in chat templates, and the GGUF key of its id.
 struct Role {
   const char* name;
   const char* gguf_key;
@@ -31,7 +31,7 @@ constexpr std::array<Role, 7> kRoles{{{"bos_token", "tokenizer.ggml.bos_token_id
                                       {"cls_token", "tokenizer.ggml.cls_token_id"},
                                       {"mask_token", "tokenizer.ggml.mask_token_id"}}};
 
-/// Returns the object in a JSON file. Returns an empty object if there is no file.
+/// Returns the object in a JSON file, or an empty object if the file does not exist.
 io::Json object_in(const std::string& path) {
   if (!io::exists(path)) return io::Json::object();
   io::Json json = io::parse_json(path, io::read_text(path, kMaxBytes), kMaxDepth);
@@ -49,7 +49,7 @@ class EndIds {
   }
   void add(const std::string& path, const io::Json& value) {
     if (!value.is_number_integer()) io::fail(path, "{} is neither an integer nor a list of integers", kEndId);
-    // get() turns an unsigned number above the largest i64 into a negative id, and add() throws for that.
+    // An unsigned number above the largest i64 becomes negative here, so that add() throws.
     add(path, kEndId, value.get<std::int64_t>());
   }
   /// Returns the ids in ascending order without duplicates.
@@ -71,8 +71,8 @@ void add_end_ids(EndIds& ids, const std::string& path, const io::Json& json) {
   for (const io::Json& id : *found) ids.add(path, id);
 }
 
-/// Reads the end ids that generation_config.json and config.json in a directory have. Models that also read images have
-/// the text model's ids in text_config.
+/// Reads the end ids from generation_config.json and config.json. Models that also read images have the ids of the text
+/// model in the object text_config.
 std::vector<std::int32_t> end_ids_in(const std::string& directory, std::int64_t vocab) {
   EndIds ids(vocab);
   for (const char* file : {"/generation_config.json", "/config.json"}) {
@@ -112,13 +112,13 @@ std::string template_in(const std::string& directory) {
   return "";
 }
 
-/// Adds a special token. Replaces one of the same name.
+/// Adds a special token, or replaces the one with the same name.
 void set_special_token(GenerationFiles& out, const std::string& name, const std::string& spelling) {
   std::erase_if(out.special_tokens, [&name](const auto& token) { return token.first == name; });
   out.special_tokens.emplace_back(name, spelling);
 }
 
-/// Adds the special tokens whose names end with `suffix` and are not in kRoles.
+/// Adds the special tokens whose keys end with `suffix`, except those of kRoles.
 void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_view suffix) {
   for (const auto& item : json.items()) {
     const bool role =
@@ -128,8 +128,8 @@ void add_other_tokens(GenerationFiles& out, const io::Json& json, std::string_vi
   }
 }
 
-/// Reads special tokens: those of kRoles, other keys that end with "_token", and the named tokens of a model. Replaces
-/// entries of the same name.
+/// Adds special tokens: those of kRoles, other keys that end with "_token", and a model's own named tokens. Replaces
+/// tokens of the same name.
 void add_special_tokens(GenerationFiles& out, const std::string& path, const io::Json& json) {
   for (const Role& role : kRoles) {
     const auto found = json.find(role.name);
@@ -147,8 +147,8 @@ void add_special_tokens(GenerationFiles& out, const std::string& path, const io:
   }
 }
 
-/// Reads tokenizer_config.json. If it has no added_tokens_decoder, also reads special_tokens_map.json, as transformers
-/// does for old models.
+/// Reads special tokens from tokenizer_config.json. If that file has no added_tokens_decoder, also reads
+/// special_tokens_map.json, as transformers does for old models.
 void add_special_tokens(GenerationFiles& out, const std::string& directory) {
   const std::string path = directory + "/tokenizer_config.json", old_path = directory + "/special_tokens_map.json";
   const io::Json json = object_in(path);
@@ -164,7 +164,7 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
     if (id < 0 || static_cast<std::size_t>(id) >= tokens.size())
-      continue;  // the tokenizer's reader throws for an id out of range
+      continue;  // reading the tokenizer throws for such an id
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }
@@ -175,7 +175,7 @@ GenerationFiles read_generation_files(const std::string& path, const models::Mod
   GenerationFiles out;
   if (const io::GgufFile* gguf = model.gguf()) {
     EndIds ids(model.config().vocab);
-    for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // same keys as in llama.cpp
+    for (const char* name : {"eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"}) {  // the keys that llama.cpp reads
       const std::string key = std::string("tokenizer.ggml.") + name + "_token_id";
       if (gguf->has(key)) ids.add(path, key, gguf->integer(key));
     }

@@ -13,8 +13,8 @@
 namespace headgate::generate {
 namespace {
 
-/// Number of prompt tokens per call of the decoder. The number is large enough for efficient matrix products and small
-/// enough for a quick interruption.
+/// Number of prompt tokens per call of the decoder. Large enough for efficient matrix products, and small enough that a
+/// hook can interrupt soon.
 constexpr std::int64_t kPromptPart = 512;
 
 class Stopwatch {
@@ -50,8 +50,8 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
   return true;
 }
 
-/// Feeds chosen tokens back to a decoder, with guesses of the tokens that follow. A right guess needs no pass of its
-/// own.
+/// Feeds chosen tokens to a decoder, together with guesses of the tokens that follow. A token that was guessed
+/// correctly needs no further pass.
 class Steps {
  public:
   Steps(models::CachedDecoder& decoder, std::span<const std::int32_t> prompt, std::int64_t drafts)
@@ -60,11 +60,11 @@ class Steps {
         drafts_(drafts),
         memory_(static_cast<std::size_t>((drafts + 1) * decoder.config().vocab)) {}
 
-  /// Returns logits (1,V) of the next choice. Before the first choice, the caller writes those of the prompt here.
+  /// Returns the logits (1,V) for the next choice. Before the first choice, the caller writes the prompt's logits here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Accepts the next guess if it equals the chosen token `id`, and returns whether it does. The last pass has then
-  /// read `id` already; otherwise a new pass must read it.
+  /// Returns whether the next guess equals the chosen token `id`, and accepts the guess if so. The decoder has then
+  /// already processed `id`. Otherwise the caller must process it with read().
   bool guessed(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
@@ -72,7 +72,7 @@ class Steps {
     ++out.guessed_right;
     return true;
   }
-  /// Reads the chosen token `id` and guesses of at most `room` further tokens.
+  /// Processes the chosen token `id`, and at most `room` guesses of the tokens after it, in one pass.
   void read(std::int32_t id, std::int64_t room, Generated& out) {
     pass_ = guesses_.next(std::min(drafts_, room));
     out.guessed += std::ssize(pass_);
@@ -81,7 +81,7 @@ class Steps {
     const auto tokens = std::ssize(pass_);
     decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
   }
-  /// Truncates the decoder to remove the guesses that were not accepted.
+  /// Removes guesses that were not accepted from the decoder.
   void refuse_rest() {
     decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
     pass_.clear();
@@ -94,8 +94,8 @@ class Steps {
   models::CachedDecoder& decoder_;
   DraftTokens guesses_;
   std::int64_t drafts_;
-  std::vector<std::int32_t> pass_{};  // tokens of the last pass: a chosen one, then guesses
-  std::int64_t row_ = 0;              // number of guesses of the last pass that were accepted
+  std::vector<std::int32_t> pass_{};  // tokens of the last pass: a chosen token, then guesses
+  std::int64_t row_ = 0;              // number of accepted guesses in the last pass
   std::vector<float> memory_;
 };
 
@@ -109,7 +109,7 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   require(options.drafts >= 0, "drafts is {} but must be at least 0", options.drafts);
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
-  // Longer passes would be computed in bf16, while a token without guesses is computed in f32.
+  // Limits the length of a pass, because longer ones would be computed in bf16 and a token without guesses in f32.
   Steps steps(decoder, prompt, std::min(options.drafts, decoder.most_unrounded() - 1));
   const auto vocab = static_cast<std::size_t>(decoder.config().vocab);
   const std::size_t words = std::min(vocab, static_cast<std::size_t>(tokenizer.vocab()));

@@ -19,50 +19,55 @@
 namespace headgate::generate {
 
 enum class StopReason {
-  end_token,    ///< the model chose one of GenerateOptions::end_ids
-  stop_text,    ///< the text contains one of GenerateOptions::stop_texts
+  end_token,    ///< the model chose an id in GenerateOptions::end_ids
+  stop_text,    ///< the text contains a text in GenerateOptions::stop_texts
   max_tokens,   ///< GenerateOptions::max_tokens
-  capacity,     ///< the decoder is full
-  interrupted,  ///< a call of GenerateHooks::text returned false
+  capacity,     ///< the decoder has no room for another token
+  interrupted,  ///< GenerateHooks::text returned false
 };
 
 struct GenerateOptions {
   Sampling sampling{};
-  std::int64_t max_tokens = 256;        ///< largest number of tokens to generate, at least 1
-  std::vector<std::int32_t> end_ids{};  ///< ids that end the text when chosen
-  /// Texts that end the generated text; none may be empty. GenerateHooks::text receives only the bytes before a stop
-  /// text. Bytes that may begin a stop text are withheld until more bytes are known.
+  std::int64_t max_tokens = 256;        ///< maximum number of tokens to generate, at least 1
+  std::vector<std::int32_t> end_ids{};  ///< ids that end the text when the model chooses them
+  /// Texts that end the generated text. None may be empty. GenerateHooks::text does not receive a stop text or bytes
+  /// after it. Bytes that may begin a stop text are withheld until it is certain whether they do.
   std::vector<std::string> stop_texts{};
-  /// Largest number of tokens to guess (DraftTokens) after each chosen token. One pass over the weights checks them
-  /// all. Guesses do not change which tokens are chosen, apart from the rounding of logits. There are at most as many
-  /// guesses as one pass computes in f32 beside the chosen token (CachedDecoder::most_unrounded). Must be at most
-  /// CachedDecoderOptions::keep if the decoder has recurrent layers or windows.
+  /// Maximum number of tokens to guess after each chosen token (DraftTokens). One pass over the weights checks all
+  /// guesses.
+  /// - Guesses change the chosen tokens only if the rounding of logits does.
+  /// - The chosen token and its guesses are limited to CachedDecoder::most_unrounded() tokens, which one pass computes
+  ///   in f32.
+  /// - If the decoder has recurrent layers or windows, must be at most CachedDecoderOptions::keep.
   std::int64_t drafts = 0;
 };
 
-/// Holds the callbacks of generate(); either may be empty.
+/// Holds the callbacks of generate(). Both may be empty.
 struct GenerateHooks {
-  /// Receives new bytes that form whole characters, without special tokens. Returns false to end the text. Is also
-  /// called between the parts of a long prompt, with empty `bytes`.
+  /// Receives new bytes, which form whole characters and contain no special tokens. Also called with empty `bytes`
+  /// between the parts of a long prompt. Returns false to end the text.
   std::function<bool(std::string_view bytes)> text;
-  /// Receives logits(V) before each choice of a token.
+  /// Receives logits(V) before each token is chosen.
   std::function<void(std::span<const float> logits)> logits;
 };
 
 struct Generated {
-  std::vector<std::int32_t> ids;  ///< chosen ids, including an end token and the tokens of a stop text
+  /// Chosen ids, including the end token or the tokens of the stop text that ended the text.
+  std::vector<std::int32_t> ids;
   StopReason stop = StopReason::interrupted;
-  std::int64_t prompt_tokens = 0;  ///< number of prompt tokens that were processed
+  std::int64_t prompt_tokens = 0;  ///< number of processed prompt tokens
   double prompt_seconds = 0.0;
-  std::int64_t steps = 0;                       ///< number of generated tokens that were fed back to the decoder
-  std::int64_t guessed = 0, guessed_right = 0;  ///< numbers of guessed tokens, and of those that were right
+  std::int64_t steps = 0;                       ///< number of chosen tokens that the decoder processed
+  std::int64_t guessed = 0, guessed_right = 0;  ///< number of guessed tokens, and how many of them were right
   double step_seconds = 0.0;
-  double step_bytes = 0.0;  ///< bytes of weights, keys and values read, summed over the passes after the prompt
+  double step_bytes = 0.0;  ///< bytes of weights, keys and values that all passes after the prompt read
 };
 
 /// Appends `prompt` to the decoder, then generates and appends tokens one by one. The decoder must hold one sequence.
-/// Never chooses ids outside the tokenizer's vocabulary, although the logits may have more entries. Throws Error for an
-/// empty prompt, a prompt beyond the capacity, a token outside the model's vocabulary, and logits that are not finite.
+/// Never chooses ids outside the tokenizer's vocabulary, even if there are logits for them. Throws Error for:
+/// - an empty prompt, or one that exceeds the capacity
+/// - a token outside the model's vocabulary
+/// - logits that are not finite
 Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                    std::span<const std::int32_t> prompt, const GenerateOptions& options, const GenerateHooks& hooks);
 

@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Returns the token id under `key`, or nothing if the key is missing or the id is outside the vocabulary.
+/// Returns the token id under `key`. Returns nullopt if the key is missing or the id is outside the vocabulary.
 std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view key, std::size_t vocab) {
   if (!file.has(key)) return std::nullopt;
   const std::int64_t id = file.integer(key);
@@ -52,7 +52,7 @@ GgufTextFiles gguf_text_files(const std::string& path, const models::ModelFile& 
   GgufTextFiles out;
   try {
     const tokenize::GgufVocabulary vocabulary = tokenize::read_gguf_vocabulary(*model.gguf());
-    std::string config = tokenizer_config(model, generation);  // throws before either file is added
+    std::string config = tokenizer_config(model, generation);  // called first, because it can throw
     out.files.push_back({"tokenizer.json", tokenize::gguf_tokenizer_json(path, vocabulary)});
     out.files.push_back({"tokenizer_config.json", std::move(config)});
   } catch (const io::FileError& error) {

@@ -8,14 +8,14 @@
 
 namespace headgate::generate {
 
-/// Holds the tokenizer and generation settings of a GGUF file, converted to the files of a Hugging Face directory.
+/// Holds the files of a Hugging Face directory that contain the tokenizer and generation settings of a GGUF file.
 struct GgufTextFiles {
   std::vector<models::TextFile> files;
-  std::string no_tokenizer;  ///< reason why tokenizer.json and tokenizer_config.json are missing; empty if they exist
+  std::string no_tokenizer;  ///< why tokenizer.json and tokenizer_config.json are missing; empty if they exist
 };
 
-/// Converts the settings of a GGUF file, opened as `model` from `path`. Throws io::FileError as read_generation_files
-/// does. The files are:
+/// Converts the tokenizer and generation settings of a GGUF file, which was opened as `model` from `path`. Throws
+/// io::FileError as read_generation_files() does. The result has these files:
 /// - tokenizer.json
 /// - tokenizer_config.json, with special tokens, maximum length and chat template
 /// - generation_config.json, with the ids that begin, end and pad a text

@@ -11,13 +11,14 @@
 namespace headgate::generate {
 namespace {
 
-/// Returns the id of the largest logit, the smallest id on ties. Throws Error if a logit is not finite.
+/// Returns the id of the largest logit, and the smallest id if several are largest. Throws Error if a logit is not
+/// finite.
 std::int32_t most_likely(std::span<const float> logits) {
   std::size_t best = 0;
   for (std::size_t id = 0; id < logits.size(); ++id) {
     const float logit = logits[id];
     require(std::isfinite(logit), "the logit of token {} is {}: the model gives numbers that are not finite", id,
-            std::isnan(logit) ? std::abs(logit) : logit);  // prints NaN without its sign, which has no meaning
+            std::isnan(logit) ? std::abs(logit) : logit);  // drops the sign of NaN, which has no meaning
     if (logit > logits[best]) best = id;
   }
   return static_cast<std::int32_t>(best);
@@ -34,8 +35,8 @@ void check_sampling(const Sampling& s) {
 
 Sampler::Sampler(const Sampling& sampling) : sampling_(sampling), random_(sampling.seed) { check_sampling(sampling); }
 
-/// Moves the most likely tokens of kept_[from, end) to kept_[from, to), in descending order. Among equally likely
-/// tokens, the smallest id comes first, so the order depends only on the logits.
+/// Sorts the most likely tokens of kept_[from, end) into kept_[from, to), in descending order of likelihood. Equally
+/// likely tokens are sorted by id, so that the order depends only on the logits.
 void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, std::size_t to) {
   const auto more_likely = [logits](std::int32_t a, std::int32_t b) {
     const float x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
@@ -47,7 +48,8 @@ void Sampler::sort_most_likely(std::span<const float> logits, std::size_t from, 
 }
 
 double Sampler::keep_nucleus(std::span<const float> logits, double total) {
-  constexpr std::size_t kFirst = 64;  // number of tokens to sort first; usually few tokens hold most of the probability
+  // Number of tokens to sort at first, since few tokens usually hold most of the probability.
+  constexpr std::size_t kFirst = 64;
   std::size_t sorted = 0;
   double sum = 0.0;
   for (std::size_t i = 0; i < kept_.size(); ++i) {
@@ -87,7 +89,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // if rounding keeps `left` ≥ 0, the last such id stays chosen
+    if (weight > 0.0) chosen = id;  // stays chosen if it is the last and rounding keeps `left` ≥ 0
     left -= weight;
     if (left < 0.0) break;
   }

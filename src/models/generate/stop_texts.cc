@@ -8,7 +8,7 @@
 namespace headgate::generate {
 namespace {
 
-/// Returns the length of the longest proper prefix of `text` at the end of `stream`.
+/// Returns the length of the longest proper prefix of `text` that `stream` ends with.
 std::size_t begun(std::string_view stream, std::string_view text) {
   std::size_t bytes = std::min(stream.size(), text.size() - 1);
   while (!text.starts_with(stream.substr(stream.size() - bytes))) --bytes;

@@ -8,25 +8,26 @@
 
 namespace headgate::generate {
 
-/// Finds the first of several stop texts in a stream of bytes, and withholds bytes that may begin a stop text. The
-/// first stop text is the one that ends first; if two end at the same byte, the longer one. The result does not depend
-/// on how the stream is cut into pieces.
+/// Finds the first of several stop texts in a stream of bytes. Withholds bytes that may begin a stop text. The first
+/// stop text is the one that ends first. If several end at the same byte, it is the longest of them. The result does
+/// not depend on how the stream is divided into pieces.
 class StopTexts {
  public:
   /// `texts` must not contain an empty text.
   explicit StopTexts(std::vector<std::string> texts) : texts_(std::move(texts)) {}
 
-  /// Adds the next bytes. Returns those bytes, including withheld ones, that are certain to lie before any stop text.
-  /// Must not be called after found() is true.
+  /// Adds the next bytes. Returns the bytes that certainly precede any stop text, including bytes that were withheld
+  /// before. Must not be called once found() is true.
   std::string pass(std::string_view bytes);
   /// Returns whether the stream contains a stop text.
   bool found() const { return found_; }
-  /// Returns and clears the withheld bytes. Call it at the end of the stream: the bytes then belong to the text.
+  /// Returns the withheld bytes and clears them. Call it at the end of the stream, where the withheld bytes belong to
+  /// the text.
   std::string rest();
 
  private:
   std::vector<std::string> texts_;
-  std::string withheld_;  ///< a proper prefix of a stop text; empty after found()
+  std::string withheld_;  ///< a proper prefix of a stop text; empty once found() is true
   bool found_ = false;
 };
 
