@@ -7,8 +7,8 @@
 
 namespace headgate::io {
 
-/// Returns the entries of a directory. Sets `error` if the directory cannot be read, and returns the entries read
-/// before the error. A range-for over a directory_iterator throws instead, because its operator++ has no error code.
+/// Returns the entries of a directory. If reading fails, sets `error` and returns the entries read so far. A range-for
+/// over a directory_iterator would throw, because its operator++ reports no error code.
 inline std::vector<std::filesystem::directory_entry> directory_entries(const std::filesystem::path& directory,
                                                                        std::error_code& error) {
   std::vector<std::filesystem::directory_entry> out;

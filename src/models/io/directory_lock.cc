@@ -16,9 +16,9 @@
 namespace headgate::io {
 namespace {
 
-/// Returns the owner of a lock, such as "process 123". Looks up the directory's device and inode in /proc/locks. A line
-/// there looks like "1: FLOCK ADVISORY WRITE 123 08:01:4567 0 EOF", with the device in hexadecimal. Some file systems
-/// report other device numbers; if no line matches, returns "another process".
+/// Returns the owner of the lock on a directory, such as "process 123". Searches /proc/locks for the directory's device
+/// and inode. A line there looks like "1: FLOCK ADVISORY WRITE 123 08:01:4567 0 EOF", with the device in hexadecimal.
+/// Returns "another process" if no line matches, because some file systems report other device numbers.
 std::string find_owner(int descriptor) {
   struct stat facts {};
   if (::fstat(descriptor, &facts) != 0) return "another process";

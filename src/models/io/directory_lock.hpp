@@ -7,17 +7,18 @@
 
 namespace headgate::io {
 
-/// Holds an exclusive lock (flock) on a directory. The kernel releases the lock when the process ends for any reason.
+/// Holds an exclusive lock (flock) on a directory. The kernel releases the lock when the process ends, also after a
+/// crash.
 class DirectoryLock {
  public:
-  /// Throws FileError if the directory cannot be opened or is locked already. If the kernel reports which process holds
-  /// the lock, the message names it.
+  /// Throws FileError if the directory cannot be opened or is already locked. The message names the process that holds
+  /// the lock, if the kernel reports it.
   explicit DirectoryLock(const std::string& path);
   DirectoryLock(const DirectoryLock&) = delete;
   DirectoryLock& operator=(const DirectoryLock&) = delete;
   ~DirectoryLock();
 
-  /// Returns the reason why the file system cannot lock the directory, or an empty string if it is locked.
+  /// Returns why the file system cannot lock the directory, or an empty string if the lock is held.
   const std::string& unavailable() const { return unavailable_; }
 
  private:

@@ -7,7 +7,7 @@
 
 namespace headgate::io {
 
-/// Returns whether a path leads to something. Returns false if the system does not allow to look.
+/// Returns whether a file or directory exists at a path. Returns false if the process has no permission to find out.
 inline bool exists(const std::string& path) {
   std::error_code ignored;
   return std::filesystem::exists(path, ignored);

@@ -5,7 +5,7 @@
 
 namespace headgate::io {
 
-/// Callback for reading or writing a file; receives the fraction that is done. May be empty.
+/// Callback that receives the fraction of a file that has been read or written. May be empty.
 using FileProgress = std::function<void(double fraction)>;
 
 }  // namespace headgate::io

@@ -24,21 +24,21 @@ namespace headgate::io {
 namespace {
 
 constexpr std::string_view kMagic = "GGUF";
-constexpr std::uint64_t kMaxKey = 65535;  // limit in the GGUF specification, in bytes
+constexpr std::uint64_t kMaxKey = 65535;  // limit in bytes, from the GGUF specification
 constexpr std::uint64_t kMaxName = 1024;
 constexpr std::uint32_t kMaxDimensions = 4;
 constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 16;
 constexpr std::uint64_t kMaxTensors = std::uint64_t{1} << 20;
 constexpr std::uint64_t kDefaultAlignment = 32;
 constexpr std::uint64_t kMaxAlignment = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // limit of the number of elements in a tensor
+constexpr std::uint64_t kMaxNumbers = std::uint64_t{1} << 50;  // maximum number of elements in a tensor
 constexpr int kMaxParts = 1024;
-constexpr std::size_t kMaxBlock = 256;  // limit of the number of elements in a block, for all readable formats
+constexpr std::size_t kMaxBlock = 256;  // maximum number of elements in a block of any readable format
 constexpr std::string_view kAlignment = "general.alignment";
 
 struct TypeRow {
   std::string_view name;
-  std::size_t bytes;  ///< size of a value in bytes; 0 if the file stores the size of each value
+  std::size_t bytes;  ///< size of a value in bytes; 0 for types whose values contain their own size
 };
 constexpr std::array<TypeRow, 13> kTypes{{{"u8", 1},
                                           {"i8", 1},
@@ -77,7 +77,7 @@ bool is_integer(GgufType type) {
   }
 }
 
-/// Reads an integer of any integer type. A u64 of 2^63 or more becomes negative.
+/// Reads an integer of type `type`. A u64 of 2^63 or more becomes negative.
 std::int64_t integer_at(GgufType type, const std::uint8_t* at) {
   switch (type) {
     case GgufType::u8: return *at;
@@ -100,7 +100,7 @@ std::string_view gguf_type_name(GgufType type) { return row_of(type).name; }
 
 // --- the header --------------------------------------------------------------------------------------------------
 
-/// Parses the header of a file, from its first byte on.
+/// Parses the header of a file.
 class GgufHeader {
  public:
   explicit GgufHeader(GgufFile& out)
@@ -116,8 +116,8 @@ class GgufHeader {
   }
 
  private:
-  // Smallest sizes in the file, in bytes. A value has at least a length (8), a type (4) and a byte of data. A tensor
-  // has at least a length (8), a count (4), a format (4) and an offset (8).
+  // Minimum sizes in the file, in bytes. A value consists at least of a length (8), a type (4) and a byte of data. A
+  // tensor consists at least of a length (8), a count (4), a format (4) and an offset (8).
   static constexpr std::size_t kLeastValue = 8 + 4 + 1;
   static constexpr std::size_t kLeastTensor = 8 + 4 + 4 + 8;
 
@@ -182,7 +182,7 @@ class GgufHeader {
     if (!out_.values_.emplace(key, value).second) fail(path_, "duplicate key '{}'", shown);
   }
 
-  /// Skips the elements of a value.
+  /// Moves past the elements of a value. Throws FileError if the file is too short or a boolean is neither 0 nor 1.
   void skip(const GgufValue& value, const std::string& shown) {
     const std::size_t bytes = row_of(value.of).bytes;
     const std::size_t least = bytes == 0 ? sizeof(std::uint64_t) : bytes;
@@ -240,8 +240,8 @@ class GgufHeader {
     return static_cast<std::uint64_t>(bytes);
   }
 
-  /// Computes the tensors' pointers from their offsets. Throws FileError for tensors that are unaligned, outside the
-  /// file or overlapping.
+  /// Computes the tensors' pointers from their offsets. Throws FileError for a tensor that is not aligned, lies outside
+  /// the file or overlaps another tensor.
   void place_data() {
     const std::uint64_t align = alignment();
     const std::uint64_t start = (at_ + align - 1) / align * align;
@@ -301,7 +301,7 @@ namespace {
 
 constexpr std::string_view kNumber = "split.no", kCount = "split.count", kTensors = "split.tensors.count";
 
-/// Returns the end of the path of one part, such as "-00001-of-00003.gguf".
+/// Returns the ending of a part's path, such as "-00001-of-00003.gguf".
 std::string part_suffix(std::int64_t number, std::int64_t count) {
   return fmt::format("-{:05}-of-{:05}.gguf", number, count);
 }
@@ -322,7 +322,7 @@ std::vector<std::string> gguf_parts(const std::string& path) {
   return out;
 }
 
-/// Opens the other parts of a model, given its first part.
+/// Opens the other parts of a model. The first part must be open.
 void GgufFile::add_other_parts() {
   const std::int64_t count = has(kCount) ? integer(kCount) : 1;
   if (count <= 1) return;

@@ -17,13 +17,14 @@
 //   header      | u32 "GGUF", u32 version, u64 number of tensors, u64 number of values
 //   each value  | string key, u32 type, value
 //   each tensor | string name, u32 number of dimensions, u64 per dimension (innermost first), u32 format, u64 offset
-//   data        | the tensors; begins at the next multiple of the alignment, from which offsets count
+//   data        | the tensors
 //
-// A string is a u64 number of bytes and then the bytes. A list is a u32 type, a u64 count and then the elements. All
-// sizes and offsets are checked against the size of the file before they are used.
+// The data begins at the next multiple of the alignment. Offsets count from there. A string is a u64 number of bytes,
+// followed by the bytes. A list is a u32 type, a u64 count and the elements. The reader checks all sizes and offsets
+// against the size of the file before it uses them.
 //
-// A large model may come in parts, PREFIX-00001-of-0000N.gguf to PREFIX-0000N-of-0000N.gguf. Their values have
-// split.count = N and split.no = 0 to N − 1. The first part has all other values, and each part has some tensors.
+// A large model may consist of N parts, PREFIX-00001-of-0000N.gguf to PREFIX-0000N-of-0000N.gguf. Each part has
+// split.count = N, its number split.no (0 to N − 1) and some tensors. All other values are in the first part.
 
 namespace headgate::io {
 
@@ -32,50 +33,51 @@ enum class GgufType : std::uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, 
 /// Returns the name of a type for messages, such as "u8".
 std::string_view gguf_type_name(GgufType type);
 
-/// A value of the header. GgufFile reads it from the mapped file, where its bytes stay.
+/// Describes a value of the header. The bytes of the value stay in the mapped file.
 struct GgufValue {
   GgufType type = GgufType::u8;
-  GgufType of = GgufType::u8;  ///< of a list: type of its elements, which cannot be lists; otherwise equal to `type`
-  std::uint64_t count = 1;     ///< of a list: number of its elements; otherwise 1
-  const std::uint8_t* data = nullptr;  ///< first byte of the value, or of a list's elements
+  /// Element type of a list, which is never `list` itself; for other types, equal to `type`.
+  GgufType of = GgufType::u8;
+  std::uint64_t count = 1;             ///< number of elements of a list; 1 for other types
+  const std::uint8_t* data = nullptr;  ///< first byte of the value, or of the first element of a list
 };
 
-/// Format, shape and location of a tensor in a file.
+/// Describes the format, shape and location of a tensor in a file.
 struct GgufTensor {
   std::string name;
   const GgufFormat* format = nullptr;
-  std::vector<std::int64_t> shape;   ///< row-major: the outermost dimension comes first, unlike in the file
-  const MappedFile* file = nullptr;  ///< the file that contains the tensor: a whole model, or one part of it
+  std::vector<std::int64_t> shape;   ///< sizes in row-major order, outermost first; the file has them innermost first
+  const MappedFile* file = nullptr;  ///< file that contains the tensor: the whole model or one part
   const std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
 
   std::int64_t numel() const { return static_cast<std::int64_t>(bytes / format->bytes) * format->numbers; }
 };
 
-/// Maps a GGUF file, and all its parts, into memory. Every function that reads data first checks that no file has
-/// become shorter.
+/// Maps a GGUF file and all its parts into memory. Functions that read data first check that no file has become
+/// shorter.
 class GgufFile {
  public:
-  /// Opens a whole file, or all parts of a model given the first one. Checks everything except the elements of tensors.
-  /// This and the functions below throw FileError, which names the file and the problem.
+  /// Opens a file, and all other parts if it is the first part of a model. Checks everything except the elements of
+  /// tensors. The constructor and the functions below throw FileError, which names the file and the problem.
   explicit GgufFile(const std::string& path);
 
-  /// Returns the path of the file, or of the first part.
+  /// Returns the path of the file. If the model has parts, this is the first part.
   const std::string& path() const { return parts_.front()->path(); }
   std::uint32_t version() const { return version_; }
 
-  /// Returns all tensors, sorted by part and then by the position of their data.
+  /// Returns all tensors, sorted by part, and within a part by the position of their data.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
-  /// Returns the tensor with that name, or null if there is none.
+  /// Returns the tensor with this name, or null.
   const GgufTensor* find(std::string_view name) const;
 
   const std::map<std::string, GgufValue, std::less<>>& values() const { return values_; }
   bool has(std::string_view key) const { return values_.contains(key); }
 
-  // These functions return the value of a key. They throw FileError if the key is missing or has another type. Integers
-  // may have any integer type; number() reads f32 and f64.
+  // Each of these functions returns the value of a key. They throw FileError if the key is missing or its value has
+  // another type. Any integer type is an integer, and f32 and f64 are numbers.
   std::int64_t integer(std::string_view key) const;
-  double number(std::string_view key) const;  ///< accepts an integer too
+  double number(std::string_view key) const;  ///< also accepts an integer
   bool boolean(std::string_view key) const;
   std::string string(std::string_view key) const;
   std::vector<std::string> strings(std::string_view key) const;
@@ -83,12 +85,12 @@ class GgufFile {
   std::vector<bool> booleans(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;
 
-  /// Converts a tensor to f32 in out(tensor.numel()). Throws FileError for a number that is not finite, and for an
-  /// unsupported format; the message lists the supported ones.
+  /// Converts a tensor to f32 and writes it to out(tensor.numel()). Throws FileError if an element is not finite, or if
+  /// the format is unsupported. The message then lists the supported formats.
   void read_f32(const GgufTensor& tensor, float* out) const;
-  /// Throws FileError in the same cases as read_f32(), but needs no memory for the converted tensor.
+  /// Throws FileError in the same cases as read_f32(), but does not store the converted tensor.
   void check_numbers(const GgufTensor& tensor) const;
-  /// Throws FileError if a file has become shorter. Call it before tensors are read through their pointers.
+  /// Throws FileError if a file has become shorter. Call it before you read tensors through their pointers.
   void check_whole() const {
     for (const auto& part : parts_) part->check_whole();
   }
@@ -111,8 +113,8 @@ class GgufFile {
   std::map<std::string, GgufValue, std::less<>> values_;
 };
 
-/// Returns the paths of all parts of a model, given the path of one part, PREFIX-NNNNN-of-NNNNN.gguf. Returns only
-/// `path` if its name has another form.
+/// Returns the paths of all parts of a model, given the path of any part. If `path` does not have the form
+/// PREFIX-NNNNN-of-NNNNN.gguf, returns only `path`.
 std::vector<std::string> gguf_parts(const std::string& path);
 
 }  // namespace headgate::io

@@ -14,8 +14,8 @@
 namespace headgate::io {
 namespace {
 
-constexpr int kSmall = 32;   // elements in a block of Q4_0 … Q8_0
-constexpr int kSuper = 256;  // elements in a block of Q4_K, Q5_K, Q6_K
+constexpr int kSmall = 32;   // elements in a block of Q4_0, Q4_1, Q5_0, Q5_1 and Q8_0
+constexpr int kSuper = 256;  // elements in a block of Q4_K, Q5_K and Q6_K
 
 template <typename T>
 T load(const std::uint8_t* at) {
@@ -30,13 +30,14 @@ void widen_f32(float* out, const std::uint8_t* block) { *out = load<float>(block
 void widen_f16(float* out, const std::uint8_t* block) { *out = half(block); }
 void widen_bf16(float* out, const std::uint8_t* block) { *out = to_f32(load<BFloat16>(block)); }
 
-/// Converts a block of Q8_0: d · q with the scale d.
+/// Converts a block of Q8_0: element = d · q, with the scale d.
 void widen_q8_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   for (int i = 0; i < kSmall; ++i) out[i] = static_cast<float>(static_cast<std::int8_t>(block[2 + i])) * d;
 }
 
-/// Returns 4-bit element i of 32. Elements 0 to 15 are the low nibbles of the bytes, elements 16 to 31 the high ones.
+/// Returns element i of 32 elements of 4 bits. The low nibbles hold elements 0 to 15, the high nibbles elements 16 to
+/// 31.
 int nibble(const std::uint8_t* bytes, int i) {
   const int count = kSmall / 2;
   return i < count ? bytes[i] & 0x0F : bytes[i - count] >> 4;
@@ -44,14 +45,14 @@ int nibble(const std::uint8_t* bytes, int i) {
 
 int bit(std::uint32_t bits, int i) { return static_cast<int>((bits >> i) & 1U); }
 
-/// Converts a block of Q4_0: d · (q − 8) with the scale d.
+/// Converts a block of Q4_0: element = d · (q − 8), with the scale d.
 void widen_q4_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   for (int i = 0; i < kSmall; ++i) out[i] = d * static_cast<float>(nibble(block + 2, i) - 8);
 }
 
-/// Converts a block of Q4_1: d · q + m with the scale d and the minimum m. Rounds the product before the addition, as
-/// in every format below.
+/// Converts a block of Q4_1: element = d · q + m, with the scale d and the minimum m. Rounds the product before the
+/// addition. All formats below do the same.
 void widen_q4_1(float* out, const std::uint8_t* block) {
   const float d = half(block), m = half(block + 2);
   for (int i = 0; i < kSmall; ++i) {
@@ -60,7 +61,8 @@ void widen_q4_1(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Converts a block of Q5_0: d · (q − 16) with the scale d. One word holds the fifth bits of all q.
+/// Converts a block of Q5_0: element = d · (q − 16), with the scale d. One 32-bit word holds the highest bit of every
+/// 5-bit q.
 void widen_q5_0(float* out, const std::uint8_t* block) {
   const float d = half(block);
   const auto high = load<std::uint32_t>(block + 2);
@@ -69,7 +71,7 @@ void widen_q5_0(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Converts a block of Q5_1: d · q + m with the scale d and the minimum m.
+/// Converts a block of Q5_1: element = d · q + m, with the scale d and the minimum m.
 void widen_q5_1(float* out, const std::uint8_t* block) {
   const float d = half(block), m = half(block + 2);
   const auto high = load<std::uint32_t>(block + 4);
@@ -79,7 +81,7 @@ void widen_q5_1(float* out, const std::uint8_t* block) {
   }
 }
 
-/// Holds the scales and minima of the 8 groups of a super-block, which take 6 bits each and are packed in 12 bytes.
+/// Unpacks the scales and minima of the 8 groups of a super-block. They have 6 bits each and take 12 bytes.
 struct GroupScales {
   std::array<int, 8> scale{}, least{};
 
@@ -93,8 +95,9 @@ struct GroupScales {
   }
 };
 
-/// Computes d · scale · q − dmin · least. Each group of 32 elements has its own `scale` and `least`. `fifth` is null if
-/// q has four bits. If q has five bits, bit g of byte fifth[i] is the fifth bit of element i of group g.
+/// Converts a block of Q4_K or Q5_K: element = d · scale · q − dmin · least. Each group of 32 elements has its own
+/// `scale` and `least`. `fifth` is null for Q4_K, where q has 4 bits. For Q5_K, bit g of fifth[i] is the highest bit of
+/// element i of group g.
 void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fifth, const std::uint8_t* low) {
   const float d = half(block), dmin = half(block + 2);
   const GroupScales groups(block + 4);
@@ -113,13 +116,13 @@ void widen_groups(float* out, const std::uint8_t* block, const std::uint8_t* fif
 void widen_q4_k(float* out, const std::uint8_t* block) { widen_groups(out, block, nullptr, block + 16); }
 void widen_q5_k(float* out, const std::uint8_t* block) { widen_groups(out, block, block + 16, block + 48); }
 
-/// Computes d · scale · (q − 32). Each group of 16 elements has its own 8-bit `scale`. The low four bits of q are in
-/// ql, the high two in qh.
+/// Converts a block of Q6_K: element = d · scale · (q − 32). Each group of 16 elements has its own 8-bit `scale`. ql
+/// holds the low four bits of each q, and qh the high two.
 void widen_q6_k(float* out, const std::uint8_t* block) {
   const std::uint8_t *ql = block, *qh = block + 128, *scales = block + 192;
   const float d = half(block + 208);
   for (int i = 0; i < kSuper; ++i) {
-    const int part = i / 128, within = i % 128;  // each half of 128 elements has 64 bytes of ql and 32 of qh
+    const int part = i / 128, within = i % 128;  // each half of 128 elements takes 64 bytes of ql and 32 bytes of qh
     const int low = ql[part * 64 + within % 64] >> (within / 64 * 4) & 0x0F;
     const int high = qh[part * 32 + within % 32] >> (within / 32 * 2) & 0x03;
     const float step = d * static_cast<float>(static_cast<std::int8_t>(scales[i / 16]));
@@ -130,14 +133,15 @@ void widen_q6_k(float* out, const std::uint8_t* block) {
 bool is_finite_f32(const std::uint8_t* block) { return std::isfinite(load<float>(block)); }
 bool is_finite_bf16(const std::uint8_t* block) { return std::isfinite(to_f32(load<BFloat16>(block))); }
 
-/// Returns whether a block's f16 numbers at byte offsets kAt are finite. An exponent of all ones means infinity or NaN.
+/// Returns whether the f16 numbers at byte offsets kAt of a block are finite. In infinity and NaN, all bits of the
+/// exponent are set.
 template <std::size_t... kAt>
 bool has_finite_half(const std::uint8_t* block) {
   constexpr std::uint16_t kExponent = 0x7C00;
   return (((load<std::uint16_t>(block + kAt) & kExponent) != kExponent) && ...);
 }
 
-/// Returns the index of the first of `count` blocks for which kIsFinite() is false, or `count` if there is none.
+/// Returns the index of the first block for which kIsFinite() is false, or `count` if all `count` blocks pass.
 template <std::int64_t kBytes, bool (*kIsFinite)(const std::uint8_t*)>
 std::int64_t find_block(const std::uint8_t* blocks, std::int64_t count) {
   for (std::int64_t b = 0; b < count; ++b) {

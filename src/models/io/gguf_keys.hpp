@@ -6,16 +6,15 @@
 #include <string>
 #include <string_view>
 
-// Lists the keys of GGUF files that a reader may ignore, because their values do not change what is computed. Other
-// keys that nothing reads are errors. GgufValues reports the keys of an architecture, and read_gguf_vocabulary() the
-// keys tokenizer.*. Keys with other prefixes, such as quantize.imatrix.file, belong to other programs. They are
-// ignored, as in llama.cpp.
+// Lists keys of GGUF files that a reader may ignore, because their values do not change results. Unknown keys of an
+// architecture or of the tokenizer are errors. GgufValues and read_gguf_vocabulary() report them. Keys with other
+// prefixes, such as quantize.imatrix.file, belong to other programs and are ignored, as in llama.cpp.
 
 namespace headgate::io {
 
 struct HarmlessGgufKey {
-  std::string_view key;  ///< "ARCH." stands for the architecture; "*" at the end stands for any text
-  std::string_view of;   ///< architecture, or model of the tokenizer, to which the row applies; empty for all
+  std::string_view key;  ///< the prefix "ARCH." stands for the architecture; a final "*" stands for any text
+  std::string_view of;   ///< architecture or tokenizer model to which the row applies; empty for all
   std::string_view why;
 };
 
@@ -61,7 +60,8 @@ inline constexpr std::array<HarmlessGgufKey, 39> kHarmlessGgufKeys{{
     {"tokenizer.ggml.pre", "llama", "a text is one word"},
 }};
 
-/// Returns whether a reader may ignore a key. `kind` is the file's architecture or the model of its tokenizer.
+/// Returns whether a reader may ignore a key. `kind` is the file's architecture, or its tokenizer model for keys of the
+/// tokenizer.
 inline bool is_harmless_gguf_key(std::string_view key, std::string_view kind) {
   constexpr std::string_view kArchitecture = "ARCH.";
   return std::any_of(kHarmlessGgufKeys.begin(), kHarmlessGgufKeys.end(), [&](const HarmlessGgufKey& row) {

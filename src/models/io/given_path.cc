@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Parses `path` as the name OWNER/NAME of a model on the Hub. Returns nullopt if `path` has another form. Also returns
-/// nullopt if a file or directory OWNER exists, because the user then means a path in it.
+/// nullopt if OWNER exists as a file or directory, because the user then means a path.
 std::optional<HubName> hub_name_of(const std::string& path) {
   const std::size_t slash = path.find('/');
   std::error_code ignored;
@@ -30,7 +30,7 @@ std::optional<HubName> hub_name_of(const std::string& path) {
   return parse_hub_name(path);
 }
 
-/// Returns the first directory on the way to `path` that the process has no permission to enter.
+/// Returns the first directory in `path` that the process has no permission to enter.
 std::string forbidden_directory(const std::string& path) {
   fs::path way;
   for (const fs::path& part : fs::path(path)) {
@@ -71,9 +71,9 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Returns the location in the Hub's cache of the model named `path`, or nullopt if the cache does not have it.
-/// `reason` is the errno of a failed stat() of `path`. Returns nullopt if it is not ENOENT, and for a dangling symbolic
-/// link, which is a path and not a name.
+/// Returns where the Hub's cache stores the model that `path` names. Returns nullopt if the cache does not have it.
+/// `reason` is the errno of a failed stat() of `path`. Only ENOENT means that `path` can be a name. A dangling symbolic
+/// link is not a name either.
 std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
   if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;

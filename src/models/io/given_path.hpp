@@ -3,21 +3,23 @@
 
 #include <string>
 
-// Resolves the paths of models, tokenizers and runs that a user gives, with the same messages in all subcommands.
+// Resolves the paths of models, tokenizers and runs that a user gives. All subcommands thus have the same messages.
 
 namespace headgate::io {
 
-/// Returns the file or directory that `path` stands for:
-/// - If `path` is a model in the Hub's cache, models--OWNER--NAME: the snapshot that refs/main names, or the only one.
-/// - If nothing is at `path` and it is the name of a model on the Hub: the result of cached_model().
-/// - If the replacement of a directory was interrupted: the old content, present_directory(path).
-/// - Otherwise: `path`.
+/// Returns the file or directory that `path` refers to:
+/// - If `path` is the directory models--OWNER--NAME of the Hub's cache, returns the snapshot that refs/main names, or
+///   the only snapshot.
+/// - If nothing exists at `path` and it is the name of a model on the Hub, returns cached_model().
+/// - If the replacement of the directory `path` was interrupted, returns the old directory, present_directory(path).
+/// - Otherwise returns `path`.
 ///
-/// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. For
-/// the name of a model on the Hub, the message names the cache that was searched and the command to download the model.
+/// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. If
+/// `path` has the form of a name on the Hub, the message tells which cache was searched, and the command that downloads
+/// the model.
 std::string given_path(const std::string& path);
 
-/// Returns given_path(path), or `path` itself if given_path() throws.
+/// Returns given_path(path). If given_path() throws, returns `path`.
 std::string given_path_or_same(const std::string& path);
 
 }  // namespace headgate::io

@@ -18,8 +18,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the value of an environment variable. Returns nullopt if it is unset or empty, because an empty value in a
-/// path would lead to `/`.
+/// Returns the value of an environment variable, or nullopt if it is unset or empty. An empty value would make a path
+/// begin at `/`.
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
@@ -33,8 +33,8 @@ bool is_word(std::string_view word) {
   return !word.empty() && word.front() != '.' && std::all_of(word.begin(), word.end(), is_name_character);
 }
 
-/// Returns whether `text` consists of words that are separated by slashes. A word must not begin with a dot, so that a
-/// path made from a revision stays in its directory.
+/// Returns whether `text` consists of words separated by slashes. A word cannot begin with a dot, so a revision in a
+/// path cannot lead out of its directory.
 bool is_revision(std::string_view text) {
   for (std::size_t end = text.find('/'); end != std::string_view::npos; end = text.find('/')) {
     if (!is_word(text.substr(0, end))) return false;
@@ -54,14 +54,14 @@ bool is_model_name(std::string_view text) {
          text.find("..") == std::string_view::npos && !text.ends_with(".git");
 }
 
-/// Returns `path` with a "~" at its beginning replaced by the home directory.
+/// Replaces a "~" at the beginning of `path` by the home directory.
 std::string expanded(const std::string& path) {
   const bool of_home = path == "~" || path.starts_with("~/");
   return of_home ? variable("HOME").value_or("~") + path.substr(1) : path;
 }
 
-/// Returns the paths of a directory's entries for which wanted(entry) is true, sorted by name. Returns no paths if the
-/// directory is missing.
+/// Returns the paths of the directory entries for which wanted(entry) is true, sorted by name. Returns an empty list if
+/// the directory does not exist.
 template <class Wanted>
 std::vector<std::string> entries_in(const std::string& path, const Wanted& wanted) {
   std::vector<std::string> out;
@@ -79,7 +79,7 @@ bool is_directory(const std::string& path) {
   return fs::is_directory(path, error);
 }
 
-/// Reads the name of a snapshot from a file in refs/.
+/// Reads the name of a snapshot from the file `ref` in refs/.
 std::string name_in(const std::string& ref) {
   constexpr std::size_t kMostOfName = 4096;
   std::string name = read_text(ref, kMostOfName);

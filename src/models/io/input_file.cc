@@ -17,14 +17,14 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kMaxRead = std::size_t{1} << 30;
-constexpr std::size_t kMostShown = 1024;  // maximum number of bytes of a path that a message shows
+constexpr std::size_t kMostShown = 1024;  // maximum number of bytes of a path in a message
 
 [[noreturn]] void refuse_unopened(const std::string& path, int reason) {
   if (reason == ENOENT) fail<MissingFile>(path, "cannot open: {}", std::strerror(reason));
   fail(path, "cannot open: {}", std::strerror(reason));
 }
 
-/// Calls take(to, bytes, done), a wrapper of read() or pread(), until `bytes` bytes are read.
+/// Calls take(to, bytes, done) until `bytes` bytes are read. `take` wraps read() or pread().
 template <class Take>
 void read_all(const std::string& path, void* to, std::size_t bytes, const Take& take) {
   std::size_t done = 0;
@@ -37,7 +37,7 @@ void read_all(const std::string& path, void* to, std::size_t bytes, const Take& 
   }
 }
 
-/// Returns `text` with each byte for which plain(byte) is false written as \xNN.
+/// Returns `text` with some bytes written as \xNN: those for which plain(byte) is false.
 template <class Plain>
 std::string escaped(std::string_view text, const Plain& plain) {
   std::string out;
@@ -67,7 +67,7 @@ std::string shown_path(std::string_view path) {
 }
 
 InputFile::InputFile(const std::string& path) : path_(path) {
-  // Without O_NONBLOCK, opening a pipe would wait for its writer.
+  // O_NONBLOCK avoids waiting for a writer if the path is a pipe.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) refuse_unopened(path_, errno);
   struct stat status {};

@@ -12,11 +12,11 @@
 
 namespace headgate::io {
 
-/// Makes untrusted bytes safe to print on one line: writes all but printable ASCII as \xNN, and shows at most `most`
-/// bytes.
+/// Makes untrusted bytes safe to print on one line. Writes all bytes as \xNN, except printable ASCII. Shows at most
+/// `most` bytes.
 std::string printable(std::string_view text, std::size_t most = 40);
 
-/// A regular file, opened for reading. The constructor throws FileError for anything else.
+/// A regular file, opened for reading. The constructor throws FileError if the path is not a readable regular file.
 class InputFile {
  public:
   explicit InputFile(const std::string& path);
@@ -29,7 +29,7 @@ class InputFile {
 
   /// Reads the next `bytes` bytes. Throws FileError if fewer are left.
   void read(void* to, std::size_t bytes) const;
-  /// Reads `bytes` bytes from `offset`. The next read() continues where the last read() ended.
+  /// Reads `bytes` bytes from `offset` on. Does not move the position where the next read() begins.
   void read_at(void* to, std::size_t bytes, std::size_t offset) const;
 
  private:
@@ -38,14 +38,14 @@ class InputFile {
   std::size_t size_ = 0;
 };
 
-/// Reads a file of any kind, such as a pipe, once from its beginning to its end.
+/// Reads a file of any kind once, from beginning to end. The file may be a pipe.
 class InputStream {
  public:
   /// Throws FileError if the path cannot be opened, is a directory, or is a regular file of more than `most` bytes.
   explicit InputStream(const std::string& path, std::size_t most = std::numeric_limits<std::size_t>::max());
 
-  /// Returns the next bytes, valid until the next call, or nothing at the end of the file. Throws FileError if reading
-  /// fails or more than `most` bytes have been read.
+  /// Returns the next bytes, which are valid until the next call. Returns an empty view at the end of the file. Throws
+  /// FileError if reading fails, or if the file has more than `most` bytes.
   std::string_view next();
 
  private:
@@ -58,10 +58,10 @@ class InputStream {
   std::string part_;
 };
 
-/// Reads a file of any kind to its end. Throws as InputStream does.
+/// Reads a file of any kind to its end. Throws FileError in the same cases as InputStream.
 std::string read_stream(const std::string& path, std::size_t most);
 
-/// Reads a whole regular file. If it has more than `most` bytes, throws FileError before allocating memory.
+/// Reads a whole regular file. Throws FileError before allocating memory if the file has more than `most` bytes.
 std::string read_text(const std::string& path, std::size_t most);
 
 }  // namespace headgate::io

@@ -11,9 +11,9 @@
 namespace headgate::io {
 namespace {
 
-/// Throws FileError for duplicate keys and for brackets nested too deeply. Stops at syntax errors, which Json::parse()
-/// reports later. A callback for Json::parse() could check the same but would be slower. With a callback, Json::parse()
-/// visits all members of an object again after each object inside it.
+/// Throws FileError for duplicate keys and for brackets that are nested too deeply. Stops at syntax errors, which
+/// Json::parse() then reports. A callback of Json::parse() could do the same checks, but would be slower: after each
+/// inner object, Json::parse() would visit all members of the outer object again.
 class StructureCheck : public Json::json_sax_t {
  public:
   StructureCheck(const std::string& path, int max_depth) : path_(path), max_depth_(max_depth) {}
@@ -49,7 +49,7 @@ class StructureCheck : public Json::json_sax_t {
 
   const std::string& path_;
   int max_depth_;
-  std::vector<std::set<std::string>> keys_;  ///< keys so far of each open object; an empty set for each array
+  std::vector<std::set<std::string>> keys_;  ///< keys found so far in each open object; arrays have an empty set
 };
 
 }  // namespace
@@ -65,7 +65,8 @@ Json parse_json(const std::string& path, std::string_view text, int max_depth) {
     return Json::parse(text);
   } catch (const Json::exception& error) {
     constexpr std::size_t kMaxReason = 160;
-    std::string_view what = error.what();  // "[json.exception.NAME.ID] REASON"; REASON may quote the text
+    // what() has the form "[json.exception.NAME.ID] REASON". REASON may quote the text.
+    std::string_view what = error.what();
     if (const auto bracket = what.find("] "); bracket != std::string_view::npos) what.remove_prefix(bracket + 2);
     fail(path, "not JSON: {}", printable(what, kMaxReason));
   }

@@ -12,7 +12,7 @@ namespace headgate::io {
 using Json = nlohmann::json;
 
 /// Parses the text of an untrusted JSON file. Throws FileError for invalid JSON, duplicate keys in an object, and
-/// brackets nested more than `max_depth` deep. Messages begin with `path`.
+/// brackets nested deeper than `max_depth`. Messages begin with `path`.
 Json parse_json(const std::string& path, std::string_view text, int max_depth);
 
 }  // namespace headgate::io

@@ -6,8 +6,8 @@
 
 namespace headgate::io {
 
-/// Follows symbolic links to their final target, which need not exist. Returns a canonical path if `path` is a link,
-/// else `path`. Sets `error` if the links form a loop or a directory cannot be read.
+/// Follows symbolic links to their final target, which may not exist. Returns the target as a canonical path. If `path`
+/// is not a link, returns `path`. Sets `error` if the links form a loop or a directory cannot be read.
 std::filesystem::path follow_links(const std::filesystem::path& path, std::error_code& error);
 
 }  // namespace headgate::io

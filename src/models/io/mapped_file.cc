@@ -17,9 +17,9 @@
 
 namespace headgate::io {
 
-/// Describes where a file is mapped. Regions are reused but never freed, so a signal handler may walk their list in any
-/// thread at any moment. A handler reads the path only of the region that its own thread was accessing. That region's
-/// file is still mapped, so its path does not change.
+/// Describes where a file is mapped. Regions are reused but never freed, so a signal handler in any thread can walk
+/// their list at any time. A handler reads the path of only one region: the one that its thread was accessing. That
+/// file is still mapped, so the path does not change meanwhile.
 struct MappedRegion {
   std::atomic<const std::uint8_t*> begin{nullptr};  ///< null if no file is mapped
   std::size_t bytes = 0;
@@ -33,9 +33,9 @@ namespace {
 std::atomic<MappedRegion*> g_regions{nullptr};
 static_assert(std::atomic<MappedRegion*>::is_always_lock_free);
 std::mutex g_free_mutex;
-MappedRegion* g_free = nullptr;  // list of the regions in which no file is mapped
+MappedRegion* g_free = nullptr;  // list of regions without a mapped file
 
-/// Returns a region with its path and size set, in which no file is mapped yet. Reuses a free region if there is one.
+/// Returns a region with `path` and `bytes` set, and without a mapped file. Reuses a free region if possible.
 MappedRegion* take_region(const std::string& path, std::size_t bytes) {
   std::string shown = shown_path(path);
   const std::lock_guard lock(g_free_mutex);
@@ -104,7 +104,7 @@ MappedFile::~MappedFile() {
 
 void MappedFile::check_whole() const {
   struct stat now {};
-  // If the file was removed or replaced at its path, the mapping still holds all its bytes.
+  // If the path now refers to another file or to none, the mapped file still has all its bytes.
   if (::stat(path_.c_str(), &now) != 0 || now.st_dev != device_ || now.st_ino != inode_) return;
   if (now.st_size < size_) fail(path_, "shortened from {} to {} bytes while it was read", size_, now.st_size);
 }

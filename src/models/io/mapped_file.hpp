@@ -12,8 +12,8 @@ namespace headgate::io {
 
 struct MappedRegion;
 
-/// A file mapped into memory for reading. If another process shortens the file, reading the part that no longer exists
-/// raises SIGBUS. A handler of this signal gets the file's path from mapped_path_at().
+/// Maps a file into memory for reading. If another process shortens the file, access to the missing part raises SIGBUS.
+/// The signal handler can get the path of the file from mapped_path_at().
 class MappedFile {
  public:
   /// Throws FileError.
@@ -27,7 +27,7 @@ class MappedFile {
   const std::string& path() const { return path_; }
   const std::uint8_t* data() const { return static_cast<const std::uint8_t*>(data_); }
   std::int64_t size() const { return size_; }
-  /// Throws FileError if the file has been shortened.
+  /// Throws FileError if the file has become shorter.
   void check_whole() const;
 
  private:
@@ -39,8 +39,8 @@ class MappedFile {
   MappedRegion* region_ = nullptr;
 };
 
-/// Returns the path of the file that a MappedFile maps at an address, as shown_path() writes it. Returns null if there
-/// is none. Async-signal-safe: a handler of SIGBUS may call it for the address that could not be read.
+/// Returns the path of the file that a MappedFile has mapped at `address`, in the form of shown_path(). Returns null if
+/// there is none. The function is async-signal-safe, so a SIGBUS handler may call it.
 const char* mapped_path_at(const void* address) noexcept;
 
 }  // namespace headgate::io

@@ -6,42 +6,41 @@
 
 #include "models/io/gguf_formats.hpp"
 
-// MXFP4: blocks of 32 numbers of 4 bits (E2M1) that share a scale of 8 bits (E8M0), a power of two. 16 bytes hold the
-// numbers of a block:
+// Defines MXFP4: blocks of 32 numbers of 4 bits (E2M1), which share a scale of 8 bits (E8M0), a power of two. The
+// numbers of a block take 16 bytes:
 //
-//   format               | place of the scale | low nibble of byte i | high nibble of byte i
+//   file format          | place of the scale | low nibble of byte i | high nibble of byte i
 //   GGUF, tensor type 39 | before the bytes   | number i             | number 16 + i
 //   Hugging Face         | another tensor     | number 2i            | number 2i + 1
 
 namespace headgate::io {
 
 inline constexpr std::int64_t kMxfp4Numbers = 32;    ///< numbers per block
-inline constexpr std::int64_t kMxfp4CodeBytes = 16;  ///< bytes per block, without its scale
+inline constexpr std::int64_t kMxfp4CodeBytes = 16;  ///< bytes per block, not counting the scale
 
-/// Internal id of the format with scales in a separate tensor. No file contains it.
+/// Id of the format whose scales are in a separate tensor. Used only inside this library, not in files.
 inline constexpr std::uint32_t kMxfp4ApartId = std::numeric_limits<std::uint32_t>::max();
 
-/// Twice the value of each 4-bit code. Twice, because all values are then integers.
+/// Twice the value of each 4-bit code. Doubling makes all values integers.
 inline constexpr std::int8_t kMxfp4Doubled[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-/// Returns the bits of the f32 number 2^(scale − 128), which multiplies doubled values. 2^-127 and 2^-128 are
-/// subnormal.
+/// Returns the bits of the f32 number 2^(scale − 128). Multiplied by a doubled value, this number gives the value.
+/// 2^-127 and 2^-128 are subnormal.
 constexpr std::uint32_t mxfp4_half_scale_bits(std::uint8_t scale) {
   return scale < 2 ? std::uint32_t{0x0020'0000} << scale : (std::uint32_t{scale} - 1) << 23;
 }
 
-/// Converts one block in GGUF's layout to out(32).
+/// Converts one block in the layout of GGUF to out(32).
 void widen_mxfp4(float* out, const std::uint8_t* block);
-/// Converts 16 bytes of codes in Hugging Face's layout, with their scale, to out(32).
+/// Converts 16 bytes of codes in the layout of Hugging Face to out(32).
 void widen_mxfp4_apart(float* out, const std::uint8_t* codes, std::uint8_t scale);
 
-/// Returns the index of the first of `count` blocks with a value that f32 cannot represent, or `count` if there is
-/// none.
+/// Return the index of the first of `count` blocks with a value that is not finite in f32, or `count` if there is none.
 std::int64_t find_infinite_mxfp4(const std::uint8_t* blocks, std::int64_t count);
 std::int64_t find_infinite_mxfp4_apart(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t count);
 
-/// Returns the format of MXFP4 with the scales in a separate tensor. It is not in gguf_formats(), and its blocks cannot
-/// be converted without their scales.
+/// Returns the format of MXFP4 with scales in a separate tensor. The format is not in gguf_formats(), because its
+/// blocks cannot be converted on their own.
 const GgufFormat& mxfp4_apart();
 
 }  // namespace headgate::io

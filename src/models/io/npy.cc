@@ -24,9 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr std::size_t kPreambleV1 = 10;  // magic, two bytes of version, u16 header length
-constexpr std::size_t kPreambleV2 = 12;  // u32 header length from version 2.0 on
-// A dict of three entries with at most kMaxRank dimensions of 19 digits takes less than 1 KiB. The rest is padding.
+constexpr std::size_t kPreambleV1 = 10;  // magic, version (2 bytes) and header length (u16)
+constexpr std::size_t kPreambleV2 = 12;  // header length is a u32 from version 2.0 on
+// A dict with three entries needs less than 1 KiB, even with kMaxRank dimensions of 19 digits. The rest is padding.
 constexpr std::size_t kMaxHeader = 65535;
 
 struct DTypeName {
@@ -47,8 +47,8 @@ struct Header {
   std::vector<std::int64_t> shape;
 };
 
-/// Parses the header's text: one Python dict literal with the keys descr, fortran_order and shape, each once, in any
-/// order.
+/// Parses the text of the header: a Python dict literal that has each of the keys descr, fortran_order and shape once,
+/// in any order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view text) : path_(path), text_(text) {}
@@ -172,7 +172,7 @@ class HeaderParser {
       dimensions.push_back(dimension());
       if (dimensions.size() > kMaxRank) fail(path_, "header: more than {} dimensions", kMaxRank);
       if (accept(',')) continue;
-      // In Python, (3) is a number; a tuple with one element is (3,).
+      // In Python, (3) is a number, and (3,) is a tuple with one element.
       if (dimensions.size() == 1) unexpected("','");
       expect(')');
       break;
@@ -191,7 +191,7 @@ std::size_t little_endian(const unsigned char* bytes, std::size_t count) {
   return value;
 }
 
-/// Reads the header. Sets `data_offset` to the offset of the first byte of data.
+/// Reads the header. Sets `data_offset` to the offset of the data in the file.
 Header read_header(const InputFile& file, const std::string& path, std::size_t& data_offset) {
   std::array<unsigned char, kPreambleV2> preamble{};
   if (file.size() < kPreambleV1) fail(path, "not a .npy file: only {} bytes", file.size());
@@ -351,7 +351,8 @@ void NpyWriter::commit() {
     for (StagedFile& file : files_) file.commit();
   } catch (const FileError&) {
     std::error_code error;
-    for (const std::string& directory : made) fs::remove(directory, error);  // keeps directories that are not empty
+    // fs::remove() fails for a directory that has files, and keeps it.
+    for (const std::string& directory : made) fs::remove(directory, error);
     throw;
   }
   files_.clear();

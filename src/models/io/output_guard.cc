@@ -16,8 +16,9 @@
 namespace headgate::io {
 namespace {
 
-/// Returns a string that is equal for all paths of one file, including hard and symbolic links. For a missing file,
-/// returns the canonical path. If the process may not enter one of its directories, returns the absolute path.
+/// Returns a string that identifies a file. All paths of an existing file give the same string, including hard and
+/// symbolic links. For a file that does not exist, returns its canonical path. If the process may not enter a directory
+/// of the path, returns the absolute path.
 std::string identity_of(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);

@@ -10,8 +10,8 @@
 namespace headgate::io {
 namespace {
 
-/// Returns whether the Trainer of transformers wrote the file. Searches its beginning, because the file may be large,
-/// and may hold NaN, which is no JSON. Both programs write the keys that tell them apart before the long values.
+/// Returns whether the Trainer of transformers wrote the file. Searches only the beginning for distinctive keys,
+/// because the file can be large. Does not parse it, because it can contain NaN, which is not JSON.
 bool is_of_transformers(const std::string& path) {
   constexpr std::size_t kBeginning = std::size_t{1} << 16;
   const InputFile file(path);

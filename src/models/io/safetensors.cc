@@ -23,9 +23,10 @@ namespace headgate::io {
 namespace {
 
 constexpr std::size_t kPreamble = 8;  // u64 length of the header
-// Limit of the header in bytes. For 1000 layers with 12 tensors each and two moments per tensor, a header takes 4 MiB.
+// Maximum size of the header in bytes. A model of 1000 layers, with 12 tensors per layer and two moments per tensor,
+// has a header of 4 MiB.
 constexpr std::size_t kMaxHeader = std::size_t{1} << 23;
-constexpr int kHeaderDepth = 3;  // levels of brackets: header, tensor, shape
+constexpr int kHeaderDepth = 3;  // levels of nested brackets: header, tensor, shape
 constexpr std::size_t kMaxName = 1024;
 constexpr std::size_t kPiece = std::size_t{1} << 20;  // bytes read at a time, a multiple of 8
 constexpr const char* kMetadata = "__metadata__";
@@ -51,7 +52,7 @@ std::string_view name_of(DType dtype) {
   return "none";
 }
 
-/// Parses the header of one file. Messages name the file and the tensor.
+/// Parses the header of a file. Error messages name the file and the tensor.
 class HeaderReader {
  public:
   HeaderReader(const std::string& path, std::size_t data_bytes) : path_(path), data_bytes_(data_bytes) {}
@@ -83,7 +84,7 @@ class HeaderReader {
     return out;
   }
 
-  /// Throws FileError unless the tensors, sorted by offset, cover all data without gap or overlap.
+  /// Throws FileError unless the tensors cover all data, without gap or overlap. `entries` must be sorted by offset.
   void check_coverage(const std::vector<TensorEntry>& entries) const {
     std::size_t end = 0;
     for (std::size_t i = 0; i < entries.size(); ++i) {
@@ -156,7 +157,7 @@ class HeaderReader {
   std::size_t data_bytes_;
 };
 
-/// Returns the header's text and leaves the file positioned at the first byte of data.
+/// Returns the text of the header. The next read of `file` then begins at the data.
 std::string read_header(const InputFile& file) {
   const std::string& path = file.path();
   if (file.size() < kPreamble) fail(path, "not a safetensors file: only {} bytes", file.size());
@@ -258,14 +259,14 @@ void SafetensorsReader::read_f32(const TensorEntry& entry, float* out) const {
 
 void Checksum::mix(std::uint64_t word) {
   constexpr std::uint64_t kOdd = 0xBF58476D1CE4E5B9U;
-  state_ =
-      std::rotl((state_ ^ word) * kOdd, 29);  // bijective in `state_` and in `word`: a change of one changes the result
+  // The function is bijective in `state_` and in `word`: if one of them changes, so does the result.
+  state_ = std::rotl((state_ ^ word) * kOdd, 29);
 }
 
 void Checksum::add(const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   const auto* const end = at + bytes;
-  // Adds single bytes until the pending word is complete, then whole words, then the bytes that begin another word.
+  // Adds single bytes until the pending word is complete. Then adds whole words, and the remaining bytes singly.
   while (bytes_ % sizeof(pending_) != 0 && at < end) add_byte(*at++);
   for (; end - at >= static_cast<std::ptrdiff_t>(sizeof(pending_));
        at += sizeof(pending_), bytes_ += sizeof(pending_)) {
@@ -305,7 +306,7 @@ void write_safetensors(const std::string& path, const std::vector<TensorSource>&
   metadata["format"] = "pt";
   metadata[kChecksum] = checksum.text();
   std::string text = fmt::format("{{\"{}\":{}{}}}", kMetadata, Json(metadata).dump(), entries);
-  text.resize((text.size() + 7) / 8 * 8, ' ');  // pads the header, so that the data is aligned
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // pads the header to align the data
   const std::uint64_t length = text.size();
   StagedFile file(path);
   file.write(&length, kPreamble);

@@ -15,17 +15,18 @@
 #include "models/io/input_file.hpp"
 #include "models/io/mapped_file.hpp"
 
-// Reads and writes safetensors files, which hold named tensors: u64 n (little-endian), n bytes of JSON, data. The JSON:
+// Reads and writes safetensors files, which hold named tensors. A file consists of a u64 n (little-endian), n bytes of
+// JSON, and the data. The JSON is:
 //   {"NAME": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, …, "__metadata__": {"KEY": "TEXT", …}}
-// Offsets count from the first byte of data. Tensors cover the data without overlap or gap. Sizes in a header are
-// checked against the size of the file before anything is allocated.
+// Offsets count from the first byte of data. Tensors cover the data without overlap or gap. The reader checks sizes in
+// a header against the size of the file before it allocates memory.
 
 namespace headgate::io {
 
-/// A tensor in a file: row-major, little-endian.
+/// Describes a tensor in a file: row-major, little-endian.
 struct TensorEntry {
   std::string name;
-  DType dtype = DType::none;  ///< `none` for U8: bytes in a format that only the model or other tensors define
+  DType dtype = DType::none;  ///< `none` for U8, whose bytes have a format that the model or other tensors define
   std::vector<std::int64_t> shape;
   std::size_t offset = 0;  ///< offset in bytes from the first byte of data
   std::size_t bytes = 0;
@@ -35,31 +36,31 @@ struct TensorEntry {
 
 class SafetensorsReader {
  public:
-  /// Reads and checks the header. This and the functions below throw FileError, which names the file, the tensor and
-  /// the problem.
+  /// Reads and checks the header. The constructor and the functions below throw FileError, which names the file, the
+  /// tensor and the problem.
   explicit SafetensorsReader(const std::string& path);
 
   const std::string& path() const { return file_.path(); }
-  /// Returns the tensors in the order of their data.
+  /// Returns the tensors, sorted by the position of their data.
   const std::vector<TensorEntry>& tensors() const { return tensors_; }
-  /// Returns the tensor with that name, or null if there is none.
+  /// Returns the tensor with this name, or null.
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Reads all data and throws FileError if its checksum differs from the one in the metadata. Does nothing if the
-  /// metadata has no checksum.
+  /// Reads all data and computes its checksum. Throws FileError if the metadata has a different one. Does nothing if
+  /// the metadata has none.
   void verify_checksum() const;
-  /// Copies the tensor's bytes to out(entry.bytes).
+  /// Copies the bytes of a tensor to out(entry.bytes).
   void read(const TensorEntry& entry, void* out) const;
-  /// Returns a pointer to the tensor's bytes in the mapped file, with any alignment. The first call maps the file, and
-  /// must not run concurrently with other calls.
+  /// Returns a pointer to the bytes of a tensor in the mapped file, which may be unaligned. The first call maps the
+  /// file and must not run concurrently with other calls.
   const std::uint8_t* mapped(const TensorEntry& entry) const;
   /// Throws FileError if the mapped file has become shorter.
   void check_whole() const {
     if (map_) map_->check_whole();
   }
-  /// Converts the tensor's elements to f32 in out(entry.numel()). Throws FileError if they are not F32, F16 or BF16, or
-  /// if one is not finite.
+  /// Converts the elements of a tensor to f32 and writes them to out(entry.numel()). Throws FileError if their type is
+  /// not F32, F16 or BF16, or if an element is not finite.
   void read_f32(const TensorEntry& entry, float* out) const;
 
  private:
@@ -71,7 +72,7 @@ class SafetensorsReader {
   mutable std::unique_ptr<MappedFile> map_;
 };
 
-/// A tensor to write, row-major.
+/// Describes a row-major tensor to write.
 struct TensorSource {
   std::string name;
   DType dtype = DType::none;
@@ -79,17 +80,17 @@ struct TensorSource {
   const void* data = nullptr;
 };
 
-/// Writes a file atomically and flushes it to the disk. Adds to the metadata a checksum of the data and "format": "pt",
-/// which transformers requires. Calls progress(fraction) after each tensor. Throws FileError.
+/// Writes a file atomically and flushes it to the disk. Adds a checksum of the data to the metadata, and "format":
+/// "pt", which transformers requires. Calls progress(fraction) after each tensor. Throws FileError.
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
                        std::map<std::string, std::string> metadata = {}, const FileProgress& progress = {});
 
-/// Checksum that detects damaged data. A change within one aligned 8-byte word always changes the checksum; any other
-/// change does so almost surely. Bytes may be added in pieces.
+/// Computes a checksum that detects damaged data. A change within one aligned 8-byte word always changes the checksum.
+/// Any other change almost certainly does. The data may be added in pieces.
 class Checksum {
  public:
   void add(const void* data, std::size_t bytes);
-  /// Returns the checksum of the bytes added so far as 16 hexadecimal digits.
+  /// Returns the checksum of all added bytes as 16 hexadecimal digits.
   std::string text() const;
 
  private:
@@ -97,7 +98,7 @@ class Checksum {
   void add_byte(std::byte byte);
 
   std::uint64_t state_ = 0x9E3779B97F4A7C15U;
-  std::uint64_t pending_ = 0;  ///< the last bytes_ % 8 bytes, which are not a whole word yet
+  std::uint64_t pending_ = 0;  ///< the last bytes_ % 8 bytes, which do not fill a word yet
   std::uint64_t bytes_ = 0;
 };
 

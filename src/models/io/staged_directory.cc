@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kSuffix = ".new";
-constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255; the other characters of a staging name take 14 bytes
+constexpr std::size_t kMaxName = 240;  // NAME_MAX is 255, and a staging name adds 14 bytes
 
 std::string old_name(const fs::path& target) {
   return (target.parent_path() / fmt::format(".{}.old", target.filename().string().substr(0, kMaxName))).string();
@@ -53,7 +53,7 @@ std::optional<mode_t> permissions_of(const std::string& path) {
 
 int open_directory(const std::string& path) { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }
 
-/// Returns whether `entry` is a name that open_staging() makes for the target `name`.
+/// Returns whether `entry` is a name that open_staging() could give the directory for the target `name`.
 bool is_staging_name(const std::string& entry, const std::string& name) {
   const std::string front = fmt::format(".{}.", name.substr(0, kMaxName));
   constexpr std::size_t kDigits = 8;
@@ -132,14 +132,14 @@ void StagedDirectory::open_staging() {
   fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
-/// Locks the new directory path_. Returns false if another process has removed it: until the lock, the directory looks
-/// abandoned.
+/// Locks the new directory path_. Returns false if another process has removed it. That can happen because a directory
+/// without a lock counts as abandoned.
 bool StagedDirectory::lock_staging() {
   lock_ = open_directory(path_);
   if (lock_ < 0 && errno != ENOENT) fail_with_reason();
   if (lock_ < 0) return false;
-  // Waits for another process, which holds the lock only while it removes the directory. If a file system has no locks,
-  // remove_abandoned() cannot take one either, and removes nothing.
+  // Waits while another process holds the lock to remove the directory. If the file system has no locks,
+  // remove_abandoned() cannot lock the directory either and does not remove it.
   while (::flock(lock_, LOCK_EX) != 0 && errno == EINTR) continue;
   struct stat facts {};
   if (::lstat(path_.c_str(), &facts) == 0 || errno != ENOENT) return true;
@@ -164,7 +164,7 @@ void StagedDirectory::commit(Replacing replacing) {
   if (::fsync(lock_) != 0) fail_with_reason();
   if (replacing == Replacing::two_renames || !exchange()) rename_twice();
   sync_parent();
-  remove_known(path_);  // holds the old directory after an exchange, otherwise does not exist
+  remove_known(path_);  // after an exchange, path_ is the old directory; otherwise it does not exist
   remove_known(old_);
   unfinished_.clear();
   path_.clear();
@@ -180,7 +180,7 @@ void StagedDirectory::keep_permissions() const {
   if (const auto mode = permissions_of(resolved_)) ::fchmod(lock_, *mode);
 }
 
-/// Exchanges the new and the old directory atomically. Returns false if the file system cannot do that.
+/// Atomically exchanges the new directory and the old one. Returns false if the file system does not support this.
 bool StagedDirectory::exchange() const {
   if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, resolved_.c_str(), RENAME_EXCHANGE) == 0) return true;
   if (errno == ENOENT) {  // there is no old directory
@@ -201,10 +201,10 @@ void StagedDirectory::rename_twice() const {
   if (::rename(path_.c_str(), resolved_.c_str()) != 0) fail_with_reason();
 }
 
-/// Removes the known and temporary files of a directory. Removes the directory if it is then empty.
+/// Removes the known files and temporary files in a directory. Removes the directory too if it is then empty.
 void StagedDirectory::remove_known(const std::string& directory) const {
   for (const std::string& name : names_) ::unlink((fs::path(directory) / name).c_str());
-  // Removes temporary files of StagedFile, which a killed process leaves on file systems without O_TMPFILE.
+  // Removes temporary files of StagedFile. A killed process leaves them behind on file systems without O_TMPFILE.
   std::error_code error;
   for (const auto& entry : directory_entries(directory, error)) {
     const std::string file = entry.path().filename().string();
@@ -215,7 +215,7 @@ void StagedDirectory::remove_known(const std::string& directory) const {
 
 void StagedDirectory::sync_parent() const {
   const int descriptor = open_directory(parent_);
-  if (descriptor < 0) return;  // the process may write to the directory but not read it
+  if (descriptor < 0) return;  // the process has permission to write to the directory, but not to read it
   ::fsync(descriptor);
   ::close(descriptor);
 }

@@ -10,29 +10,30 @@
 namespace headgate::io {
 
 /// Selects how commit() replaces an existing directory. `automatic` uses one atomic exchange (renameat2) if the file
-/// system supports it, otherwise two renames. `two_renames` always uses two renames. Between the two, the old directory
-/// is at ".NAME.old", where present_directory() finds it.
+/// system supports it, and two renames otherwise. `two_renames` always uses two renames. Between two renames, the old
+/// directory is at ".NAME.old", where present_directory() finds it.
 enum class Replacing { automatic, two_renames };
 
-/// Throws NotReplaceable if `target` exists and is not a directory or holds anything but `names`.
+/// Throws NotReplaceable if `target` is a file, or a directory that contains entries other than `names`.
 void check_replaceable(const std::string& target, const std::vector<std::string>& names);
 
-/// Writes a directory of known files atomically, replacing the one that was there.
+/// Writes a directory of known files, which atomically replaces an existing directory.
 ///
-/// Files are written to path(), the directory ".NAME.XXXXXXXX.new" beside the target. The destructor and
-/// remove_unfinished_files() remove that directory unless it was committed. If the process is killed, the next
-/// StagedDirectory of the same target removes it. Never replaces a directory that holds anything but `names`.
+/// The caller writes files to path(), the directory ".NAME.XXXXXXXX.new" beside the target. Unless commit() succeeds,
+/// the destructor or remove_unfinished_files() removes this directory. If the process is killed, the next
+/// StagedDirectory with the same target removes it. Never replaces a directory that contains files other than `names`.
 class StagedDirectory {
  public:
-  /// Creates missing parent directories. Throws WriteError.
+  /// Creates missing parent directories. Throws WriteError if the new directory cannot be created or cannot replace the
+  /// target.
   StagedDirectory(const std::string& target, std::vector<std::string> names);
   StagedDirectory(const StagedDirectory&) = delete;
   StagedDirectory& operator=(const StagedDirectory&) = delete;
   ~StagedDirectory();
 
   const std::string& path() const { return path_; }
-  /// Moves the directory to its target. Its files must already be on the disk. Throws WriteError. The old directory is
-  /// then unchanged, but at ".NAME.old" if only the first of two renames succeeded.
+  /// Moves the directory to its target. All files in it must be flushed to the disk. Throws WriteError on failure. The
+  /// old directory is then unchanged. If the first of two renames succeeded, it is at ".NAME.old".
   void commit(Replacing replacing = Replacing::automatic);
 
  private:
@@ -48,17 +49,17 @@ class StagedDirectory {
 
   std::string target_;
   std::string parent_;
-  std::string name_;  ///< name of the target in its parent directory
+  std::string name_;  ///< name of the target within its parent directory
   std::vector<std::string> names_;
   std::string resolved_;  ///< the target with symbolic links resolved
   std::string old_;       ///< path of ".NAME.old" beside the target
   std::string path_;
-  std::vector<UnfinishedPath> unfinished_;  ///< registers path_ and its files
-  int lock_ = -1;  ///< holds the lock on path_; a staging directory without a lock was left by a killed process
+  std::vector<UnfinishedPath> unfinished_;  ///< registrations of path_ and its files
+  int lock_ = -1;  ///< descriptor that holds the lock on path_; directories without a lock come from killed processes
 };
 
-/// Returns the path of the directory that was last committed to `target`: `target` itself, or ".NAME.old" if a process
-/// was killed between two renames. Returns `target` if neither exists.
+/// Returns where the directory last committed to `target` is: at `target`, or at ".NAME.old" if a process was killed
+/// between two renames. Returns `target` if neither exists.
 std::string present_directory(const std::string& target);
 
 }  // namespace headgate::io

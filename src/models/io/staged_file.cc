@@ -28,16 +28,16 @@ std::string directory_of(const std::string& target) {
 std::string random_name(const std::string& directory, const std::string& target) {
   std::random_device random;
   const std::string name = std::filesystem::path(target).filename().string();
-  // A file name has at most 255 bytes (NAME_MAX) on every common file system. The additions to `name` take 14 bytes.
+  // File systems limit names to 255 bytes (NAME_MAX). The additions to `name` take 14 bytes.
   return fmt::format("{}/.{}.{:08x}.tmp", directory, name.substr(0, 240), random());
 }
 
-/// Resolves symbolic links. Throws WriteError if the path holds anything but a regular file.
+/// Resolves symbolic links. Throws WriteError if something other than a regular file exists at the path.
 std::string resolved(const std::string& path) {
   namespace fs = std::filesystem;
   if (!fs::path(path).has_filename()) fail<WriteError>(path, "cannot write: no file name");
   std::error_code error;
-  // Checks the kind of file before follow_links(): links to pipes in /proc name a target that does not exist.
+  // Checks the kind of file before following links, because links to pipes in /proc have targets that do not exist.
   const fs::file_status there = fs::status(path, error);
   if (fs::exists(there) && !fs::is_regular_file(there)) fail<WriteError>(path, "cannot write: not a regular file");
   const fs::path target = follow_links(path, error);
@@ -45,7 +45,7 @@ std::string resolved(const std::string& path) {
   return target.string();
 }
 
-/// Throws WriteError for `path`. `reason` is the errno of a failed call in `directory`.
+/// Throws WriteError for `path`. `reason` is the errno of the call that failed in `directory`.
 [[noreturn]] void fail_in(const std::string& directory, const std::string& path, int reason) {
   if (reason == ENOENT) fail<WriteError>(path, "cannot write: there is no directory {}", directory);
   fail<WriteError>(path, "cannot write: {}", std::strerror(reason));
@@ -55,7 +55,7 @@ std::string resolved(const std::string& path) {
 
 void check_writable(const std::string& path) {
   const std::string directory = directory_of(resolved(path));
-  const std::string inside = directory + "/.";  // the dot makes faccessat() fail if the directory is a file
+  const std::string inside = directory + "/.";  // with the dot, faccessat() fails if the directory is a file
   if (::faccessat(AT_FDCWD, inside.c_str(), W_OK | X_OK, AT_EACCESS) != 0) fail_in(directory, path, errno);
   struct stat facts {};
   if (::stat(path.c_str(), &facts) != 0 && errno == ENAMETOOLONG) fail_in(directory, path, errno);
@@ -65,7 +65,8 @@ StagedFile::StagedFile(const std::string& path, Staging staging, const std::stri
     : path_(path), target_(resolved(path)), stage_in_(stage_in.empty() ? directory_of(target_) : stage_in) {
   if (staging == Staging::automatic) open_nameless();
   if (descriptor_ < 0) open_named();
-  // Copies the old file's mode before anything is written, so that others can never read a private file's new content.
+  // Copies the mode of the old file before anything is written. The new content of a private file is thus never
+  // readable for others.
   struct stat old {};
   if (::stat(target_.c_str(), &old) == 0) ::fchmod(descriptor_, old.st_mode & kPermissions);
 }
@@ -86,7 +87,7 @@ StagedFile::~StagedFile() {
 
 void StagedFile::open_nameless() {
 #ifdef O_TMPFILE
-  // Without /proc, give_name() could not give the nameless file a name.
+  // give_name() needs /proc to give a nameless file its name.
   if (::access("/proc/self/fd", X_OK) != 0) return;
   descriptor_ = ::open(stage_in_.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
 #endif
@@ -129,7 +130,7 @@ void StagedFile::give_name() {
   const std::string source = fmt::format("/proc/self/fd/{}", descriptor_);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, target_.c_str(), AT_SYMLINK_FOLLOW) == 0) return;
   if (errno != EEXIST) fail<WriteError>(path_, "cannot write: {}", std::strerror(errno));
-  // linkat does not replace an existing file; rename does.
+  // linkat() cannot replace an existing file, but rename() can.
   const std::string name = random_name(stage_in_, target_);
   unfinished_ = UnfinishedPath(name, PathKind::file);
   if (::linkat(AT_FDCWD, source.c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) != 0) {

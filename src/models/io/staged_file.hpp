@@ -10,26 +10,27 @@
 
 namespace headgate::io {
 
-/// Throws WriteError if a StagedFile cannot be created for `path`. Changes nothing.
+/// Throws WriteError if a StagedFile could not be created for `path`. Creates nothing.
 void check_writable(const std::string& path);
 
-/// Kind of the temporary file. `automatic` uses a nameless one if the file system supports it, else a named one.
-/// `named` always uses a named one.
+/// Selects the kind of temporary file. `automatic` uses a nameless file if the file system supports it, and a named one
+/// otherwise. `named` always uses a named file.
 enum class Staging { automatic, named };
 
-/// Writes a file atomically: it appears at its path complete or not at all.
+/// Writes a file atomically: the file appears at its path complete, or not at all.
 ///
-/// Bytes are written to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends.
-/// If the file system does not support that, they are written to ".NAME.XXXXXXXX.tmp" there, which the destructor
-/// removes. If a signal ends the process, that file remains unless the signal handler calls remove_unfinished_files().
-/// commit() flushes the data to the disk and renames the file.
+/// Writes to a nameless file in the target's directory (O_TMPFILE), which disappears when the process ends. If the file
+/// system does not support nameless files, writes to ".NAME.XXXXXXXX.tmp" in the same directory, which the destructor
+/// removes. A signal handler that ends the process must call remove_unfinished_files() to remove it. commit() flushes
+/// the data to the disk and gives the file its name.
 ///
-/// Follows a symbolic link at the path. If anything but a regular file is there, the constructor throws.
+/// Follows a symbolic link at the path. The constructor throws if the path refers to something other than a regular
+/// file.
 class StagedFile {
  public:
-  /// `stage_in` is the directory of the temporary file; by default, that of the target. Give another one, on the same
-  /// file system, if the target's directory does not exist yet. The constructor throws WriteError if it cannot create
-  /// the file. write(), flush() and commit() throw WriteError if they fail.
+  /// `stage_in` is the directory of the temporary file. The default is the directory of the target. If that directory
+  /// does not exist yet, give another one on the same file system. The constructor throws WriteError if it cannot
+  /// create the file. write(), flush() and commit() throw WriteError if they fail.
   explicit StagedFile(const std::string& path, Staging staging = Staging::automatic, const std::string& stage_in = {});
   StagedFile(StagedFile&& other) noexcept;
   StagedFile(const StagedFile&) = delete;
@@ -38,9 +39,9 @@ class StagedFile {
   ~StagedFile();
 
   void write(const void* data, std::size_t bytes);
-  /// Flushes all data to the disk. commit() then only gives the file its name.
+  /// Flushes all data to the disk. A following commit() only names the file.
   void flush();
-  /// Moves the file to its path, replacing an existing one.
+  /// Moves the file to its path. Replaces an existing file.
   void commit();
 
  private:
@@ -49,7 +50,7 @@ class StagedFile {
   void give_name();
 
   std::string path_;    ///< path as the caller wrote it, for messages
-  std::string target_;  ///< path with symbolic links resolved
+  std::string target_;  ///< path after resolving symbolic links
   std::string stage_in_;
   std::string temporary_;
   int descriptor_ = -1;

@@ -12,9 +12,9 @@
 namespace headgate::io {
 namespace {
 
-// State of a slot, which holds one path. A signal handler may call remove_unfinished_files() in any thread at any
-// moment. The function accesses only lock-free atomics and the paths of slots that it has moved to `removing`. A thread
-// that moves a slot to `writing` or `removing` owns its path until it moves the slot to another state.
+// State of a slot, which stores one path. A signal handler may call remove_unfinished_files() in any thread at any
+// moment, so that function uses only lock-free atomics and the paths of slots that it has moved to `removing`. A thread
+// that moves a slot to `writing` or `removing` owns the path of the slot until it changes the state again.
 enum class SlotState { empty, writing, file, directory, removing };
 
 struct Slot {
@@ -28,10 +28,11 @@ static_assert(std::atomic<SlotState>::is_always_lock_free);
 
 SlotState named(PathKind kind) { return kind == PathKind::file ? SlotState::file : SlotState::directory; }
 
-/// Moves a slot from one state to another. Returns false if the slot is not in the state `from`.
+/// Moves a slot from the state `from` to the state `to`. Returns false if the slot is not in the state `from`.
 bool change_state(Slot& slot, SlotState from, SlotState to) { return slot.state.compare_exchange_strong(from, to); }
 
-/// Stores a path in an empty slot and returns the slot's index. Returns −1 if the path is too long or no slot is empty.
+/// Stores a path in an empty slot and returns the slot's index. Returns −1 if the path is too long or all slots are in
+/// use.
 int take_slot(const std::string& path, PathKind kind) {
   if (path.size() >= PATH_MAX) return -1;
   for (int i = 0; i < kSlots; ++i) {
@@ -76,7 +77,7 @@ UnfinishedPath& UnfinishedPath::operator=(UnfinishedPath&& other) noexcept {
 }
 
 void UnfinishedPath::forget() {
-  // If the slot is in the state `removing`, remove_unfinished_files() empties it.
+  // remove_unfinished_files() empties slots in the state `removing`.
   if (slot_ >= 0 && !change_state(g_slots[slot_], SlotState::file, SlotState::empty)) {
     change_state(g_slots[slot_], SlotState::directory, SlotState::empty);
   }

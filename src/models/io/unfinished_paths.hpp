@@ -5,14 +5,15 @@
 
 namespace headgate::io {
 
-/// Removes the paths of all UnfinishedPath objects of this process: first files, then directories that are empty.
-/// Async-signal-safe: a signal handler may call it in any thread before it ends the process. May change errno.
+/// Removes the paths of all UnfinishedPath objects in this process: first the files, then the directories if they are
+/// empty. The function is async-signal-safe, so a signal handler in any thread may call it before it ends the process.
+/// May change errno.
 void remove_unfinished_files() noexcept;
 
 enum class PathKind { file, directory };
 
-/// Registers a temporary path. remove_unfinished_files() removes it until forget() is called or the object is
-/// destroyed. Does not register paths of PATH_MAX bytes or more, or more than 64 paths per process.
+/// Registers a temporary path, which remove_unfinished_files() then removes. The registration ends with forget() or
+/// with the object. Does not register paths of PATH_MAX or more bytes, or more than 64 paths at a time.
 class UnfinishedPath {
  public:
   UnfinishedPath() = default;
@@ -23,7 +24,7 @@ class UnfinishedPath {
   UnfinishedPath& operator=(const UnfinishedPath&) = delete;
   ~UnfinishedPath() { forget(); }
 
-  /// Unregisters the path.
+  /// Ends the registration.
   void forget();
 
  private:

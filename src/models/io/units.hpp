@@ -6,17 +6,16 @@
 
 namespace headgate::console {
 
-/// Formats a number of bytes in decimal units, from kB to TB, such as "1.2 MB".
+/// Formats a number of bytes in kB, MB, GB or TB (powers of 1000), such as "1.2 MB".
 std::string bytes_text(double bytes);
 
-/// Formats a duration as hours (if any), minutes and seconds, such as "2:03:20" or "3:20". Rounds fractions of a second
-/// up.
+/// Formats a duration as "2:03:20", or as "3:20" if it is less than an hour. Rounds fractions of a second up.
 std::string duration_text(double seconds);
 
-/// Formats a value with four significant digits. Returns "-" if it is absent.
+/// Formats a value with four significant digits. Returns "-" for nullopt.
 std::string figure_text(std::optional<double> value);
 
-/// Formats a fraction as a percentage, such as "97%". Below 1%, adds one decimal, such as "0.4%".
+/// Formats a fraction as a percentage, such as "97%". Shows one decimal below 1%, such as "0.4%".
 std::string percent_text(double share);
 
 }  // namespace headgate::console

@@ -5,16 +5,17 @@
 #include <string>
 #include <string_view>
 
-// Reports the progress of long operations to a thread-local callback, so that functions need no parameter for it.
+// Reports the progress of long operations to a callback of the current thread. Functions thus need no parameter for the
+// callback.
 
 namespace headgate::io {
 
-/// Callback for progress. Receives the kind of work, such as "reading ", the path of its file (may be empty) and the
-/// fraction done. A fraction of 1 ends the work.
+/// Callback that receives progress: the kind of work, such as "reading ", the path of the file or an empty string, and
+/// the fraction that is done. A fraction of 1 ends the work.
 using WorkReporter = std::function<void(std::string_view what, const std::string& path, double done)>;
 
-/// Makes report_work() call `reporter` in this thread while the object exists. If several objects exist, the newest one
-/// applies.
+/// Makes report_work() call `reporter` in this thread during the object's lifetime. If several objects exist,
+/// report_work() calls the reporter of the newest one.
 class ReportedWork {
  public:
   explicit ReportedWork(WorkReporter reporter);
@@ -27,7 +28,7 @@ class ReportedWork {
   const WorkReporter* before_;
 };
 
-/// Calls this thread's reporter, if there is one.
+/// Calls the reporter of this thread, if one is set.
 void report_work(std::string_view what, const std::string& path, double done);
 
 }  // namespace headgate::io
