@@ -17,11 +17,11 @@ namespace {
 
 using Names = std::span<const std::string_view>;
 
-/// A call of a filter, test, method or function, with its arguments and context.
+/// Describes a call of a filter, test, method or function.
 struct Call {
   std::string_view name;
-  const Value& value;            ///< the filtered or tested value, or the object of a method
-  std::vector<Value> arguments;  ///< one value per parameter; undefined if the call does not give it
+  const Value& value;            ///< value that a filter or test reads, or object of a method
+  std::vector<Value> arguments;  ///< one value per parameter; undefined for a parameter without an argument
   const Arguments& all;
   Budget& budget;
   std::time_t now = 0;
@@ -41,7 +41,7 @@ struct Call {
     if (integer == nullptr) refuse("'{}' needs an integer, got {}", name, arguments[i].kind());
     return *integer;
   }
-  /// Returns the filtered value as text; an undefined value becomes an empty text.
+  /// Returns the filtered value as text. Returns an empty string for an undefined value.
   std::string filtered() const {
     std::string out = text_of(value);
     budget.take(out.size());
@@ -55,11 +55,12 @@ struct Row {
   std::string_view name;
   Value (*run)(const Call& call);
   std::array<std::string_view, kMostParameters> parameters{};
-  std::size_t needed = 0;      ///< the first `needed` parameters must be given
-  bool any_arguments = false;  ///< if true, run() reads Call::all, and `parameters` is not used
+  std::size_t needed = 0;  ///< number of required parameters, which come first
+  /// Whether run() accepts any arguments, which it reads from Call::all instead of `parameters`.
+  bool any_arguments = false;
 };
 
-/// Runs the built-in called `name` after checking its arguments. `what` is "filter", "test", … for messages.
+/// Checks the arguments of the built-in `name`, then runs it. `what` is its kind in messages: "filter", "test", ….
 Value run(std::span<const Row> rows, std::string_view what, std::string_view name, const Value& value,
           const Arguments& given, Budget& budget, std::time_t now = 0) {
   budget.take(Budget::kStep);
@@ -121,7 +122,7 @@ Value items_of(const Value& value, Budget& budget) {
   return Value(std::move(out));
 }
 
-/// Returns a part of a dotted path as an index: digits are an integer, as in Jinja.
+/// Converts a part of a dotted path to an index. A part that consists of digits becomes an integer, as in Jinja.
 Value part_of_path(std::string_view part) {
   const bool digits =
       !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
@@ -133,7 +134,8 @@ Value part_of_path(std::string_view part) {
   return Value(index);
 }
 
-/// Follows a dotted path: for "a.0" it returns value.a[0]. Each step prefers an item to an attribute.
+/// Follows a dotted path. The path "a.0", for example, leads to value.a[0]. If an item and an attribute have the same
+/// name, the item is used.
 Value path_of(const Value& value, const Value& path, Budget& budget) {
   const std::string* names = path.string();
   if (names == nullptr) refuse("an attribute's name is {}", path.kind());
@@ -185,7 +187,7 @@ Value int_of(const Call& call) {
 
 Value end_of(const Call& call, bool first) {
   if (Generator* generator = call.value.generator(); first && generator != nullptr && !generator->left.empty()) {
-    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves the elements that are left
+    call.budget.take(Budget::kStep + generator->left.size());  // erase() moves all remaining elements
     Value out = generator->left.front();
     generator->left.erase(generator->left.begin());
     return out;
@@ -205,7 +207,8 @@ Value reversed(const Call& call) {
   return Value(std::move(out));
 }
 
-/// Returns the first unnamed argument, or null if there is none. Sets `rest` to all other arguments.
+/// Returns the first unnamed argument and sets `rest` to the other arguments. Returns null if there is no unnamed
+/// argument.
 const Value* take_first(const Arguments& from, Arguments& rest) {
   if (from.unnamed.empty()) return nullptr;
   rest.unnamed.assign(from.unnamed.begin() + 1, from.unnamed.end());
@@ -233,8 +236,8 @@ Value map(const Call& call) {
   return Value(Generator{std::move(out)});
 }
 
-/// Returns the elements of a list for which the test returns `wanted`. If `of_attribute`, tests an attribute of each
-/// element.
+/// Returns the elements for which the test returns `wanted`. If `of_attribute` is set, the test reads an attribute of
+/// each element.
 Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
@@ -263,7 +266,7 @@ Value strip(const Call& call, std::string text, Ends ends) {
   call.budget.take(text.size());
   if (!call.given(0) || call.arguments[0].is_none()) return Value(std::string(stripped(text, nullptr, ends)));
   const std::string_view set = call.text(0);
-  call.budget.take_product(text.size(), set.size());  // compares each character with the set
+  call.budget.take_product(text.size(), set.size());  // each character is compared with every character of `set`
   return Value(std::string(stripped(text, &set, ends)));
 }
 
@@ -384,8 +387,8 @@ constexpr std::array kTests{
 
 const std::string& self(const Call& call) { return call.string_in(call.value); }
 
-/// Returns whether the text begins (`front`) or ends with the argument. If the argument is a list, any of its strings
-/// may match.
+/// Returns whether a string begins or ends with the argument. `front` selects the beginning. If the argument is a list,
+/// one of its strings must match.
 Value edge(const Call& call, bool front) {
   const std::string& text = self(call);
   const List one{call.arguments[0]};
@@ -398,7 +401,7 @@ Value edge(const Call& call, bool front) {
 
 Value split(const Call& call, bool from_right) {
   const bool white = !call.given(0) || call.arguments[0].is_none();
-  // A split from the right is the mirror image of a split of the mirrored text from the left.
+  // Splits from the right by mirroring the text, splitting it from the left, and mirroring the parts.
   const auto oriented = [from_right](std::string text) {
     if (from_right) std::reverse(text.begin(), text.end());
     return text;
@@ -510,7 +513,8 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// Methods of Python for which the interpreter throws Refusal. Any other unknown name gives an undefined value.
+// Lists Python's methods that are not supported. The interpreter throws Refusal for them. Any other unknown name gives
+// an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
     "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",
@@ -536,7 +540,7 @@ Value raise(const Call& call) { refuse("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
-  // In Python's strftime, these letters have another meaning than in C's.
+  // These letters have another meaning in Python's strftime than in C's.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
     if (format.find(std::string("%") + letter) != std::string::npos)
       refuse("strftime_now of '%{}' is not supported", letter);
@@ -579,8 +583,8 @@ constexpr std::array kFunctions{
 
 constexpr std::array<std::string_view, 3> kOtherFunctions{"cycler", "joiner", "lipsum"};
 
-/// Converts an index to a position from the front; a negative index counts from the end. Returns −1 if it is out of
-/// range.
+/// Returns the position, counted from the front, of an index. A negative index counts from the end. Returns −1 if the
+/// index is out of range.
 std::int64_t position(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;
   return index < 0 || index >= size ? -1 : index;

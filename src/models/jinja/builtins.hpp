@@ -8,7 +8,7 @@
 
 #include "models/jinja/value.hpp"
 
-// Built-in filters, tests, methods and functions of templates.
+// Declares the built-in filters, tests, methods and functions of templates.
 
 namespace headgate::jinja {
 
@@ -17,25 +17,28 @@ struct Arguments {
   Dict named;
 };
 
-// These functions run a built-in by its name. If they do not support it or one of its arguments, they throw Refusal,
-// which names the built-in.
+// Each of these functions runs the built-in with the given name. Throws Refusal, which names the built-in, if the
+// built-in or one of its arguments is not supported.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 Value call_method(const Value& object, std::string_view name, const Arguments& arguments, Budget& budget);
-/// Runs a built-in function. `now` is the time for strftime_now().
+/// Runs a built-in function. strftime_now() formats the time `now`.
 Value call_function(std::string_view name, const Arguments& arguments, std::time_t now, Budget& budget);
 
-/// Returns whether call_method() supports this method of an object. Throws Refusal if only Python supports it.
+/// Returns whether call_method() supports the method `name` of `object`. Throws Refusal for a method that exists only
+/// in Python.
 bool has_method(const Value& object, std::string_view name);
-/// Returns whether a template may call this function. Throws Refusal if only Jinja supports it.
+/// Returns whether a template may call the function `name`. Throws Refusal for a function that exists only in Jinja.
 bool has_function(std::string_view name);
 
-/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws Refusal if `object` is Undefined, if
-/// `name` is one of its methods, or if attributes of its type are not supported.
+/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws Refusal in these cases:
+/// - `object` is Undefined.
+/// - `name` is a method of `object`.
+/// - Attributes of this type of object are not supported.
 Value attribute_of(const Value& object, std::string_view name, Budget& budget);
-/// Returns object[index], or Undefined if there is no such item. Throws Refusal if `object` is Undefined.
+/// Returns object[index], or Undefined if the item does not exist. Throws Refusal if `object` is Undefined.
 Value item_of(const Value& object, const Value& index, Budget& budget);
-/// Returns object[begin:end:step]. An omitted bound or step is None.
+/// Returns object[begin:end:step]. A bound or step that the template omits is None.
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget);
 
 }  // namespace headgate::jinja

@@ -20,7 +20,7 @@ namespace {
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool begins_name(char c) { return c == '_' || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-/// Returns the text with all line ends as \n, and without the last one if the text ends with it.
+/// Converts all line ends to \n. Removes a line end at the end of the text.
 std::string with_plain_lines(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -35,7 +35,8 @@ std::string with_plain_lines(std::string_view text) {
   return out;
 }
 
-/// Returns the character with the code point in the first `count` hexadecimal digits. Throws Refusal if there is none.
+/// Reads a code point from the first `count` hexadecimal digits. Throws Refusal if they are not the code point of a
+/// character.
 char32_t character_of(std::string_view digits, std::size_t count) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + std::min(count, digits.size()), value, 16);
@@ -44,7 +45,7 @@ char32_t character_of(std::string_view digits, std::size_t count) {
   return value;
 }
 
-/// Returns the value of a string literal, given without its quotes. Replaces Python's escapes.
+/// Returns the value of a string literal without quotes. Replaces Python's escape sequences.
 std::string unescaped(std::string_view text) {
   constexpr std::string_view kSimple = "\\'\"abfnrtv", kMeanings = "\\'\"\a\b\f\n\r\t\v";
   constexpr std::array<std::pair<char, std::size_t>, 3> kCoded{{{'x', 2}, {'u', 4}, {'U', 8}}};
@@ -54,7 +55,7 @@ std::string unescaped(std::string_view text) {
       out += text[i];
       continue;
     }
-    const char letter = text[++i];  // in bounds: a backslash in a string is always followed by a character
+    const char letter = text[++i];  // in bounds, because a character always follows a backslash in a string
     const auto coded =
         std::find_if(kCoded.begin(), kCoded.end(), [letter](const auto& row) { return row.first == letter; });
     if (const std::size_t at = kSimple.find(letter); at != std::string_view::npos) {
@@ -120,9 +121,10 @@ class Lexer {
     add(kind == '{' ? TokenKind::end_output : TokenKind::end_statement, "");
   }
 
-  /// Removes the tag's indentation: the white space before it, if the line has nothing else before the tag.
+  /// Removes the white space between the start of the line and the tag. Keeps it if the line has anything else before
+  /// the tag.
   std::string_view without_indent(std::string_view before) const {
-    const std::size_t line = before.rfind('\n') + 1;  // 0 if `before` has no line end
+    const std::size_t line = before.rfind('\n') + 1;  // 0 if `before` contains no line end
     if (line == 0 && !at_line_) return before;
     return space_at_front(before.substr(line)) == before.size() - line ? before.substr(0, line) : before;
   }
@@ -135,14 +137,14 @@ class Lexer {
     end_tag(sign == '-', sign != '+');
   }
 
-  /// Skips white space after a tag: all of it if `all`, or one line end if `line`.
+  /// Skips white space after a tag. `all` skips all of it, and `line` only one line end.
   void end_tag(bool all, bool line) {
     const std::size_t bytes = all ? space_at_front(rest_) : line && rest_.starts_with('\n') ? 1 : 0;
     at_line_ = bytes > 0 && rest_[bytes - 1] == '\n';
     skip(bytes);
   }
 
-  /// Adds the tokens inside a tag, and skips the end of the tag.
+  /// Adds the tokens inside a tag and skips the tag's closing bracket.
   void inside(std::string_view close) {
     const bool statement = close == "%}";
     for (std::string brackets;;) {
@@ -215,7 +217,7 @@ class Lexer {
   std::string all_;
   std::string_view rest_;
   int& line_;
-  bool at_line_ = true;  ///< true if the text after the last tag begins a line
+  bool at_line_ = true;  ///< whether the text after the last tag begins a new line
   std::vector<Token> tokens_;
 };
 

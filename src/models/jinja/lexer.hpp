@@ -8,7 +8,7 @@
 namespace headgate::jinja {
 
 enum class TokenKind {
-  text,          ///< text between tags; tags may have removed white space from it
+  text,          ///< text between tags, without white space that the tags remove
   begin_output,  ///< {{
   end_output,
   begin_statement,  ///< {%
@@ -27,8 +27,8 @@ struct Token {
   int line;
 };
 
-/// Splits a template into tokens. Works as Jinja with trim_blocks and lstrip_blocks, which transformers sets. Leaves
-/// out comments. The last token is `end`. Sets `line` to the line of the current token, also if Refusal is thrown.
+/// Splits a template into tokens, without comments. Follows Jinja with trim_blocks and lstrip_blocks, the settings of
+/// transformers. The last token is `end`. Sets `line` to the line of the current token, even if Refusal is thrown.
 std::vector<Token> tokens_of(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

@@ -105,7 +105,7 @@ class Parser {
 
   // --- statements
 
-  /// Parses statements up to a tag that begins with one of `ends`. Of this tag, consumes only the {%.
+  /// Parses statements up to a tag that begins with one of the words `ends`. Consumes only the {% of this tag.
   Node block(Words ends) {
     const Nested nested(depth_);
     Node out = make(NodeKind::block, "");
@@ -127,7 +127,7 @@ class Parser {
         }
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
-          if (ends.size() == 0) return out;  // the caller, whole(), reports this tag as an error
+          if (ends.size() == 0) return out;  // whole() reports this tag as an error
           refuse("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
@@ -140,7 +140,7 @@ class Parser {
     }
   }
 
-  /// Parses the body of a statement up to its end tag. In the body, `break` is allowed only in loops that begin there.
+  /// Parses the body and the end tag of a statement. `break` in the body must belong to a loop that begins in the body.
   Node closed_body(std::string_view end) {
     const Nested scope(scopes_);
     const int loops = std::exchange(loops_, 0);
@@ -168,7 +168,7 @@ class Parser {
     refuse("the tag '{}' is not supported", io::printable(word));
   }
 
-  /// Parses the rest of a statement after `if` or `elif`.
+  /// Parses the part of an if statement that follows `if` or `elif`.
   Node if_else() {
     const Nested nested(depth_);
     Node test = expression(false);
@@ -188,7 +188,7 @@ class Parser {
     return make(NodeKind::if_else, "", std::move(test), std::move(then), std::move(other));
   }
 
-  /// Parses target names, `a` or `a, b`, with or without parentheses.
+  /// Parses the target names of an assignment or a loop: `a` or `a, b`, with or without parentheses.
   std::vector<std::string> targets() {
     const bool brackets = take_symbol("(");
     std::vector<std::string> names{expect_name()};
@@ -257,9 +257,9 @@ class Parser {
     return out;
   }
 
-  // --- expressions, from the lowest to the highest precedence
+  // --- expressions, in ascending order of precedence
 
-  /// Parses an expression. Accepts `a if b else c` only if `with_if`.
+  /// Parses an expression. `with_if` permits the form `a if b else c`.
   Node expression(bool with_if = true) {
     const Nested nested(depth_);
     Node out = either();
@@ -271,7 +271,7 @@ class Parser {
     return out;
   }
 
-  /// Parses left-associative operators of equal precedence.
+  /// Parses operands that are joined by left-associative operators of equal precedence.
   template <class Operand>
   Node left_to_right(TokenKind kind, Words operators, const Operand& operand) {
     Node out = operand();
@@ -379,8 +379,8 @@ class Parser {
     return constant(integer ? Value(whole) : Value(real));
   }
 
-  /// Parses the elements of a list up to the bracket `end`, or up to the end of the tag if `end` is empty. `first`, if
-  /// given, is the first element, which the caller has parsed already.
+  /// Parses the elements of a list up to the bracket `end`. An empty `end` stands for the end of the tag. `first` is
+  /// the first element, if the caller has already parsed it.
   Node rest_of_list(std::optional<Node> first, std::string_view end) {
     Node out = make(NodeKind::list, "");
     const bool read = first.has_value();
@@ -469,7 +469,7 @@ class Parser {
     }
   }
 
-  /// Parses `| filter`, `is test` and calls of their results.
+  /// Parses any number of `| filter`, `is test` and calls after a value.
   Node filters(Node value) {
     for (;;) {
       if (take_symbol("|")) {

@@ -9,41 +9,43 @@
 
 namespace headgate::jinja {
 
-/// Kinds of nodes. The comment on each kind lists the members of Node that it uses.
+/// Kinds of nodes. The comment on each kind tells what the members of Node contain.
 enum class NodeKind {
   // Statements
-  block,      ///< children
-  text,       ///< name: the text itself
-  output,     ///< expression
-  if_else,    ///< children: test, then, else
-  for_in,     ///< names: targets; children: items, filter or `nothing`, body, else
-  set,        ///< names: targets; child: expression; name: attribute of namespace names[0], or empty
-  set_block,  ///< name, names: as for `set`; children: expression that filters `captured`, then the block
-  macro,      ///< name: of the macro; names: parameters; children: body, then defaults of the last parameters
-  scope,      ///< child: a block with its own variables
+  block,    ///< children
+  text,     ///< name: the text
+  output,   ///< expression
+  if_else,  ///< children: test, then block, else block
+  for_in,   ///< names: targets; children: items, filter or `nothing`, body, else block
+  /// names: targets; child: expression. If `name` is not empty, the target is the attribute `name` of the namespace
+  /// names[0].
+  set,
+  set_block,  ///< name, names: as for `set`; children: filters applied to `captured`, then the block
+  macro,      ///< name: the macro's name; names: parameters; children: body, then default values of the last parameters
+  scope,      ///< child: a block that has its own variables
   break_loop,
   continue_loop,
-  nothing,  ///< stands for a child that is omitted
+  nothing,  ///< takes the place of an omitted child
   // Expressions
   constant,   ///< value
   name,       ///< name
   list,       ///< children
   dict,       ///< children: key, value, key, value, …
-  attribute,  ///< name: the attribute; child: object
+  attribute,  ///< name: the attribute; child: the object
   item,       ///< children: object, index
   slice,      ///< children: object, begin, end, step
-  call,       ///< children: callee, then arguments; names: keywords of the last arguments
-  filter,     ///< name: of the filter; children: value, then arguments
-  test,       ///< name: of the test; children: value, then arguments
-  unary,      ///< name: operator; child: operand
-  binary,     ///< name: operator; children: left, right
-  join,       ///< children: operands of ~, which concatenates their texts
-  compare,    ///< names: operators; children: operands
-  if_value,   ///< children: value, test, else or `nothing`
-  captured,   ///< output of the block in a set_block, the input of its filters
+  call,       ///< children: callee, then arguments; names: the keywords that belong to the last arguments
+  filter,     ///< name: the filter's name; children: value, then arguments
+  test,       ///< name: the test's name; children: value, then arguments
+  unary,      ///< name: the operator; child: the operand
+  binary,     ///< name: the operator; children: left and right operand
+  join,       ///< children: operands of ~, which concatenates text
+  compare,    ///< names: the operators; children: the operands
+  if_value,   ///< children: value, test, and else value or `nothing`
+  captured,   ///< the output of the block in a set_block, to which its filters apply
 };
 
-/// A statement or an expression. Nodes nest at most kMostNested deep, which bounds recursion over them.
+/// A statement or an expression. Limits nesting to kMostNested levels, so that recursive functions are safe.
 struct Node {
   static constexpr int kMostNested = 256;
 
@@ -56,7 +58,7 @@ struct Node {
   int depth = 0;
 };
 
-/// Parses a whole template and returns its block. Sets `line` to the current line, also if Refusal is thrown.
+/// Parses a whole template and returns its block. Sets `line` to the current line, even if Refusal is thrown.
 Node parse(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

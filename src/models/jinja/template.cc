@@ -17,11 +17,13 @@ namespace headgate::jinja {
 namespace {
 
 constexpr std::size_t kMostMessageBytes = 400;
-constexpr int kMostNested = 512;          ///< limit of nested statements and expressions; bounds the call stack
-constexpr int kMostCalls = 64;            ///< limit of nested macro calls
-constexpr std::size_t kNamesPerUnit = 8;  ///< number of a scope's names whose comparison costs a unit of the budget
+/// Maximum nesting of statements and expressions, which limits the depth of the call stack.
+constexpr int kMostNested = 512;
+constexpr int kMostCalls = 64;  ///< maximum nesting of macro calls
+/// Number of variable names that a lookup can compare for one unit of the budget.
+constexpr std::size_t kNamesPerUnit = 8;
 
-/// Runs work(line), which sets `line`. Converts a Refusal to an Error that names the line.
+/// Calls work(line), which keeps `line` up to date. Converts a Refusal to an Error that names the line.
 template <class Work>
 auto with_line(const Work& work) {
   int line = 1;
@@ -32,17 +34,17 @@ auto with_line(const Work& work) {
   }
 }
 
-/// Variables of one scope, such as a macro call or one pass of a loop, and a pointer to the enclosing scope.
+/// Holds the variables of one scope, such as a macro call or one pass of a loop. Points to the enclosing scope.
 struct Scope {
   Dict variables{};
   Scope* outer = nullptr;
 };
 
-/// Opens a scope in the constructor and closes it in the destructor. `current` points to the innermost scope.
+/// Opens a scope in its constructor and closes the scope in its destructor. `current` points to the innermost scope.
 class Inner {
  public:
   explicit Inner(Scope*& current) : Inner(current, current) {}
-  /// Opens a scope that lies in `outer`, which may be another scope than `current`.
+  /// Opens a scope inside the scope `outer`, which need not be `current`.
   Inner(Scope*& current, Scope* outer) : current_(current), before_(current), scope_{.outer = outer} {
     current = &scope_;
   }
@@ -58,7 +60,7 @@ class Inner {
   Scope scope_;
 };
 
-/// Increments a nesting depth while the object exists. Throws Refusal if it exceeds kMostNested.
+/// Increments a nesting depth during the object's lifetime. Throws Refusal if the depth exceeds kMostNested.
 class Nested {
  public:
   explicit Nested(int& depth) : depth_(depth) {
@@ -72,7 +74,7 @@ class Nested {
   int& depth_;
 };
 
-/// Says how rendering continues after a statement.
+/// Tells how rendering continues after a statement.
 enum class Flow { next, break_loop, continue_loop };
 
 std::int64_t floored_quotient(std::int64_t a, std::int64_t b) {
@@ -170,8 +172,8 @@ class Renderer {
   }
 
   void output(const Node& node, std::string& out) {
-    // The filter `safe` marks a text as HTML, which changes only the results of operators on it. No operator follows
-    // here, because the text is output, so the filter is skipped.
+    // Skips the filter `safe`, which marks a text as HTML. The mark only changes the results of operators, and no
+    // operator follows because the text is output.
     const bool safe = node.kind == NodeKind::filter && node.name == "safe";
     write(out, text_of(value(safe ? node.children[0] : node)));
   }
@@ -185,7 +187,7 @@ class Renderer {
     bind(node.names, std::move(set), scope_->variables);
   }
 
-  /// Assigns the value to a single name, or its elements to several names.
+  /// Assigns a value to one name, or the value's elements to several names.
   void bind(const std::vector<std::string>& names, Value value, Dict& variables) {
     if (names.size() == 1) return assign(variables, names.front(), std::move(value));
     const List parts = elements_of(value, budget_);
@@ -203,7 +205,7 @@ class Renderer {
         return !value(filter).truth();
       });
     }
-    bool completed = false;  // Jinja runs `else` unless an iteration reaches the end of the body
+    bool completed = false;  // Jinja skips `else` only if an iteration reaches the end of the body
     for (std::size_t i = 0; i < items.size(); ++i) {
       Inner inner(scope_);
       assign(inner.variables(), "loop", loop_value(items, i));
@@ -225,7 +227,7 @@ class Renderer {
              {"first", Value(first)},           {"last", Value(last)},
              {"length", Value(count)},          {"depth", Value(std::int64_t{1})},
              {"depth0", Value(std::int64_t{0})}};
-    // The dictionary cannot nest too deep: previtem and nextitem have the same depth in it as in the list `items`.
+    // The dictionary cannot nest too deeply: it adds as many levels to its items as the list `items` does.
     if (!first) out.emplace_back("previtem", items[i - 1]);
     if (!last) out.emplace_back("nextitem", items[i + 1]);
     return Value(std::move(out));
@@ -285,7 +287,7 @@ class Renderer {
       if (const Value* found = find(scope->variables, name)) return *found;
     }
     if (const Value* found = find(variables_, name)) return *found;
-    // `name` belongs to a Node and therefore outlives the value, as Value::function() requires.
+    // Value::function() requires that `name` outlives the value. It does, because it belongs to a Node.
     return has_function(name) ? Value::function(name) : Value(Undefined{std::string(name)});
   }
 
@@ -306,7 +308,7 @@ class Renderer {
     return Value(std::move(out));
   }
 
-  /// Evaluates the arguments of a node: all children but the first.
+  /// Evaluates the arguments of a node, which are all children except the first.
   Arguments arguments(const Node& node) {
     Arguments out;
     const std::size_t unnamed = node.children.size() - node.names.size();

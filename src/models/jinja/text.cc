@@ -13,7 +13,8 @@ namespace {
 
 bool is_space(char32_t c) { return tokenize::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
 
-/// Returns the length in bytes of the first or last character of `text` if strip() removes it, else 0.
+/// Returns the size in bytes of the first character of `text` if strip() would remove the character, otherwise 0. If
+/// `front` is false, examines the last character instead.
 std::size_t removable(std::string_view text, bool front, const std::string_view* set) {
   if (text.empty()) return 0;
   const tokenize::CodePoint c = front ? tokenize::first_code_point(text) : tokenize::last_code_point(text);
@@ -86,7 +87,7 @@ std::string with_case(std::string_view text, Case to) {
 }
 
 std::size_t first_place(std::string_view text, std::string_view part) {
-  // std::string_view::find compares from every position anew, which takes quadratic time on repetitive texts.
+  // Uses memmem(), because std::string_view::find takes quadratic time on repetitive texts.
   const void* found = memmem(text.data(), text.size(), part.data(), part.size());
   if (found == nullptr) return std::string_view::npos;
   return static_cast<std::size_t>(static_cast<const char*>(found) - text.data());
@@ -111,7 +112,7 @@ std::int64_t occurrences(std::string_view text, std::string_view part) {
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most) {
   std::string out;
   while (most != 0) {
-    if (from.empty()) {  // empty `from`: inserts `to` before every character and at the end
+    if (from.empty()) {  // an empty `from` puts `to` before every character and at the end
       out += to;
       if (text.empty()) return out;
       const std::size_t bytes = first_bytes(text);

@@ -12,12 +12,12 @@
 
 #include "library/core/format.hpp"
 
-// Values of templates. They behave as in Python.
+// Defines the values of templates, which behave as in Python.
 
 namespace headgate::jinja {
 
-/// Exception for an operation of a template that this interpreter or Python does not support. Template converts it to
-/// Error, with the line.
+/// Exception for an operation that this interpreter does not support or Python does not permit. Template converts it to
+/// an Error that names the line.
 struct Refusal {
   std::string message;
 };
@@ -30,31 +30,31 @@ template <typename... Args>
 class Value;
 struct Node;
 using List = std::vector<Value>;
-using Dict = std::vector<std::pair<std::string, Value>>;  ///< entries in the order of insertion; each key occurs once
+using Dict = std::vector<std::pair<std::string, Value>>;  ///< entries in the order of insertion, with distinct keys
 
-/// The value of a name, key or attribute that does not exist.
+/// Value of a variable, key or attribute that does not exist.
 struct Undefined {
   std::string name;
 };
 struct None {};
-/// The result of namespace().
+/// Result of the function namespace().
 struct Namespace {
   Dict attributes;
 };
-/// The result of filters such as `select` and `reverse`. As a generator in Python, it is always true, has no length and
-/// no index, and gives its elements once.
+/// Result of filters such as `select` and `reverse`. Behaves like a generator in Python: it is always true, has neither
+/// length nor index, and gives each element once.
 struct Generator {
   List left;
 };
 
-/// A value that a Jinja expression can have. Values are shared; only namespaces and generators change. Lists,
-/// dictionaries and generators nest at most kMostNested deep, which bounds recursion over them.
+/// A value of a Jinja expression. Copies share their content. Only namespaces and generators can change. Limits the
+/// nesting of lists, dictionaries and generators to kMostNested levels, so that recursive functions are safe.
 class Value {
  public:
   static constexpr int kMostNested = 64;
 
   Value() : data_(Undefined{}) {}
-  /// Keeps only the beginning of a long name, so that values are cheap to copy.
+  /// Keeps only the beginning of a long name, which makes values cheap to copy.
   explicit Value(Undefined value);
   explicit Value(None value) : data_(value) {}
   explicit Value(bool value) : data_(value) {}
@@ -63,11 +63,11 @@ class Value {
   explicit Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   explicit Value(Namespace* value) : data_(value) {}
   explicit Value(const Node* macro) : data_(macro) {}
-  /// These three constructors throw Refusal if the values nest too deep.
+  /// The next three constructors throw Refusal if the values nest more than kMostNested levels deep.
   explicit Value(List values);
   explicit Value(Dict values);
   explicit Value(Generator values);
-  /// Returns a value that represents the built-in function `name`. `name` must outlive the value.
+  /// Returns a value that stands for the built-in function `name`. `name` must outlive the value.
   static Value function(std::string_view name);
 
   bool is_undefined() const { return std::holds_alternative<Undefined>(data_); }
@@ -83,13 +83,14 @@ class Value {
   const Undefined* undefined() const { return std::get_if<Undefined>(&data_); }
   const std::string_view* function() const { return std::get_if<std::string_view>(&data_); }
 
-  /// Returns the integer, or null if the value is not an integer. A boolean is written to `storage` as 0 or 1.
+  /// Returns a pointer to the integer, or null if the value is not an integer. For a boolean, writes 0 or 1 to
+  /// `storage` and returns its address.
   const std::int64_t* integer(std::int64_t& storage) const;
-  /// Returns whether the value is a number, and sets `out` to it. Booleans count as 0 and 1.
+  /// Returns whether the value is a number. If so, sets `out` to the number. Booleans count as 0 and 1.
   bool number(double& out) const;
-  /// Returns whether `if` treats the value as true.
+  /// Returns whether the value counts as true in `if`.
   bool truth() const;
-  /// Returns the name of the value's type for messages.
+  /// Returns the name of the value's type, for messages.
   std::string_view kind() const;
   int depth() const { return depth_; }
 
@@ -112,17 +113,17 @@ class Value {
   int depth_ = 0;
 };
 
-/// Limits the work and the memory of rendering a template. An operation takes its units before it allocates its
-/// result.
+/// Limits the work and memory that rendering a template takes. Operations take units before they allocate their
+/// results.
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
-  /// Uses up `units`: 1 for a byte of a string, kStep for a step. Throws Refusal if fewer are left.
+  /// Uses up units: 1 for each byte of a string, kStep for each step. Throws Refusal if fewer units are left.
   void take(std::size_t units) {
     if (units > left_) refuse("computes too long, or too long a text");
     left_ -= units;
   }
-  /// Uses up `a` · `b` units, a product that may exceed 64 bits.
+  /// Uses up a · b units. The product may exceed 64 bits.
   void take_product(std::size_t a, std::size_t b) {
     std::size_t units = 0;
     take(__builtin_mul_overflow(a, b, &units) ? SIZE_MAX : units);
@@ -133,25 +134,25 @@ class Budget {
   std::size_t left_;
 };
 
-/// Returns the value of a key, or null if the dictionary does not have it.
+/// Returns the value of a key, or null if the dictionary does not have the key.
 const Value* find(const Dict& dict, std::string_view key);
-/// Adds a key, or replaces its value.
+/// Adds a key, or replaces the value of an existing key.
 void assign(Dict& dict, std::string_view key, Value value);
 
-/// Returns whether a == b as in Python.
+/// Returns whether a == b, as in Python.
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Returns a negative number if a < b, 0 if they are equal, else a positive number. Throws Refusal for values without
-/// an order.
+/// Returns a negative number if a < b, 0 if a == b, and a positive number if a > b. Throws Refusal for values that have
+/// no order.
 int compare(const Value& a, const Value& b, Budget& budget);
-/// Returns whether `in` contains the item: as a substring of a string, an element of a list or a key of a dictionary.
+/// Returns whether `in` contains `item`: as a substring of a string, an element of a list, or a key of a dictionary.
 bool contains(const Value& in, const Value& item, Budget& budget);
-/// Returns the text that a template outputs for a value. Throws Refusal for lists and dictionaries.
+/// Returns the text that a template outputs for a value. Throws Refusal for values that have no text here, such as
+/// lists and dictionaries.
 std::string text_of(const Value& value);
-/// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). Writes one line if `indent` is
-/// negative.
+/// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). A negative `indent` gives one line.
 std::string json_of(const Value& value, int indent, Budget& budget);
-/// Returns the values that a loop visits: elements of a list, keys of a dictionary or characters of a string. Those
-/// of a generator are removed from it.
+/// Returns the values that a loop over `value` visits: elements of a list, keys of a dictionary, or characters of a
+/// string. Removes the elements of a generator from it.
 List elements_of(const Value& value, Budget& budget);
 
 }  // namespace headgate::jinja
