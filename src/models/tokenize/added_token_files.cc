@@ -12,10 +12,10 @@
 namespace headgate::tokenize {
 namespace {
 
-/// A JSON file beside tokenizer.json that names tokens.
+/// Reads a JSON file beside tokenizer.json that names tokens, and checks that the tokenizer has these tokens.
 class NamedTokens {
  public:
-  /// Reads the file. Without a file, there are no tokens.
+  /// Reads the file. A missing file names no tokens.
   NamedTokens(std::string path, const Tokenizer& tokenizer) : path_(std::move(path)), tokenizer_(tokenizer) {
     constexpr std::size_t kMost_bytes = std::size_t{1} << 26;
     constexpr int kMostDepth = 32;
@@ -26,11 +26,11 @@ class NamedTokens {
 
   bool contains(const char* key) const { return json_.contains(key); }
 
-  /// Checks the keys of the file, which are tokens.
+  /// Checks the keys of the file's object, which are tokens.
   void check_keys() const {
     for (const auto& item : json_.items()) check("the file", item.key());
   }
-  /// Checks the tokens of a list, or the values of an object.
+  /// Checks all tokens in the list or object under `key`.
   void check_all_of(const char* key) const {
     const auto found = json_.find(key);
     if (found == json_.end() || found->is_null()) return;
@@ -42,7 +42,7 @@ class NamedTokens {
       check(key, *text);
     }
   }
-  /// Checks the tokens whose keys end with "_token", such as eos_token.
+  /// Checks the tokens of keys that end with "_token", such as eos_token, and of keys that list special tokens.
   void check_special_tokens() const {
     for (const auto& item : json_.items()) {
       const std::string* text = item.key().ends_with("_token") ? token_content(item.value()) : nullptr;
@@ -70,7 +70,7 @@ void check_added_tokens(const std::string& directory, const Tokenizer& tokenizer
   const NamedTokens config(directory + "/tokenizer_config.json", tokenizer);
   config.check_all_of("added_tokens_decoder");
   config.check_special_tokens();
-  if (!config.contains("added_tokens_decoder"))  // transformers reads the old file of special tokens only then
+  if (!config.contains("added_tokens_decoder"))  // transformers reads special_tokens_map.json only in this case
     NamedTokens(directory + "/special_tokens_map.json", tokenizer).check_special_tokens();
   NamedTokens(directory + "/added_tokens.json", tokenizer).check_keys();
 }

@@ -14,7 +14,7 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Returns the offset where the trailing white space of `text` begins.
+/// Returns the offset where the white space at the end of `text` begins.
 std::size_t space_before(std::string_view text) {
   while (true) {
     const CodePoint c = last_code_point(text);
@@ -23,7 +23,7 @@ std::size_t space_before(std::string_view text) {
   }
 }
 
-/// Returns the length of the white space at the front of `text`.
+/// Returns the length of the white space at the beginning of `text`.
 std::size_t space_after(std::string_view text) {
   std::size_t at = 0;
   while (true) {
@@ -45,7 +45,7 @@ bool stands_alone(std::string_view text, Span span) {
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form) {
   for (AddedToken& token : tokens) {
     const Normalized content(token.content, form);
-    // An empty form would match everywhere without taking any text, so that the search would never end.
+    // An empty normal form would match everywhere without consuming text, so the search would never end.
     if (content.text().empty()) refuse("added token '{}': its normal form is empty", io::printable(token.content));
     entries_.push_back({std::string(content.text()), std::move(token)});
   }
@@ -62,7 +62,7 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const NormalForm& form)
 AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   Longest found;
   auto begin = entries_.begin(),
-       end = entries_.end();  // range of entries that begin with the first `at` bytes of `text`
+       end = entries_.end();  // [begin, end) are the entries that begin with the first `at` bytes of `text`
   for (std::size_t at = 0; begin != end; ++at) {
     if (begin->content.size() == at) found.entry = &*begin++;
     if (at == text.size()) {
@@ -84,7 +84,7 @@ void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tai
   if (tokens_.entries_.empty()) at_ = size;
   while (at_ < size && step(parts, tail)) continue;
   std::size_t end = tail == Tail::ended ? size : at_;
-  // Holds back trailing white space, because a following token with lstrip would include it.
+  // Holds back white space at the end, because a later token with lstrip would include it.
   if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
   add_text(parts, end, tail);
   forget(tail);
@@ -106,7 +106,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   Span span{at_, at_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
-    // single_word depends on the next character, and rstrip on further white space, which may be in a later part.
+    // single_word depends on the next character, and rstrip on further white space. Both may be in a later part.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
     if (sees_end && tail == Tail::open) return false;
     if (!token.single_word || stands_alone(text, span)) {
@@ -127,7 +127,7 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
   return true;
 }
 
-/// Appends the text between done_ and `end` to `parts`. Tail::ended: a token or the end of the text follows.
+/// Appends the text between done_ and `end` to `parts`. Tail::ended means that a token or the end of the text follows.
 void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
   const bool any = done_ < end;
   if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
@@ -135,8 +135,8 @@ void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail 
   done_ = std::max(done_, end);
 }
 
-/// Keeps the text that is not searched yet, and up to 4 bytes before it: the previous character, which single_word
-/// reads.
+/// Keeps the text that was not searched yet, and up to 4 bytes before it. These bytes contain the previous character,
+/// which single_word examines.
 void AddedTokenSearch::forget(Tail tail) {
   if (tail == Tail::ended) {
     held_.reset();

@@ -12,28 +12,30 @@
 
 namespace headgate::tokenize {
 
-/// Describes an added token. Added tokens are found before the rest of the text is split into words.
+/// Describes an added token. Added tokens are found before the text around them is split into words.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool single_word = false;  ///< matches only if no adjacent character is part of a word
-  bool lstrip = false;       ///< includes all white space before the token
-  bool rstrip = false;       ///< includes all white space after the token
-  bool normalized = false;   ///< searches the normal form of `content` in the normalized text
-  bool special = false;      ///< a control token such as BOS, which represents no text
+  bool single_word = false;  ///< matches only if the characters before and after it are not word characters
+  bool lstrip = false;       ///< the token includes all white space before it
+  bool rstrip = false;       ///< the token includes all white space after it
+  /// Matches the normal form of `content` in the normalized text, instead of `content` in the text.
+  bool normalized = false;
+  bool special = false;  ///< control token such as BOS, which represents no text
 };
 
-/// One result of splitting a text: an added token, or text between added tokens.
+/// A piece of a text that was split at added tokens: one added token, or the text between two.
 struct Part {
   Span span;
-  const AddedToken* token = nullptr;  ///< null if the part is text
-  Tail tail = Tail::ended;            ///< Tail::open if the next part continues this text
+  const AddedToken* token = nullptr;  ///< null if the piece is text
+  Tail tail = Tail::ended;            ///< Tail::open if the next piece continues this text
 };
 
-/// A set of added tokens to search for, from left to right. At each position the longest match is taken.
+/// A set of added tokens to search for. The search goes from left to right and takes the longest match at each
+/// position.
 class AddedTokens {
  public:
-  /// Prepares the search for the normal forms of `tokens`. `normalized` must be the same for all tokens, and special
+  /// Prepares the search for the normal forms of `tokens`. `normalized` must have the same value in all tokens. Special
   /// tokens must come first. Throws TokenizerError if a normal form is empty.
   explicit AddedTokens(std::vector<AddedToken> tokens = {}, const NormalForm& form = {});
 
@@ -44,8 +46,8 @@ class AddedTokens {
     std::string content;
     AddedToken token;
   };
-  /// The longest token that a text begins with; null if there is none. `undecided`: a longer token may match once more
-  /// text arrives.
+  /// The longest token that a text begins with, or null. `undecided` means that a longer token may match when more text
+  /// arrives.
   struct Longest {
     const Entry* entry = nullptr;
     bool undecided = false;
@@ -54,29 +56,29 @@ class AddedTokens {
 
   std::vector<Entry> entries_;  ///< sorted by content
   std::array<bool, 256> begins_{};
-  bool takes_space_before_ = false;  ///< true if any token has lstrip
+  bool takes_space_before_ = false;  ///< whether any token has lstrip
 };
 
-/// Splits texts at added tokens. A text may come in several parts; the search holds back text whose split depends on
-/// later parts.
+/// Splits texts at added tokens. A text may arrive in several parts. The search holds back text if later parts can
+/// change how it is split.
 class AddedTokenSearch {
  public:
-  /// `tokens` must outlive the object. If `special_as_text` is set, special tokens remain in the text.
+  /// `tokens` must outlive the object. If `special_as_text` is set, special tokens are treated as text.
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text; Tail::ended marks the last one. Overwrites `parts` with the results that further
-  /// text cannot change.
+  /// Takes the next part of a text. Tail::ended marks the last part. Overwrites `parts` with the pieces that later text
+  /// cannot change.
   void next(std::vector<Part>& parts, std::string_view part, Tail tail);
 
-  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only while the part
-  /// passed to next() is valid.
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
+  /// part that was passed to next().
   std::string_view view() const { return held_.view(); }
-  /// Returns the byte offset of view() in the whole text.
+  /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return held_.begin(); }
 
  private:
-  /// Takes the next token, or skips a position where none matches. Returns false if the match depends on further text.
+  /// Takes one token, or skips one position where no token matches. Returns false if the match depends on later text.
   bool step(std::vector<Part>& parts, Tail tail);
   void add_text(std::vector<Part>& parts, std::size_t end, Tail tail);
   void forget(Tail tail);
@@ -85,8 +87,8 @@ class AddedTokenSearch {
   bool special_as_text_;
   HeldText held_;
   std::size_t at_ = 0;    ///< offset in view() where the search continues
-  std::size_t done_ = 0;  ///< offset in view() up to which all text is in `parts`
-  bool open_ = false;     ///< true if the last part is text with Tail::open
+  std::size_t done_ = 0;  ///< offset in view() before which all text is in `parts`
+  bool open_ = false;     ///< whether the last piece is text with Tail::open
 };
 
 }  // namespace headgate::tokenize

@@ -16,7 +16,8 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kFew = 48;  ///< up to this many tokens, a linear search for the next merge is faster than a heap
+/// With at most this many tokens, a linear search for the next merge is faster than a heap.
+constexpr std::size_t kFew = 48;
 
 }  // namespace
 
@@ -109,10 +110,11 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Records the pairs of neighbouring characters that a merge can join: the last character of its left token and the
-/// first of its right token. Between other pairs a word can be cut, because no merge crosses the cut.
+/// Records each pair of neighbouring characters that a merge can join: the last character of its left token and the
+/// first of its right token. A word can be cut between all other pairs, because no merge crosses such a cut.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
-  // The spellings of byte tokens and of the unknown token are not the text that they represent.
+  // Byte tokens and the unknown token have spellings that differ from the text they represent. If a merge uses such a
+  // token, words are not cut at all.
   std::vector<bool> misspelt(static_cast<std::size_t>(vocabulary.size()));
   const auto mark = [&misspelt](std::int32_t id) {
     if (id != kNoToken) misspelt[static_cast<std::size_t>(id)] = true;
@@ -131,9 +133,9 @@ bool Bpe::may_cut(char32_t before, char32_t after) const {
   if (!cuts_ || joined_.contains(before, after)) return false;
   if (byte_ids_[0] != kNoToken || (options_.unknown != kNoToken && !options_.fuse_unknown)) return true;
   const bool before_known = id_of(before) != kNoToken, after_known = id_of(after) != kNoToken;
-  // A character without a token can make a cut unsafe:
-  // - Without an unknown token it is dropped, and then its neighbours may merge.
-  // - With fuse_unknown, it shares one unknown token with a neighbour that has no token either.
+  // Without an unknown token, a character that has no token is dropped. The characters beside it may then merge, so a
+  // cut beside it is not safe. With fuse_unknown, a cut between two characters without tokens is not safe, because they
+  // share one unknown token.
   return options_.unknown == kNoToken ? before_known && after_known : before_known || after_known;
 }
 
@@ -171,7 +173,7 @@ const Bpe::Merge* Bpe::find(std::int32_t left, std::int32_t right) const {
 
 void Bpe::first_tokens(std::vector<WordToken>& tokens, std::string_view word) const {
   tokens.clear();
-  bool fuses = false;  // true if the last token is the unknown token and may be extended
+  bool fuses = false;  // whether the last token is the unknown token and the next character may extend it
   const auto add = [&](std::int32_t id, std::uint32_t begin, std::uint32_t end) {
     if (id != kNoToken) {
       tokens.push_back({id, begin, end});
@@ -208,7 +210,7 @@ void Bpe::encode(std::vector<WordToken>& tokens, std::string_view word) const {
 }
 
 void Bpe::merge_few(std::vector<WordToken>& tokens) const {
-  std::array<const Merge*, kFew> merges{};  // merge of token i with token i + 1, or null
+  std::array<const Merge*, kFew> merges{};  // merge of token i with token i + 1, or null if they do not merge
   std::size_t count = tokens.size();
   for (std::size_t i = 0; i + 1 < count; ++i) merges[i] = find(tokens[i].id, tokens[i + 1].id);
   while (true) {
@@ -231,7 +233,7 @@ void Bpe::merge_few(std::vector<WordToken>& tokens) const {
   tokens.resize(count);
 }
 
-/// A merge in the queue. It is obsolete if one of its two tokens has changed since.
+/// A merge in the queue. It is obsolete if one of its two tokens has changed.
 struct Bpe::Candidate {
   std::uint32_t rank;
   std::uint32_t left;  ///< position of the left token
@@ -242,7 +244,7 @@ struct Bpe::Candidate {
 };
 
 void Bpe::merge_many(std::vector<WordToken>& tokens) const {
-  // Merging keeps the left token's position, and sets the right token's id to kNoToken.
+  // A merge stores its result at the left token's position, and sets the right token's id to kNoToken.
   const auto count = static_cast<std::uint32_t>(tokens.size());
   std::vector<std::uint32_t> next(count), previous(count);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> queue;
@@ -255,7 +257,7 @@ void Bpe::merge_many(std::vector<WordToken>& tokens) const {
   };
   for (std::uint32_t i = 0; i < count; ++i) {
     next[i] = i + 1;
-    previous[i] = i - 1;  // previous[0] wraps around, but is never read
+    previous[i] = i - 1;  // previous[0] wraps around and is never read
   }
   for (std::uint32_t i = 0; i < count; ++i) note(i);
   while (!queue.empty()) {

@@ -16,13 +16,14 @@
 #include "models/tokenize/vocabulary.hpp"
 #include "models/tokenize/word_model.hpp"
 
-// Splits one word by byte-pair encoding (BPE). The word starts as one token per byte or character. Each step merges the
-// neighbouring pair of lowest rank, until no pair can be merged. Among pairs of equal rank, the leftmost comes first.
+// Splits a word into tokens by byte-pair encoding (BPE). At first, each byte or character of the word is one token.
+// Each step merges the neighbouring pair of lowest rank, and of equal ranks the leftmost pair. The last step leaves no
+// pair that can be merged.
 
 namespace headgate::tokenize {
 
-using MergeList =
-    std::vector<std::pair<std::string, std::string>>;  ///< spellings (left, right) in the order of the merge ranks
+/// Pairs of spellings (left, right), in the order of their ranks.
+using MergeList = std::vector<std::pair<std::string, std::string>>;
 
 /// A merge of two tokens into a third one.
 struct RankedMerge {
@@ -32,22 +33,22 @@ struct RankedMerge {
   std::uint32_t rank;  ///< merges of lower rank are applied first
 };
 
-/// Converts merges of spellings to merges of ids. Throws TokenizerError if a left, right or joined spelling is not a
-/// token.
+/// Converts merges of spellings to merges of ids. Throws TokenizerError if the left, the right or the joined spelling
+/// is not a token.
 std::vector<RankedMerge> ranked_merges(const Vocabulary& vocabulary, const MergeList& merges);
 
 struct BpeOptions {
-  bool ignore_merges = false;       ///< encodes a word that is itself a token as that token, without merges
-  std::int32_t unknown = kNoToken;  ///< id for text that has no token; if kNoToken, such text is dropped
-  bool fuse_unknown = false;        ///< encodes a run of characters without tokens as one unknown token
-  bool characters = false;          ///< starts from characters; if false, from bytes as spelled by spelling_of()
-  bool byte_fallback = false;  ///< encodes a character without a token as the tokens <0x00> to <0xFF>, if those exist
+  bool ignore_merges = false;       ///< encodes a word that is itself a token as this token, without merges
+  std::int32_t unknown = kNoToken;  ///< id for text that has no token; kNoToken means that such text is dropped
+  bool fuse_unknown = false;        ///< encodes consecutive characters without tokens as one unknown token
+  bool characters = false;          ///< starts from characters, instead of bytes as spelled by spelling_of()
+  bool byte_fallback = false;  ///< encodes a character without a token as byte tokens <0x00> to <0xFF>, if they exist
 };
 
 class Bpe final : public WordModel {
  public:
-  /// If several merges have the same pair, the last one applies. Throws TokenizerError if byte_fallback is set and only
-  /// some of the tokens <0x00> to <0xFF> exist.
+  /// If several merges have the same pair, only the last one applies. Throws TokenizerError if byte_fallback is set and
+  /// only some of the tokens <0x00> to <0xFF> exist.
   Bpe(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges, const BpeOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
@@ -57,7 +58,7 @@ class Bpe final : public WordModel {
 
  private:
   struct Merge {
-    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree if the entry is empty
+    std::uint64_t pair;  ///< left id · 2^32 + right id; kFree in an empty slot
     std::uint32_t rank;
     std::int32_t id;
   };
@@ -73,9 +74,9 @@ class Bpe final : public WordModel {
   void find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges);
 
   std::size_t slot(std::uint64_t pair) const;
-  /// Returns the merge of two tokens, or null if there is none.
+  /// Returns the merge of two tokens, or null if they cannot merge.
   const Merge* find(std::int32_t left, std::int32_t right) const;
-  /// Returns the id of a character's token, or kNoToken.
+  /// Returns the id of the token that a character has, or kNoToken.
   std::int32_t id_of(char32_t character) const;
   std::int32_t id_of(std::string_view character) const;
   void first_tokens(std::vector<WordToken>& tokens, std::string_view word) const;
@@ -83,18 +84,19 @@ class Bpe final : public WordModel {
   void merge_many(std::vector<WordToken>& tokens) const;
 
   BpeOptions options_;
-  ByteIds byte_ids_{};  ///< id of each byte's token, or kNoToken
+  ByteIds byte_ids_{};  ///< for each byte, the id of its token, or kNoToken
   std::array<std::int32_t, 128> ascii_ids_{};
-  StringTable characters_;  ///< non-ASCII characters that have a token
+  StringTable characters_;  ///< characters beyond ASCII that have a token
   std::vector<std::int32_t> character_ids_;
-  std::vector<Merge> merges_;  ///< hash table; its size is a power of two, at most half full
+  std::vector<Merge> merges_;  ///< hash table of a power of two of slots, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
   bool cuts_ = false;
-  CharacterPairs joined_;  ///< pairs of neighbouring characters that some merge may join
-  StringTable words_;      ///< bytes of every token; filled only for ignore_merges
+  CharacterPairs joined_;  ///< pairs of neighbouring characters that a merge can join
+  StringTable words_;      ///< bytes of every token; empty unless ignore_merges is set
   std::vector<std::int32_t> word_ids_;
-  std::vector<std::uint32_t> token_bytes_;  ///< bytes that each id spells; empty unless unknown text is dropped
+  /// Number of bytes that each id represents; empty unless text without a token is dropped.
+  std::vector<std::uint32_t> token_bytes_;
 };
 
 }  // namespace headgate::tokenize

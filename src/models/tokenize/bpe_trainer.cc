@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::int32_t kBytes = 256;
 
-/// Returns the 256 byte values in the order of their token ids.
+/// Returns all 256 bytes in the order of their token ids.
 std::array<std::uint8_t, kBytes> bytes_by_id() {
   const auto spelling = [](std::uint8_t byte) {
     const char c = static_cast<char>(byte);
@@ -32,7 +32,8 @@ std::array<std::uint8_t, kBytes> bytes_by_id() {
   return out;
 }
 
-/// Returns the special tokens in the order of their ids. Throws TokenizerError for an invalid token or number of ids.
+/// Returns the special tokens in the order of their ids. Throws TokenizerError if a token or the number of ids is
+/// invalid.
 std::vector<std::string> special_tokens(const BpeTraining& options) {
   std::vector<std::string> out{std::string(kEndOfText)};
   for (const std::string& token : options.special) {
@@ -61,8 +62,8 @@ AddedToken special_token(std::int32_t id, const std::string& content) {
   return token;
 }
 
-/// Learns merges until the vocabulary has `ids` tokens, or no pair is frequent enough. Throws TokenizerError if a merge
-/// would spell one of the tokens `special`.
+/// Learns merges until the vocabulary has `ids` tokens or no pair is frequent enough. Throws TokenizerError if a merge
+/// would give a token the spelling of a token in `special`.
 void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const std::vector<std::string>& special) {
   std::vector<std::string> spellings;
   spellings.reserve(static_cast<std::size_t>(parts.vocabulary.size()));
@@ -81,7 +82,7 @@ void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const st
       refuse("special token '{}' is a part of words of the text: give it another name", io::printable(spelling));
     }
     parts.merges.emplace_back(left, right);
-    // Different pairs may spell the same token, which then gets one id.
+    // Different pairs can give the same spelling. They get the same id.
     std::int32_t id = parts.vocabulary.find(spelling);
     if (id == kNoToken) {
       id = parts.vocabulary.size();

@@ -13,52 +13,57 @@
 
 namespace headgate::tokenize {
 
-/// Special token that ends a text; every trained vocabulary has it.
+/// Special token that ends a text. Every trained vocabulary has it.
 inline constexpr std::string_view kEndOfText = "<|endoftext|>";
 
 struct BpeTraining {
-  std::int32_t ids = 0;                   ///< size of the vocabulary: 256 bytes, merges, kEndOfText and `special`
+  std::int32_t ids = 0;                   ///< size of the vocabulary: 256 bytes, the merges, kEndOfText and `special`
   std::vector<std::string> special = {};  ///< special tokens besides kEndOfText
-  bool bos = false;                       ///< also puts kEndOfText before every text, as BOS
+  bool bos = false;                       ///< whether kEndOfText also precedes every text, as BOS
 };
 
 struct TrainedBpe {
   std::string json;      ///< contents of tokenizer.json
-  std::int32_t ids = 0;  ///< size of the vocabulary; less than requested if no pair occurs twice any more
+  std::int32_t ids = 0;  ///< size of the vocabulary; smaller than requested if no further pair occurred twice
 };
 
-/// Learns a byte-level BPE from texts, which Qwen 2's pattern splits into words. Each merge joins the most frequent
-/// pair of tokens. Ties go to the least left id, then to the least right id. Each distinct word is stored once with a
-/// count, so memory does not grow with repetitions.
+/// Learns a byte-level BPE from texts, split into words by Qwen 2's pattern. Each merge joins the most frequent pair of
+/// tokens. Of equally frequent pairs, the one with the smallest left id, then the smallest right id, is merged. Stores
+/// each distinct word once, with a count, so repetitions take no memory.
 ///
-/// Ids are assigned in this order: the 256 bytes, sorted by their characters in spelling_of(); the merges, as they are
-/// learned; kEndOfText; the other special tokens.
+/// Ids are assigned in this order:
+/// - the 256 bytes, sorted by their characters in spelling_of()
+/// - the merges, in the order in which they are learned
+/// - kEndOfText
+/// - the other special tokens
 class BpeTrainer {
  public:
-  /// Largest total size of all distinct words, in bytes.
+  /// Maximum total size of all distinct words in bytes.
   static constexpr std::size_t kMostDistinctBytes = std::size_t{1} << 26;
-  /// Number of bytes at the start of each text that must be valid UTF-8. Invalid bytes after them are skipped.
+  /// Number of bytes at the start of each text that must be valid UTF-8. Invalid bytes after that are skipped.
   static constexpr std::size_t kCheckedBytes = std::size_t{1} << 20;
-  /// Largest size of a word in bytes. Longer words are split into pieces of this size, which bounds the work per merge.
+  /// Maximum size of a word in bytes. Longer words are cut into pieces of this size, which limits the work per merge.
   static constexpr std::size_t kWordPart = 1024;
-  /// Smallest number of occurrences of a pair for which a merge is learned.
+  /// Minimum number of occurrences of a pair that is merged.
   static constexpr std::int64_t kLeastCount = 2;
 
   BpeTrainer();
 
-  /// Adds the next part of a text; Tail::ended marks the last one. Parts may end inside a character. Skips invalid
-  /// UTF-8. Throws TokenizerError if the first kCheckedBytes of a text have invalid UTF-8, or if the distinct words
-  /// exceed kMostDistinctBytes. Also throws as PieceCutter::next() does.
+  /// Adds the next part of a text. Tail::ended marks the last part. A part may end inside a character. Skips invalid
+  /// UTF-8. Throws TokenizerError in these cases:
+  /// - There is invalid UTF-8 in the first kCheckedBytes of a text.
+  /// - The distinct words exceed kMostDistinctBytes.
+  /// - PieceCutter::next() throws.
   void add(std::string_view part, Tail tail);
 
   std::size_t distinct_words() const { return counts_.size(); }
-  std::size_t left_out() const { return left_out_; }  ///< number of bytes skipped because they are not UTF-8
+  std::size_t left_out() const { return left_out_; }  ///< number of bytes that were skipped because they are not UTF-8
 
-  /// Returns the trained tokenizer. Throws TokenizerError:
-  /// - if no text was added
-  /// - if the number of ids is out of range
-  /// - if a special token is empty, not UTF-8 or given twice
-  /// - if a special token has the spelling of a byte or of a learned merge
+  /// Learns the merges and returns the tokenizer. Throws TokenizerError in these cases:
+  /// - No text was added.
+  /// - The number of ids is out of range.
+  /// - A special token is empty, is not UTF-8, or is given twice.
+  /// - A special token has the spelling of a byte or of a learned merge.
   TrainedBpe train(const BpeTraining& options) const;
 
  private:
@@ -70,7 +75,7 @@ class BpeTrainer {
   std::vector<Slice> slices_;
   std::string unfinished_;  ///< incomplete character at the end of the last part
   std::string word_;        ///< incomplete word at the end of the last part
-  std::size_t done_ = 0;    ///< bytes of the current text before unfinished_
+  std::size_t done_ = 0;    ///< number of bytes of the current text before unfinished_
   StringTable words_;
   std::vector<std::int64_t> counts_;  ///< number of occurrences of each word
   std::size_t distinct_bytes_ = 0;

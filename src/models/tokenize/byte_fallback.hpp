@@ -8,15 +8,15 @@
 
 #include "models/tokenize/vocabulary.hpp"
 
-// Byte fallback of SentencePiece tokenizers: a character without a token is encoded as its UTF-8 bytes, each as one of
-// the tokens <0x00> to <0xFF>.
+// Byte fallback of SentencePiece tokenizers: a character without a token is encoded as its UTF-8 bytes, and each byte
+// as one of the tokens <0x00> to <0xFF>.
 
 namespace headgate::tokenize {
 
 using ByteIds = std::array<std::int32_t, 256>;
 
-/// Returns the ids of the tokens <0x00> to <0xFF>, or nullopt if the vocabulary has none of them. Throws TokenizerError
-/// if it has only some of them, because some characters could then not be encoded.
+/// Returns the ids of the tokens <0x00> to <0xFF>, or nullopt if the vocabulary has none of these tokens. Throws
+/// TokenizerError if the vocabulary has only some of them, because then some characters could not be encoded.
 std::optional<ByteIds> find_byte_tokens(const Vocabulary& vocabulary);
 
 /// Returns the byte of a token such as <0x0A>, or nullopt for any other spelling.

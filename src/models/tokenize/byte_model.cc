@@ -18,11 +18,11 @@ using io::Json;
 constexpr std::size_t kMaxBytes = std::size_t{1} << 24;
 constexpr int kMaxDepth = 16;
 constexpr std::uint64_t kBytes = 256;
-/// Key of config.json for the id of BOS. Its value is kByteBos if a model of bytes was trained with BOS, otherwise
-/// null.
+/// Key of config.json for the id of BOS. A model of bytes has the value kByteBos if it was trained with BOS, and null
+/// otherwise.
 constexpr const char* kBosKey = "bos_token_id";
 
-/// Parses the text of a file that must contain a JSON object.
+/// Parses the text of a file, which must be a JSON object.
 Json object_of(const std::string& path, const std::string& text) {
   Json json = io::parse_json(path, text, kMaxDepth);
   if (!json.is_object()) io::fail(path, "not a JSON object");
@@ -36,7 +36,7 @@ bool has(const Json& object, const char* key, const Value& value) {
   return found != object.end() && *found == value;
 }
 
-/// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
+/// Returns whether sequences began with BOS in a training run. In the task bigram-backcopy, they always do.
 bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
 }  // namespace
@@ -45,7 +45,7 @@ ByteText byte_text_of(const std::string& directory) {
   if (io::exists(directory + "/tokenizer.json")) return ByteText::none;
   const std::string path = directory + "/config.json", state = io::read_run_state(directory);
   const Json file = object_of(path, io::read_text(path, kMaxBytes));
-  const auto text = file.find("text_config");  // config of the text model, if the model also reads images
+  const auto text = file.find("text_config");  // config of the text model, in models that also read images
   const Json& config = text != file.end() && text->is_object() ? *text : file;
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();

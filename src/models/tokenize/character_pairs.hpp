@@ -20,15 +20,16 @@ class CharacterPairs {
   static constexpr std::uint64_t kFree = ~std::uint64_t{0};
   static constexpr char32_t kAscii = 128;
 
-  /// Returns the index in slots_ of the pair, or of the free slot where it can be inserted.
+  /// Returns the index of the pair in slots_. If the pair is absent, returns the free slot for it.
   std::size_t slot(std::uint64_t pair) const;
   void grow();
 
   std::bitset<std::size_t{kAscii} * kAscii> ascii_;
-  std::vector<std::uint64_t> slots_;  ///< pairs with a non-ASCII character: hash table of 2^n slots, at most half full
+  /// Hash table of the pairs with a character beyond ASCII; 2^n slots, at most half full.
+  std::vector<std::uint64_t> slots_;
   std::size_t used_ = 0;
   std::uint64_t factor_ = random_factor();
-  int shift_ = 0;  ///< number of bits by which a hash is shifted right to give a slot index
+  int shift_ = 0;  ///< number of bits by which a hash is shifted right to get a slot index
 };
 
 }  // namespace headgate::tokenize

@@ -12,11 +12,12 @@ namespace {
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-// Bit fields of a unit, the 32-bit node of the trie (see charsmap.hpp).
-constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;  ///< set in units with a value, clear in units with a byte
+// Bit fields of a unit. A unit is a 32-bit node of the trie (see charsmap.hpp).
+/// Set in units that hold a value, clear in units that hold a byte.
+constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;
 constexpr std::uint32_t kLabel = kIsValue | 0xFF;
 constexpr std::uint32_t kHasValue = std::uint32_t{1} << 8;
-constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance is in steps of 256 units
+constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance counts steps of 256 units
 
 std::size_t distance(std::uint32_t unit) { return std::size_t{unit >> 10} << ((unit & kFar) != 0 ? 8 : 0); }
 
@@ -75,7 +76,7 @@ std::string decode_base64(std::string_view text) {
   if ((text.size() + padding) % kGroup != 0) refuse("base64 of {} digits", text.size() + padding);
   std::string out;
   std::uint32_t bits = 0;
-  std::size_t count = 0;  // number of bits in `bits` that are not written yet
+  std::size_t count = 0;  // number of bits in `bits` that are not in the output yet
   for (const char c : text) {
     const std::size_t digit = kDigits.find(c);
     if (digit == std::string_view::npos) refuse("a character that is no digit of base64");

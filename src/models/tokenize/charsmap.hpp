@@ -9,19 +9,19 @@
 
 namespace headgate::tokenize {
 
-/// Holds SentencePiece's table of replacements, `precompiled_charsmap` of a tokenizer.json.
+/// Holds SentencePiece's table of replacements, which is `precompiled_charsmap` in tokenizer.json.
 ///
-/// Binary layout: the size of a trie in bytes (u32), the trie, the replacements. The trie is a double array of 32-bit
-/// units in the layout of Darts-clone. A unit holds the byte that leads to it, whether a key ends there, and the
-/// distance to its children. The value of a key is the offset of its replacement, a UTF-8 string that ends with a 0
-/// byte.
+/// The binary layout is: the size of a trie in bytes (u32), the trie, the replacements. The trie is a double array of
+/// 32-bit units in the layout of Darts-clone. A unit holds three things: the byte that leads to it, whether a key ends
+/// there, and the distance to its children. The value of a key is the offset of the key's replacement, a UTF-8 string
+/// that ends with a 0 byte.
 class Charsmap {
  public:
-  /// Parses the table. Throws TokenizerError if its sizes contradict each other, or if the replacements are not UTF-8.
+  /// Parses the table. Throws TokenizerError if the sizes in it are inconsistent, or if the replacements are not UTF-8.
   explicit Charsmap(std::string_view bytes);
 
-  /// Returns the replacement of the shortest key that `text` begins with, or nullopt if there is none. Throws
-  /// TokenizerError if the trie refers to a unit or a replacement out of range, or into the middle of a character.
+  /// Returns the replacement for the shortest key that `text` begins with, or nullopt if there is no such key. Throws
+  /// TokenizerError if the trie refers to a unit or replacement out of range, or to the middle of a character.
   std::optional<std::string_view> find(std::string_view text) const;
 
  private:

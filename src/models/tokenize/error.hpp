@@ -8,7 +8,8 @@
 
 namespace headgate::tokenize {
 
-/// Error in a tokenizer. The message is one line without the file name, which the code that reads the file adds.
+/// Error in a tokenizer. The message is one line. It does not name the file; the code that reads the file adds the
+/// name.
 class TokenizerError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -12,13 +12,13 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Reads the values of the keys tokenizer.ggml.*. Looking up a key marks it as known. finish() throws for any other
-/// tokenizer.ggml.* key, unless it is known to be harmless.
+/// Reads values of the keys tokenizer.ggml.*. A lookup marks its key as known. finish() throws if the file has another
+/// key of the tokenizer that may change results.
 class TokenizerValues {
  public:
   explicit TokenizerValues(const io::GgufFile& file) : file_(file) {}
 
-  /// Returns the full name of the key, or nullopt if the file lacks it.
+  /// Returns the full name of a key, or nullopt if the file does not have the key.
   std::optional<std::string> find(const std::string& name) {
     known_.push_back("tokenizer.ggml." + name);
     return file_.has(known_.back()) ? std::optional(known_.back()) : std::nullopt;

@@ -6,8 +6,8 @@
 
 namespace headgate::tokenize {
 
-/// Reads the values of the keys tokenizer.ggml.* of a file. Throws io::FileError for a value of the wrong type, an
-/// unsupported key, and a missing model or list of tokens.
+/// Reads the values of the keys tokenizer.ggml.* in a file. Throws io::FileError if a value has the wrong type, if a
+/// key is not supported, or if the model or the list of tokens is missing.
 GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file);
 
 }  // namespace headgate::tokenize

@@ -18,17 +18,17 @@
 namespace headgate::tokenize {
 namespace {
 
-// Token types, the values in tokenizer.ggml.token_type.
+// Types of tokens: the values in tokenizer.ggml.token_type.
 constexpr std::int64_t kNormal = 1;
 constexpr std::int64_t kUnknown = 2;
 constexpr std::int64_t kControl = 3;
 constexpr std::int64_t kUserDefined = 4;
 constexpr std::int64_t kByte = 6;  // also the largest valid type
 
-/// Settings of one pre-tokenizer. `name` is its name in tokenizer.ggml.pre.
+/// Settings of one pre-tokenizer, which tokenizer.ggml.pre names.
 struct Pre {
   std::string_view name;
-  bool digits;  ///< splits off each digit before applying the pattern
+  bool digits;  ///< whether each digit is split off before the pattern is applied
   std::string_view pattern;
   bool form_c;
   bool ignore_merges;
@@ -85,8 +85,8 @@ void read_merges(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Appends `id` to `side` if `wanted`. If a wanted id is missing or out of range, throws TokenizerError that
-/// names `key`.
+/// Appends `id` to `side` if `wanted` is true. Throws TokenizerError, which names `key`, if the wanted id is missing or
+/// out of range.
 void add_around(std::vector<std::int32_t>& side, bool wanted, std::optional<std::int64_t> id, std::string_view key) {
   if (!wanted) return;
   if (!id) refuse("tokenizer.ggml.{}: missing, but texts must get this token", key);
@@ -108,8 +108,8 @@ TokenizerParts byte_level_parts(const GgufVocabulary& from) {
   return parts;
 }
 
-/// Reads the scores of normal, user-defined and unused tokens. Other tokens, such as control tokens, get NaN, so that
-/// no merge makes them.
+/// Reads the scores of normal, user-defined and unused tokens. Sets the scores of other tokens, such as control tokens,
+/// to NaN, so that merges do not produce them.
 void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   if (from.scores.size() != from.tokens.size()) {
     refuse("tokenizer.ggml.scores: {} scores of {} tokens", from.scores.size(), from.tokens.size());
@@ -122,7 +122,7 @@ void read_scores(TokenizerParts& parts, const GgufVocabulary& from) {
   }
 }
 
-/// Returns the parts of a tokenizer with SentencePiece's BPE. Missing keys get llama.cpp's defaults.
+/// Returns the parts of a tokenizer with SentencePiece's BPE. Missing keys have the defaults of llama.cpp.
 TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
   constexpr std::string_view kBlock = "\u2581";
   constexpr std::int64_t kUnknownId = 0, kBosId = 1, kEosId = 2;
@@ -153,7 +153,7 @@ TokenizerParts parts_of(const GgufVocabulary& from) {
 std::string gguf_tokenizer_json(const std::string& name, const GgufVocabulary& vocabulary) {
   try {
     const TokenizerParts parts = parts_of(vocabulary);
-    make_staged_tokenizer(name, parts);  // throws if merges or special tokens are not in the vocabulary
+    make_staged_tokenizer(name, parts);  // throws if a merge or special token is not in the vocabulary
     return tokenizer_json_text(parts);
   } catch (const TokenizerError& error) {
     io::fail(name, "{}", error.what());

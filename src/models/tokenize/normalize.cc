@@ -16,17 +16,19 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr char32_t kFirstThatChanges = 0x300;  ///< smaller code points are in NFC and never join a preceding one
+/// Code points below this one are in NFC and never compose with a preceding one.
+constexpr char32_t kFirstThatChanges = 0x300;
 
-/// Returns whether the character may compose with a preceding one: a mark, or a vowel or final consonant of Hangul.
+/// Returns whether a character may compose with the preceding one. Such characters are marks, and vowels and final
+/// consonants of Hangul.
 bool may_join(char32_t c) {
   if (c < kFirstThatChanges) return false;
   if ((c >= 0x1160 && c <= 0x11FF) || (c >= 0xD7B0 && c <= 0xD7FF)) return true;
   return is_mark(c);
 }
 
-/// Returns whether NFC may change the character even without neighbours, such as U+212B. May return true for a composed
-/// character that NFC keeps.
+/// Returns whether NFC may change a character on its own, such as U+212B. Can also return true for a composed character
+/// that NFC keeps.
 bool may_change(char32_t c) {
   return c >= kFirstThatChanges &&
          utf8proc_get_property(static_cast<utf8proc_int32_t>(c))->decomp_seqindex != UINT16_MAX;
@@ -37,13 +39,13 @@ std::string form_c_of(std::string_view text) {
   const utf8proc_ssize_t size =
       utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()),
                    &out, static_cast<utf8proc_option_t>(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-  if (size < 0) throw std::bad_alloc();  // invalid UTF-8 was excluded before
+  if (size < 0) throw std::bad_alloc();  // the only possible error, since the text is valid UTF-8
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owned(out, &std::free);
   return {reinterpret_cast<const char*>(out), static_cast<std::size_t>(size)};
 }
 
-/// Returns the offset of the last character that cannot compose with a preceding one, or 0. Text before and after this
-/// offset can be normalized separately.
+/// Returns the offset of the last character that cannot compose with the preceding one, or 0. The texts before and
+/// after this offset can be normalized separately.
 std::size_t last_beginning(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
@@ -54,7 +56,7 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
-/// Returns true only if a grapheme cluster ends between the two characters: both are ASCII, and they are not CR LF.
+/// Returns whether a grapheme cluster certainly ends between two characters. True if both are ASCII, except for CR LF.
 bool are_apart(char32_t last, char32_t next) {
   constexpr char32_t kAscii = 0x80;
   return last < kAscii && next < kAscii && !(last == U'\r' && next == U'\n');
@@ -78,8 +80,8 @@ std::size_t cluster_end(std::string_view text, std::size_t at) {
   return end;
 }
 
-/// Returns the offset of the last grapheme cluster, which may continue in further text. `text` must begin with a whole
-/// cluster.
+/// Returns the offset of the last grapheme cluster of `text`, which later text may extend. `text` must begin with a
+/// whole cluster.
 std::size_t last_cluster(std::string_view text) {
   const auto byte = [text](std::size_t at) { return static_cast<char32_t>(static_cast<unsigned char>(text[at])); };
   std::size_t begin = text.empty() ? 0 : text.size() - 1;
@@ -112,7 +114,7 @@ void Normalized::change(std::size_t& same, std::size_t begin, std::size_t end, s
 std::size_t Normalized::take_composed(std::size_t& same, std::size_t at, const std::string& space) {
   const CodePoint first = first_code_point(source_.substr(at));
   std::size_t end = at + first.bytes;
-  if (first.value == U' ' && !space.empty()) {  // spaces never compose
+  if (first.value == U' ' && !space.empty()) {  // a space never composes
     change(same, at, end, space);
     return end;
   }
@@ -155,7 +157,7 @@ std::size_t Normalized::take_mapped(std::size_t& same, std::size_t at, const Nor
 }
 
 Normalized::Normalized(std::string_view source, const NormalForm& form, bool begins) : source_(source) {
-  std::size_t same = 0;  // source[same, at) is not copied to the output yet
+  std::size_t same = 0;  // source[same, at) must still be copied to the output
   if (begins && !form.prefix.empty() && !source.empty()) change(same, 0, 0, form.prefix);
   if (form.charsmap != nullptr) {
     for (std::size_t at = 0; at < source.size();) at = take_mapped(same, at, form);
@@ -172,9 +174,9 @@ Normalized::Normalized(std::string_view source, const NormalForm& form, bool beg
 template <class Changes>
 Span Normalized::source_of(const Changes& changes, Span part) {
   if (changes.empty()) return part;
-  // Maps a position in the normal form to the source. Finds the last change that begins at or before it. Inside the
-  // change, returns the start or end of the source bytes that it replaces. After the change, keeps the distance to its
-  // end.
+  // Maps a position in the normal form to the source, using the last change that begins before the position or at it. A
+  // position inside the change maps to the start or the end of the replaced source bytes. A position after the change
+  // keeps its distance to the end of the change.
   const auto place = [&changes](std::size_t at, bool is_end) {
     auto after = std::partition_point(changes.begin(), changes.end(),
                                       [&](const Change& c) { return is_end ? c.begin < at : c.begin <= at; });
@@ -221,7 +223,7 @@ std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
 Span NormalizedParts::source_of(Span part) const { return Normalized::source_of(changes_, part); }
 
 void NormalizedParts::forget(std::size_t at) {
-  // Keeps the last change before `at`, because source_of() needs it.
+  // Keeps the last change before `at`, which source_of() needs.
   while (changes_.size() > 1 && changes_[1].begin < at) changes_.pop_front();
 }
 

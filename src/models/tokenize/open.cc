@@ -17,8 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the byte tokenizer of a model directory that has config.json and no tokenizer.json. Throws io::FileError if
-/// the model does not read bytes.
+/// Returns the byte tokenizer of a model directory with a config.json and without a tokenizer.json. Throws
+/// io::FileError if the model does not read bytes.
 std::unique_ptr<Tokenizer> tokenizer_of_bytes(const std::string& directory) {
   switch (byte_text_of(directory)) {
     case ByteText::none: break;

@@ -8,20 +8,23 @@
 
 namespace headgate::tokenize {
 
-/// Opens the tokenizer of a model. `path` is resolved by io::given_path(), and names one of these:
+/// Opens the tokenizer of a model. io::given_path() resolves `path`, which may be:
 /// - a tokenizer.json, or a directory or training run that has one
 /// - a GGUF file
-/// - a directory of `headgate train` with a model that reads bytes
-/// Throws io::FileError for anything else, and as check_added_tokens() does.
+/// - a directory that `headgate train` wrote, with a model that reads bytes
+///
+/// Throws io::FileError for anything else, and in the cases of check_added_tokens().
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path);
 
-/// Checks that a model's tokenizer.json, from which `tokenizer` was read, has all tokens that other files in
-/// `directory` name. Throws io::FileError if not: transformers adds such tokens, but Headgate does not. The files are
-/// tokenizer_config.json (added_tokens_decoder, special tokens), added_tokens.json, and without an added_tokens_decoder
-/// also special_tokens_map.json.
+/// Checks that `tokenizer` has all tokens that other files in `directory` name. `tokenizer` was read from the
+/// tokenizer.json in `directory`. Throws io::FileError for a missing token, which transformers would add but Headgate
+/// does not. The other files are:
+/// - tokenizer_config.json: its added_tokens_decoder and special tokens
+/// - added_tokens.json
+/// - special_tokens_map.json, if tokenizer_config.json has no added_tokens_decoder
 void check_added_tokens(const std::string& directory, const Tokenizer& tokenizer);
 
-/// Returns whether a file begins with the magic number of GGUF. Throws io::FileError.
+/// Returns whether a file begins with GGUF's magic number. Throws io::FileError if the file cannot be read.
 bool is_gguf_file(const std::string& path);
 
 }  // namespace headgate::tokenize

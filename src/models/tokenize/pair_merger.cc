@@ -48,8 +48,8 @@ void PairMerger::merge_in_word(std::uint32_t number, TokenPair pair, std::int32_
       t[out] = t[i++];
       continue;
     }
-    // Removes one occurrence of the pair `before` from the counts and adds one of `after`. merge() has already removed
-    // the count of `pair` itself.
+    // Counts one occurrence of the pair `after` in place of the pair `before`. merge() has already removed the count of
+    // `pair`.
     const auto replace = [&](TokenPair before, TokenPair after) {
       if (before != pair) decrease(before, number);
       increase(after, number);

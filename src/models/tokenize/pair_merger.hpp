@@ -32,15 +32,15 @@ struct TokenPairHash {
   }
 };
 
-/// Holds words as tokens, with counts, and merges pairs of tokens in them. The counts of pairs are updated
+/// Holds words, split into tokens and counted, and merges pairs of tokens in them. Updates the counts of pairs
 /// incrementally: a merge visits only words that contain its pair.
 class PairMerger {
  public:
-  /// Adds a word, given as its tokens, that occurs `count` times.
+  /// Adds a word with the given tokens. The word occurs `count` times.
   void add(const std::vector<std::int32_t>& tokens, std::int64_t count);
 
-  /// Returns the most frequent pair, or nullopt if no pair occurs at least `least` ≥ 1 times. Ties go to the smaller
-  /// pair. Must be called after the last add().
+  /// Returns the most frequent pair, and of equally frequent pairs the smallest. Returns nullopt if no pair occurs at
+  /// least `least` ≥ 1 times. Must not be called before the last add().
   std::optional<TokenPair> most_frequent(std::int64_t least);
 
   /// Replaces the pair by `token` in all words, from left to right.
@@ -54,9 +54,10 @@ class PairMerger {
   };
   struct Occurrences {
     std::int64_t count = 0;
-    std::vector<std::uint32_t> words;  ///< indices of words that contained the pair at some time; may repeat
+    /// Indices of the words that contain the pair or contained it earlier; may contain duplicates.
+    std::vector<std::uint32_t> words;
   };
-  /// A pair with its count when it was queued. The count may be out of date.
+  /// A pair and its count at the time when it was queued. The current count may differ.
   struct Candidate {
     std::int64_t count;
     TokenPair pair;
@@ -74,7 +75,7 @@ class PairMerger {
   std::vector<Word> words_;
   std::unordered_map<TokenPair, Occurrences, TokenPairHash> pairs_;  ///< pairs with a count above 0
   std::priority_queue<Candidate> queue_;
-  std::vector<TokenPair> increased_;  ///< pairs whose count grew and that must be queued again
+  std::vector<TokenPair> increased_;  ///< pairs whose count has grown, which must be queued again
 };
 
 }  // namespace headgate::tokenize

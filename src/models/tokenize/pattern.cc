@@ -31,20 +31,20 @@ using MatchData = std::unique_ptr<pcre2_match_data, Freed<pcre2_match_data_free>
 using JitStack = std::unique_ptr<pcre2_jit_stack, Freed<pcre2_jit_stack_free>>;
 using CompiledCode = std::unique_ptr<pcre2_code, Freed<pcre2_code_free>>;
 
-// Limits of one search. Tokenizers' patterns stay far below them: they backtrack at most over the characters of a
-// match.
+// Limits of one search. The patterns of tokenizers stay far below them, because they backtrack over the characters of
+// one match at most.
 constexpr std::uint64_t kMostSteps = 2'000'000;
 constexpr std::uint64_t kMostStepsPerByte = 16;
 constexpr std::uint32_t kMostHeap_kib = 32 * 1024;
 constexpr std::size_t kFirstJitStack = std::size_t{32} * 1024;
 constexpr std::size_t kMostJitStack = std::size_t{4} * 1024 * 1024;
 
-// Limits of the CPU time that the thread takes from the construction of a PatternSearch on, about a hundred times what
-// tokenizers need. CPU time does not depend on other processes. It is checked every kSearchesBetweenLooks searches.
+// Limits of the thread's CPU time since the construction of a PatternSearch, about a hundred times what tokenizers
+// need. Other processes do not affect CPU time. The limits are checked every kSearchesBetweenLooks searches.
 constexpr double kMostTime_s = 10.0;
 constexpr double kMostTimePerByte_s = 20e-6;
 constexpr int kSearchesBetweenLooks = 256;
-constexpr std::size_t kWindow = 4096;  ///< one search finds only matches that begin within this many bytes
+constexpr std::size_t kWindow = 4096;  ///< a search finds only matches that begin within this many bytes
 
 double processor_time_s() {
   timespec now{};
@@ -58,8 +58,8 @@ std::string message_of(int error) {
   return {text.begin(), std::find(text.begin(), text.end(), 0)};
 }
 
-/// Returns an upper bound of the bytes that lookbehinds read before a match. Nested lookbehinds add up, and each may be
-/// as long as the longest.
+/// Returns an upper bound of the number of bytes that lookbehinds read before a match. Assumes that all lookbehinds are
+/// nested and as long as the longest one.
 std::size_t reach_back_of(const pcre2_code* code, std::string_view syntax) {
   constexpr std::size_t kMostBytesOfCharacter = 4;
   std::uint32_t characters = 0;
@@ -107,11 +107,11 @@ struct PatternSearch::Memory {
   double searched_bytes = 0.0;
   int searches = 0;
 
-  /// Searches for a match that begins in [from, from + kWindow]. Returns PCRE2's result. PCRE2_ERROR_PARTIAL means that
-  /// more text may change the match.
+  /// Searches for a match that begins in [from, from + kWindow]. Returns the result of PCRE2. PCRE2_ERROR_PARTIAL means
+  /// that later text may change the match.
   int search(std::string_view text, std::size_t from, Tail tail);
-  /// Throws TokenizerError if the thread has taken too much CPU time for the bytes searched so far. `bytes` is the
-  /// number of bytes that the last search passed.
+  /// Throws TokenizerError if the thread has used too much CPU time for the bytes searched so far. `bytes` is the
+  /// number of bytes that the last search covered.
   void check_time(std::size_t bytes);
 };
 
@@ -161,7 +161,7 @@ Found PatternSearch::find(Match& match, std::string_view text, std::size_t from,
   const std::size_t* ends = pcre2_get_ovector_pointer(m.data.get());
   match = {ends[0], ends[1]};
   m.check_time(match.end - from);
-  // Further text may also change an empty match at the end of the text.
+  // Later text may also change an empty match at the end of the text.
   const bool undecided = found == PCRE2_ERROR_PARTIAL || (tail == Tail::open && match.begin == text.size());
   return undecided ? Found::undecided : Found::match;
 }

@@ -8,9 +8,9 @@
 
 #include "models/tokenize/held_text.hpp"
 
-// Searches for regular expressions in UTF-8 with PCRE2, compiled by its JIT where available. Only pattern.cc includes
-// the header of PCRE2. A search that takes too many steps throws TokenizerError, which bounds the time for every
-// pattern and text.
+// Searches for regular expressions in UTF-8 text with PCRE2, compiled by its JIT compiler where possible. Only
+// pattern.cc includes the header of PCRE2. A search that takes too many steps throws TokenizerError, which limits the
+// time for any pattern and text.
 
 namespace headgate::tokenize {
 
@@ -19,20 +19,20 @@ struct Match {
   std::size_t end = 0;  ///< equal to `begin` for an empty match
 };
 
-/// The result of a search.
+/// Result of a search.
 /// - none: no match begins in the text.
-/// - match: further text cannot change the match.
-/// - undecided: no match begins before Match::begin, but one may begin there, depending on further text.
+/// - match: later text cannot change the match.
+/// - undecided: later text decides whether a match begins at Match::begin. No match begins before it.
 enum class Found { none, match, undecided };
 
-/// A compiled pattern. Several threads may search with it at once, each with its own PatternSearch.
+/// A compiled pattern. Several threads may use a pattern at the same time, each with its own PatternSearch.
 class Pattern {
  public:
-  /// Compiles a regular expression in the syntax of tokenizer.json, which pcre_syntax() converts. Throws TokenizerError
-  /// for a syntax error or unsupported syntax.
+  /// Compiles a regular expression in the syntax of tokenizer.json. Throws TokenizerError for a syntax error and for
+  /// syntax that pcre_syntax() does not support.
   explicit Pattern(std::string_view regex);
 
-  /// Returns an upper bound of the number of bytes before a match that the pattern's lookbehinds read.
+  /// Returns an upper bound of the number of bytes that lookbehinds of the pattern read before a match.
   std::size_t reach_back() const;
   const std::string& regex() const { return regex_; }
 
@@ -43,7 +43,7 @@ class Pattern {
   std::shared_ptr<const Code> code_;
 };
 
-/// Searches for one pattern, and reuses its working memory. The pattern must outlive the object.
+/// Searches for one pattern and reuses memory between searches. The pattern must outlive the object.
 class PatternSearch {
  public:
   explicit PatternSearch(const Pattern& pattern);
@@ -51,8 +51,8 @@ class PatternSearch {
   PatternSearch& operator=(PatternSearch&&) noexcept;
   ~PatternSearch();
 
-  /// Finds the first match at or after `from` in well-formed UTF-8. Returns undecided only for Tail::open. Throws
-  /// TokenizerError if the search exceeds its limits.
+  /// Finds the first match at or after `from`. `text` must be valid UTF-8. Returns Found::undecided only for
+  /// Tail::open. Throws TokenizerError if the search exceeds its limits.
   Found find(Match& match, std::string_view text, std::size_t from, Tail tail = Tail::ended);
 
  private:

@@ -20,7 +20,7 @@ constexpr std::string_view kCategories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", 
                                             "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
                                             "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "C",  "Cc", "Cf", "Co", "Cs"};
 
-// Functions of <cctype> depend on the locale, which a program may set; a pattern must not.
+// Replaces the functions of <cctype>, because those depend on the locale that a program sets.
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 bool is_punctuation(char c) { return kPunctuation.find(c) != std::string_view::npos; }
@@ -43,7 +43,7 @@ class Rewriter {
       } else if (take("{")) {
         interval();
       } else if (take("$")) {
-        out_ += "(?=\\n|\\z)";  // in Ruby, $ matches before every line break
+        out_ += "(?=\\n|\\z)";  // in Ruby, $ matches before every line feed
       } else if (rest_.front() == '^') {
         refuse("'^' outside of [] is not supported");
       } else {
@@ -64,7 +64,8 @@ class Rewriter {
     rest_.remove_prefix(1);
   }
 
-  /// Rewrites an escape sequence such as \s, inside or outside of a character class. The backslash is already read.
+  /// Rewrites an escape sequence such as \s, inside or outside of a character class. The caller has already read the
+  /// backslash.
   void escape() {
     if (rest_.empty()) refuse("a '\\' at the end");
     const char c = rest_.front();
@@ -102,7 +103,8 @@ class Rewriter {
     if (caseless_.back() && (name == "Lu" || name == "Ll" || name == "Lt")) {
       refuse("'\\{}{{{}}}' inside of '(?i:' is not supported", p, name);
     }
-    // "sc:" selects characters of this script alone. Without it, PCRE2 includes characters that several scripts share.
+    // "sc:" selects only characters that belong to this script alone. Without it, PCRE2 would also select characters
+    // that several scripts share.
     out_ += fmt::format("\\{}{{{}{}}}", p, category ? "" : "sc:", name);
   }
 
@@ -161,7 +163,7 @@ class Rewriter {
     caseless_.push_back(caseless);
   }
 
-  /// Rewrites {n}, {n,} or {n,m}. Throws if + or ? follows, because Ruby and Perl interpret that differently.
+  /// Rewrites {n}, {n,} or {n,m}. Throws if +, ? or * follows, because Ruby and Perl interpret that differently.
   void interval() {
     const std::size_t end = rest_.find('}');
     const std::string_view inside = rest_.substr(0, end);
@@ -178,7 +180,7 @@ class Rewriter {
 
   std::string_view rest_;
   std::string out_;
-  std::vector<bool> caseless_{false};  ///< true for each open group that ignores case
+  std::vector<bool> caseless_{false};  ///< for each open group, whether it ignores case
 };
 
 }  // namespace

@@ -44,8 +44,8 @@ void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, Tail t
   forget(tail);
 }
 
-/// Appends the matches that further text cannot change, and the text before each. The caller adds the text after the
-/// last match, up to from_.
+/// Appends each match that later text cannot change, and the text before it. The caller appends the text from the last
+/// match to from_.
 void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
   const std::string_view text = view();
   Match match;
@@ -60,7 +60,7 @@ void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
     if (match.begin < match.end) {
       add(slices, {match.begin, match.end}, Kind::match);
     } else if (step_.behavior == SplitBehavior::contiguous) {
-      last_matched_ = !step_.invert;  // text before and after an empty match is not joined
+      last_matched_ = !step_.invert;  // does not join the texts before and after an empty match
     }
     done_ = from_ = match.end;
     if (match.begin == match.end && from_ < text.size()) from_ += first_code_point(text.substr(from_)).bytes;
@@ -102,7 +102,7 @@ void PieceCutter::end_piece(std::vector<Slice>& slices) {
   }
 }
 
-/// Keeps the text that is not searched yet, and the bytes before it that lookbehinds may read.
+/// Keeps the text that was not searched yet, and the bytes before it that lookbehinds may read.
 void PieceCutter::forget(Tail tail) {
   if (tail == Tail::ended) {
     held_.reset();

@@ -13,63 +13,63 @@
 #include "models/tokenize/normalize.hpp"
 #include "models/tokenize/pattern.hpp"
 
-// Splits a text into words. Merges never cross word boundaries.
+// Splits a text into words. No token of the model spans two words.
 
 namespace headgate::tokenize {
 
 /// Selects how matches of a pattern split the text.
 enum class SplitBehavior {
   removed,
-  isolated,              ///< each match is a piece
-  merged_with_previous,  ///< each match ends the piece before it
-  merged_with_next,      ///< each match begins the piece after it
+  isolated,              ///< each match is a piece of its own
+  merged_with_previous,  ///< each match is the end of the piece before it
+  merged_with_next,      ///< each match is the beginning of the piece after it
   contiguous,            ///< adjacent matches form one piece
 };
 
-/// One step of splitting a text. It is applied to each piece of the previous step.
+/// One step of splitting a text. Each step splits the pieces of the previous step.
 struct SplitStep {
   std::optional<Pattern> pattern;  ///< if absent, the step does not split
   SplitBehavior behavior = SplitBehavior::isolated;
-  bool invert = false;       ///< swaps the roles of matches and the text between them
-  std::string prefix{};      ///< is put before each piece that does not begin with it; may be empty
-  bool prefix_once = false;  ///< puts the prefix only before the first piece of the text
+  bool invert = false;       ///< exchanges the roles of the matches and of the text between them
+  std::string prefix{};      ///< text put before each piece that does not begin with it; may be empty
+  bool prefix_once = false;  ///< whether only the first piece of the text gets the prefix
 };
 
 /// Matches one numeric character.
 extern const std::string_view kDigitPattern;
-/// Matches GPT-2's words.
+/// Matches words as GPT-2 does.
 extern const std::string_view kGpt2Pattern;
 extern const std::string_view kLlama3Pattern;
 extern const std::string_view kQwen2Pattern;
-/// Matches words as Qwen 2's pattern does, but treats combining marks as letters.
+/// Matches words as kQwen2Pattern does, but treats combining marks like letters.
 extern const std::string_view kQwen35Pattern;
 
-/// Matches the words of o200k, the vocabulary of GPT-4o and gpt-oss. A word ends between a lowercase and an uppercase
-/// letter.
+/// Matches words as o200k does, the vocabulary of GPT-4o and gpt-oss. A lowercase letter before an uppercase letter
+/// ends a word.
 extern const std::string_view kO200kPattern;
 
-/// A piece, or a part of one: the bytes `span` of PieceCutter::view().
+/// A piece or a part of a piece: the bytes `span` of PieceCutter::view().
 struct Slice {
-  Span span;  ///< may be empty, if the slice only ends a piece
+  Span span;  ///< empty if the slice only marks the end of a piece
   Tail tail;  ///< Tail::open if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
 
-/// Splits texts into the pieces of one SplitStep. The caller adds the step's prefix. A text may come in several parts;
-/// the cutter holds back text whose split depends on later parts.
+/// Splits texts into pieces according to one SplitStep, without the prefix, which the caller adds. A text may arrive in
+/// several parts. The cutter holds back text if later parts can change how it is split.
 class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
 
-  /// Takes the next part of a text; Tail::ended marks the last one. Overwrites `slices` with the slices that further
+  /// Takes the next part of a text. Tail::ended marks the last part. Overwrites `slices` with the slices that later
   /// text cannot change.
   void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
 
-  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only while the part
-  /// passed to next() is valid.
+  /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
+  /// part that was passed to next().
   std::string_view view() const { return held_.view(); }
-  /// Returns the byte offset of view() in the whole text.
+  /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return held_.begin(); }
 
  private:
@@ -85,16 +85,16 @@ class PieceCutter {
   std::optional<PatternSearch> search_;
   HeldText held_;
   std::size_t from_ = 0;  ///< offset in view() where the search continues
-  std::size_t done_ = 0;  ///< offset in view() up to which all text is in slices
-  bool begun_ = false;    ///< true after the first slice of the text, even a removed one
-  bool open_ = false;     ///< true if the last slice has Tail::open
-  bool in_gap_ = false;   ///< true if text between done_ and the next match continues the last slice
+  std::size_t done_ = 0;  ///< offset in view() before which all text is in slices
+  bool begun_ = false;    ///< whether the text has had a slice, including removed ones
+  bool open_ = false;     ///< whether the last slice has Tail::open
+  bool in_gap_ = false;   ///< whether text between done_ and the next match continues the last slice
   bool last_matched_ = false;
 };
 
 }  // namespace headgate::tokenize
 
-/// Names of SplitBehavior in tokenizer.json.
+/// Names of SplitBehavior values in tokenizer.json.
 template <>
 struct headgate::Words<headgate::tokenize::SplitBehavior> {
   using Value = tokenize::SplitBehavior;

@@ -13,11 +13,11 @@
 namespace headgate::tokenize {
 namespace {
 
-/// Limit of the bytes that are hashed to look up both halves of every split of every token. A token of n characters
-/// needs O(n²) bytes. The vocabularies in use need less than 2^25.
+/// Maximum number of bytes that are hashed to look up the two halves of every split of every token. A token of n
+/// characters takes O(n²) bytes. Known vocabularies take less than 2^25 bytes.
 constexpr std::size_t kMostHashedBytes = std::size_t{1} << 30;
 
-/// Returns the ids of the tokens that have a score other than NaN, sorted by descending score.
+/// Returns the ids of all tokens whose score is not NaN, sorted by descending score.
 std::vector<std::int32_t> by_score(const Vocabulary& vocabulary, const std::vector<double>& scores) {
   std::vector<std::int32_t> ids;
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) {

@@ -8,13 +8,13 @@
 
 namespace headgate::tokenize {
 
-/// Derives the merges of SentencePiece's BPE from the scores of tokens, since its vocabularies have no list of merges.
-/// Two neighbouring tokens may merge if their joined spelling is a token. Merges that make tokens of higher score come
-/// first; all merges that make one token have the same rank. `scores` has one score per id, NaN for tokens that take no
-/// part in merges.
+/// Derives the merges of SentencePiece's BPE from the scores of tokens, because its vocabularies have no list of
+/// merges. Two neighbouring tokens may merge if their joined spelling is a token. Merges that produce tokens of higher
+/// score have lower ranks, and merges that produce tokens of equal score have equal ranks. `scores` has one score per
+/// id. NaN excludes a token from all merges.
 ///
-/// The result is sorted by rank. Merges that make the same token are sorted by the length of the left token, longest
-/// first. Throws TokenizerError for tokens that are too long.
+/// Sorts the result by rank. Among merges that produce the same token, those with a longer left token come first.
+/// Throws TokenizerError if tokens are too long.
 std::vector<RankedMerge> merges_by_score(const Vocabulary& vocabulary, const std::vector<double>& scores);
 
 }  // namespace headgate::tokenize

@@ -18,8 +18,8 @@ namespace {
 
 /// Position of a piece in the normal form of the text between two added tokens.
 struct Origin {
-  std::ptrdiff_t begin = 0;  ///< offset of the piece minus the size of an added prefix; may be negative
-  std::ptrdiff_t least = 0;  ///< offset of the piece itself
+  std::ptrdiff_t begin = 0;  ///< offset of the piece minus the size of its added prefix; may be negative
+  std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix
 
   Span place_of(const WordToken& token) const {
     const auto place = [this](std::uint32_t at) {
@@ -29,8 +29,8 @@ struct Origin {
   }
 };
 
-/// Encodes a text in the order of Stages. Each stage passes on the text that further input cannot change, and holds
-/// back the rest. If a stage passes on a piece with Tail::open, the rest of this piece follows before any other.
+/// Encodes a text in the stages of Stages. Each stage passes on the text that later input cannot change, and holds back
+/// the rest. After a piece with Tail::open, a stage first passes on the rest of that piece.
 class StagedStream final : public StreamEncoder {
  public:
   StagedStream(const Stages& stages, const EncodeOptions& options)
@@ -57,10 +57,10 @@ class StagedStream final : public StreamEncoder {
   }
 
  private:
-  /// Kinds of runs of bytes: well-formed UTF-8 (text), or other bytes.
+  /// Kinds of byte sequences in a text: valid UTF-8 (text), or other bytes (others).
   enum class Run { none, text, others };
 
-  /// State of a pre-tokenizer step while it splits a piece of the previous step.
+  /// State of a pre-tokenizer step that is splitting a piece of the previous step.
   struct Level {
     explicit Level(const SplitStep& of) : step(of), cutter(of) {}
 
@@ -84,8 +84,8 @@ class StagedStream final : public StreamEncoder {
     return {part_begin_ + span.begin, part_begin_ + span.end};
   }
 
-  /// Returns whether the text from `at` on directly follows bytes that are not UTF-8. Such text gets no prefix:
-  /// decoding would keep it, because it drops a prefix only at the beginning of a whole text.
+  /// Returns whether the text at `at` directly follows bytes that are not UTF-8. Such text gets no prefix. Decoding
+  /// would keep the prefix, because decoding drops only a prefix at the beginning of the whole text.
   bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
   bool wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const;
 
@@ -105,14 +105,14 @@ class StagedStream final : public StreamEncoder {
   Encoding out_;
   bool begun_ = false;
 
-  HeldText bytes_;  ///< holds up to 3 bytes of an incomplete character
+  HeldText bytes_;  ///< up to 3 bytes of an incomplete character
   Run run_ = Run::none;
   std::size_t run_begin_ = 0;
 
   AddedTokenSearch raw_;
   std::vector<Part> raw_parts_;
 
-  NormalizedParts form_;  ///< normal form of the text between added tokens of Stages::raw
+  NormalizedParts form_;  ///< normal form of the current text between two added tokens of Stages::raw
   std::size_t part_begin_ = 0;
   Tail part_tail_ = Tail::ended;
 
@@ -125,8 +125,8 @@ class StagedStream final : public StreamEncoder {
   HeldText word_;
   Origin word_origin_;
   Tail word_tail_ = Tail::ended;
-  std::size_t searched_ = 0;                ///< number of bytes of word_ already searched for cuts
-  std::optional<char32_t> last_character_;  ///< character before searched_
+  std::size_t searched_ = 0;                ///< number of bytes of word_ in which cuts were already searched
+  std::optional<char32_t> last_character_;  ///< character before the offset searched_
 };
 
 void StagedStream::take_bytes(std::string_view part, Tail tail) {
@@ -183,7 +183,7 @@ void StagedStream::take_text(std::string_view text, Tail tail) {
   }
 }
 
-/// Normalizes text in chunks, so that a long text's normal form is never in memory as a whole.
+/// Normalizes a text in chunks, so that memory never holds the normal form of a long text as a whole.
 void StagedStream::take_source(std::string_view text, Tail tail) {
   constexpr std::size_t kChunk = std::size_t{1} << 16;
   while (!stages_.form.changes_nothing() && text.size() > kChunk) {
@@ -216,8 +216,8 @@ bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, c
   return step.prefix_once ? begin == 0 : !follows_bytes(begin);
 }
 
-/// Splits text with pre-tokenizer step number `step` and passes each piece to the next step. `origin` is read
-/// only if `text` begins a piece; it is then the position of that piece.
+/// Splits text by pre-tokenizer step number `step`, and passes each piece to the next step. If `text` begins a piece,
+/// `origin` is the position of the piece. Otherwise `origin` is not used.
 void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
   if (step == levels_.size()) return take_word(text, origin, tail);
   Level& level = levels_[step];
@@ -253,7 +253,7 @@ void StagedStream::take_word(std::string_view text, const Origin& origin, Tail t
   last_character_.reset();
 }
 
-/// Encodes the held word up to the last position where it may be cut. Returns that position.
+/// Encodes the held word up to the last position where it may be cut, and returns this position.
 std::size_t StagedStream::take_cut_words() {
   const std::string_view word = word_.view();
   std::size_t begin = 0, at = searched_;
@@ -280,7 +280,7 @@ void StagedStream::encode_word(std::string_view word) {
     if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
   }
   out_.left_out += word.size() - known;
-  // Positions in the normal form are negative inside a prefix that the tokenizer adds.
+  // Positions are negative inside a prefix that the tokenizer has added to the normal form.
   const std::ptrdiff_t end = word_origin_.begin + static_cast<std::ptrdiff_t>(word.size());
   form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));
 }

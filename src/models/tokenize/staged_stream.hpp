@@ -15,15 +15,16 @@
 
 namespace headgate::tokenize {
 
-/// The stages of encoding. A text passes through them in the order of the members.
+/// The stages of encoding, in the order in which a text passes through them.
 struct Stages {
-  std::string name;                         ///< name of the tokenizer's file, for messages
-  AddedTokens raw;                          ///< added tokens to find before normalization
-  NormalForm form;                          ///< normalization of the text between the tokens of `raw`
-  AddedTokens normalized;                   ///< added tokens to find after normalization
-  std::vector<SplitStep> steps;             ///< pre-tokenizer: splits the text between added tokens into words
+  std::string name;        ///< name of the tokenizer's file in messages
+  AddedTokens raw;         ///< added tokens that are found before normalization
+  NormalForm form;         ///< normalization of the text between the tokens of `raw`
+  AddedTokens normalized;  ///< added tokens that are found after normalization
+  /// Pre-tokenizer steps, which split the text between added tokens into words.
+  std::vector<SplitStep> steps;
   std::unique_ptr<const WordModel> model;   ///< model that splits words into tokens
-  std::vector<std::int32_t> before, after;  ///< ids that add_special puts before and after a text
+  std::vector<std::int32_t> before, after;  ///< ids that EncodeOptions::add_special puts before and after a text
 };
 
 /// Returns an encoder of one text. `stages` must outlive the encoder.

@@ -17,7 +17,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< limit of the total bytes of all added tokens
+constexpr std::size_t kMostAddedBytes = std::size_t{1} << 20;  ///< maximum total size of all added tokens in bytes
 
 std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   const auto is = [&parts](ModelKind kind) { return parts.model == kind; };
@@ -38,7 +38,7 @@ std::unique_ptr<const WordModel> make_model(const TokenizerParts& parts) {
   return std::make_unique<Bpe>(parts.vocabulary, merges, options);
 }
 
-/// Returns `text` with `to` in place of each `from`.
+/// Replaces each `from` in `text` by `to`.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
   std::string out;
   for (std::size_t at = text.find(from); at != std::string_view::npos; at = text.find(from)) {
@@ -49,8 +49,8 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out += text;
 }
 
-/// Returns the bytes that a token adds to a decoded text. If `as_spelled`, returns the spelling itself, as for added
-/// tokens.
+/// Returns the bytes that a token adds to a decoded text. If `as_spelled` is set, as for added tokens, these are the
+/// bytes of the spelling.
 std::string bytes_of_token(const TokenizerParts& parts, std::string_view spelling, bool as_spelled) {
   if (parts.model == ModelKind::byte_bpe) {
     const auto bytes = as_spelled ? std::nullopt : bytes_of(spelling);
@@ -125,17 +125,17 @@ class StagedTokenizer final : public Tokenizer {
   }
 
   Stages stages_;
-  Vocabulary tokens_;          ///< vocabulary of the model, and the added tokens
-  std::vector<bool> special_;  ///< whether each id is special
-  std::string bytes_;          ///< bytes of all tokens, concatenated in the order of ids
+  Vocabulary tokens_;          ///< tokens of the model and added tokens
+  std::vector<bool> special_;  ///< for each id, whether its token is special
+  std::string bytes_;          ///< bytes of all tokens in the order of their ids, without gaps
   std::vector<std::size_t> begins_;
   bool drops_space_;
-  std::string dropped_mark_;  // the spelling of a space that first_bytes() drops; empty if it drops none
+  std::string dropped_mark_;  // spelling of a space that first_bytes() removes; empty if it removes nothing
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   std::size_t bytes = 0;
-  std::vector<AddedToken> kinds[2][2];  // indexed by [normalized][not special]
+  std::vector<AddedToken> kinds[2][2];  // indexed by [token.normalized][!token.special]
   for (const AddedToken& token : added) {
     if (tokens_.find(token.content) != token.id) tokens_.add(token.id, token.content);
     bytes += token.content.size();

@@ -9,18 +9,18 @@
 
 namespace headgate::tokenize {
 
-/// Returns a random odd number that is constant within a process. Hash functions multiply by it, so that no file or
-/// text can be crafted whose keys all collide.
+/// Returns an odd random number, which stays the same within a process. Hash functions multiply by this number, so that
+/// nobody can craft a file or text whose keys all collide.
 std::uint64_t random_factor();
 
-/// Hash table of strings, numbered in the order of their insertion.
+/// Hash table of strings. Numbers the strings in the order of insertion.
 class StringTable {
  public:
   static constexpr std::int32_t kAbsent = -1;
 
-  /// Returns the number of `key` in the order of insertion, or kAbsent.
+  /// Returns the number of `key`, or kAbsent if the table does not have it.
   std::int32_t find(std::string_view key) const;
-  /// Inserts `key` if it is absent. Returns its number.
+  /// Inserts `key` unless the table already has it. Returns its number.
   std::int32_t insert(std::string_view key);
 
   std::string_view key(std::int32_t number) const {
@@ -37,15 +37,16 @@ class StringTable {
   };
 
   std::uint64_t hash(std::string_view key) const;
-  /// Returns the index in slots_ of the key, or of the free slot where it can be inserted.
+  /// Returns the index of the key in slots_. If the key is absent, returns the free slot for it.
   std::size_t slot(std::uint64_t hash, std::string_view key) const;
   void grow();
 
   std::uint64_t factor_ = random_factor();
   std::string bytes_;
   std::vector<Entry> entries_;
-  std::vector<std::int32_t> slots_;  ///< hash table of entry numbers or kAbsent; 2^n slots, at most half full
-  int shift_ = 0;                    ///< number of bits by which a hash is shifted right to give a slot index
+  /// Hash table of string numbers; kAbsent marks a free slot; 2^n slots, at most half full.
+  std::vector<std::int32_t> slots_;
+  int shift_ = 0;  ///< number of bits by which a hash is shifted right to get a slot index
 };
 
 }  // namespace headgate::tokenize

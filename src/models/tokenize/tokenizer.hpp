@@ -16,90 +16,92 @@
 namespace headgate::tokenize {
 
 struct EncodeOptions {
-  bool add_special = true;       ///< adds the special tokens around a text, such as BOS
-  bool special_as_text = false;  ///< encodes the spelling of a special token, such as "<eos>", as plain text
+  bool add_special = true;       ///< whether to add the special tokens around a text, such as BOS
+  bool special_as_text = false;  ///< whether to encode the spelling of a special token, such as "<eos>", as plain text
   bool spans = false;            ///< fills Encoding::spans
 };
 
 struct Encoding {
   std::vector<std::int32_t> ids;
-  /// Bytes of the text that each token represents. Special tokens around the text have empty ranges. If several tokens
-  /// make up one character, each gets some of its bytes. If normalization composed the character, each gets all of its
-  /// bytes.
+  /// For each token, the bytes of the text that it represents. Special tokens around the text have empty spans. If
+  /// several tokens form one character, each has some of its bytes. If normalization composed the character, each has
+  /// all of its bytes.
   std::vector<Span> spans;
   std::size_t left_out = 0;  ///< number of bytes of the text that no token represents
 };
 
-/// Encodes one text that comes in parts. The tokens are the same as for the whole text, and spans count from its
-/// beginning. Holds the current word in memory, and text after it as needed to find its end. Throws io::FileError,
-/// naming the tokenizer's file, if a word or the held text with the next part exceeds 64 MiB. Also throws it if a
-/// pattern needs too many steps.
+/// Encodes one text that arrives in parts. The result is the same as for the whole text, and spans count from the
+/// beginning of the text. Memory holds the current word, and as much later text as is needed to find the end of the
+/// word. Throws io::FileError, which names the tokenizer's file, in these cases:
+/// - A word exceeds 64 MiB, or the held text and the next part do.
+/// - A pattern takes too many steps.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
-  /// Takes the next part of the text. Returns all new tokens that later text cannot change.
+  /// Takes the next part of the text. Returns the new tokens that later text cannot change.
   Encoding next(std::string_view part) { return take(part, Tail::open); }
-  /// Takes the last part and returns the remaining tokens. Must be called once.
+  /// Takes the last part. Returns the remaining tokens. Must be called exactly once.
   Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }
 
  protected:
   virtual Encoding take(std::string_view part, Tail tail) = 0;
 };
 
-/// Converts text to ids and back. A text may be arbitrary bytes: a run of bytes that are not UTF-8 is a separate word.
-/// Objects are immutable, and several threads may share one.
+/// Converts text to ids and ids to text. A text may contain any bytes. A sequence of bytes that are not UTF-8 is a word
+/// of its own. Tokenizers are immutable, so several threads may share one.
 class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
   /// Returns the largest id + 1.
   virtual std::int32_t vocab() const = 0;
-  /// Returns an encoder of one text. The tokenizer must outlive the encoder.
+  /// Returns an encoder for one text. The tokenizer must outlive the encoder.
   virtual std::unique_ptr<StreamEncoder> stream(const EncodeOptions& options) const = 0;
-  /// Returns the tokens of a whole text. Throws as a StreamEncoder does.
+  /// Returns the tokens of a whole text. Throws io::FileError in the same cases as StreamEncoder.
   Encoding encode(std::string_view text, const EncodeOptions& options) const { return stream(options)->finish(text); }
   Encoding encode(std::string_view text) const { return encode(text, EncodeOptions{}); }
 
-  // The next three functions describe the token of one id. They throw Error if the id is out of range or has no token.
+  // Each of the next three functions returns a property of the token with this id. They throw Error if the id is out of
+  // range or has no token.
   virtual std::string_view bytes(std::int32_t id) const = 0;  ///< bytes that the token adds to a decoded text
   virtual std::string spelling(std::int32_t id) const = 0;    ///< spelling in the vocabulary, in UTF-8
-  virtual bool special(std::int32_t id) const = 0;            ///< whether the token is a control token, such as BOS
+  virtual bool special(std::int32_t id) const = 0;            ///< whether the token is a control token such as BOS
 
-  /// Returns the id of a spelling, or kNoToken if no token has it. Special tokens are found too.
+  /// Returns the id of the token with this spelling, or kNoToken. Includes special tokens.
   virtual std::int32_t find(std::string_view spelling) const = 0;
 
-  /// Returns whether encoding adds a space before a text and decode() drops it.
+  /// Returns whether encoding adds a space before a text, which decode() drops.
   virtual bool drops_space() const { return false; }
-  /// Returns the bytes that a token adds to a decoded text that it begins. Throws Error as bytes() does.
+  /// Returns the bytes that a token adds to a decoded text if it is the first token. Throws Error as bytes() does.
   virtual std::string first_bytes(std::int32_t id) const { return std::string(bytes(id)); }
-  /// Decodes the ids of a whole text to bytes. Omits special tokens if `skip_special`. Drops one space at the beginning
-  /// if drops_space(). Throws Error as bytes() does.
+  /// Decodes the ids of a whole text to bytes. Omits special tokens if `skip_special` is set. Drops one space at the
+  /// beginning if drops_space() is true. Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 };
 
-/// Returns a tokenizer with one id per byte value, 0 to 255, for models of `headgate train`.
+/// Returns a tokenizer with one id for each byte, 0 to 255. Models of `headgate train` use it.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
-/// Returns a byte tokenizer that puts `<bos>`, with id kByteBos, before every text, for models of `headgate train --bos
-/// on`.
+/// Returns a byte tokenizer that puts the token `<bos>` with id kByteBos before every text. Models of `headgate train
+/// --bos on` use it.
 std::unique_ptr<Tokenizer> byte_tokenizer_with_bos();
 inline constexpr std::int32_t kByteBos = 256;
 /// Vocabulary size of models with kByteBos: 257 tokens, rounded up to a multiple of 8.
 inline constexpr std::int32_t kVocabWithByteBos = 264;
 
-/// Decodes ids one at a time, and returns only complete characters. Does not drop a space at the beginning, because the
-/// ids may continue other text.
+/// Decodes ids one at a time and returns only whole characters. Keeps a space at the beginning, because the ids may
+/// continue other text.
 class StreamDecoder {
  public:
   /// `tokenizer` must outlive the object.
   explicit StreamDecoder(const Tokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(tokenizer), skip_special_(skip_special) {}
 
-  /// Takes the next id and returns all complete characters. Holds back at most the beginning of one character, up to 3
-  /// bytes. Bytes that cannot begin a character are returned at once.
+  /// Takes the next id. Returns all whole characters that are now known, and bytes that cannot begin a character. Holds
+  /// back only the beginning of a character, at most 3 bytes.
   std::string next(std::int32_t id);
-  /// Returns the bytes held back. Call it after the last id.
+  /// Returns the bytes that were held back. Call it after the last id.
   std::string finish();
 
  private:

@@ -19,8 +19,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the path of tokenizer.json in `directory`, or in its subdirectory `checkpoint`. Throws io::FileError if
-/// neither has one.
+/// Returns the path of tokenizer.json in `directory` or in its subdirectory `checkpoint`. Throws io::FileError if
+/// neither directory has one.
 std::string file_in(const std::string& path, const std::string& directory) {
   std::error_code ignored;
   for (const char* place : {"/tokenizer.json", "/checkpoint/tokenizer.json"}) {
@@ -62,7 +62,8 @@ std::vector<std::int32_t> front_of(const Tokenizer& tokenizer) {
   const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;
   if (!without.empty())
     return {with.ids.begin(), std::search(with.ids.begin(), with.ids.end(), without.begin(), without.end())};
-  // kText has no token, so all ids stand around it: those before it at its beginning, those after it at its end.
+  // kText has no token, so all ids are special tokens. Those before the text have empty spans at its beginning, and
+  // those after it have spans at its end.
   const auto after = std::find_if(with.spans.begin(), with.spans.end(), [](Span span) { return span.end > 0; });
   return {with.ids.begin(), with.ids.begin() + (after - with.spans.begin())};
 }

@@ -10,22 +10,22 @@
 
 namespace headgate::tokenize {
 
-/// A tokenizer together with its tokenizer.json, which training stores beside the model.
+/// A tokenizer and its tokenizer.json. Training stores the file beside the model.
 struct TokenizerFile {
   std::string json;
-  std::string hash;  ///< hash of `json`: 16 hexadecimal digits
+  std::string hash;  ///< hash of `json` as 16 hexadecimal digits
   std::shared_ptr<const Tokenizer> tokenizer;
 };
 
-/// Opens a tokenizer.json, a directory or a run of `headgate train` that holds one, or a GGUF file. The tokenizer of a
-/// GGUF file is converted as `headgate convert` does. Throws io::FileError.
+/// Opens a tokenizer.json, a directory or run of `headgate train` that has one, or a GGUF file. Converts the tokenizer
+/// of a GGUF file as `headgate convert` does. Throws io::FileError.
 TokenizerFile open_tokenizer_file(const std::string& path);
 
-/// Returns the id of the token that ends a text: the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and <|end|>
-/// that is a special token. Returns kNoToken if there is none.
+/// Returns the id of the token that ends a text. This is the first of <|endoftext|>, <|end_of_text|>, </s>, <eos> and
+/// <|end|> that is a special token. Returns kNoToken if none of them is.
 std::int32_t end_of_text(const Tokenizer& tokenizer);
 
-/// Returns the ids of the tokens that the tokenizer puts before a text.
+/// Returns the ids that the tokenizer puts before a text.
 std::vector<std::int32_t> front_of(const Tokenizer& tokenizer);
 
 }  // namespace headgate::tokenize

@@ -62,7 +62,7 @@ void read_template(TokenizerParts& parts, const JsonValue& value) {
   if (side == &parts.before) refuse("{}: without the text, Sequence A", single.where());
 }
 
-/// Reads a post-processor. `met` tells whether a template has been read already; a second one is an error.
+/// Reads a post-processor. Throws TokenizerError for a second template. `met` is true if a template was already read.
 void read_post_processor(TokenizerParts& parts, bool& met, const JsonValue& value, bool inside) {
   if (value.is_null()) return;
   const std::string type = value.type();
@@ -103,7 +103,7 @@ std::vector<AddedToken> read_added_tokens(const JsonValue& value) {
   return out;
 }
 
-/// Reads a merge, written as "left right" or ["left", "right"].
+/// Reads a merge in the form "left right" or ["left", "right"].
 std::pair<std::string, std::string> read_merge(const Json& json, std::size_t rank) {
   if (json.is_array() && json.size() == 2 && json[0].is_string() && json[1].is_string()) {
     return {json[0].get<std::string>(), json[1].get<std::string>()};
@@ -178,14 +178,14 @@ void read_unigram(TokenizerParts& parts, const JsonValue& model) {
 }
 
 void read_model(TokenizerParts& parts, const JsonValue& model) {
-  const JsonValue type = model.at("type");  // old files lack the key
+  const JsonValue type = model.at("type");  // missing in old files
   if (type.is_null()) return model.at("vocab").json().is_array() ? read_unigram(parts, model) : read_bpe(parts, model);
   if (type.text() == "BPE") return read_bpe(parts, model);
   if (type.text() == "Unigram") return read_unigram(parts, model);
   model.refuse_type("BPE and Unigram are");
 }
 
-/// Throws TokenizerError if a text may need the unknown token and the vocabulary lacks it.
+/// Throws TokenizerError if texts can need the unknown token and the vocabulary does not have it.
 void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (unknown.is_null() || parts.options.unknown != kNoToken) return;
   bool all_bytes = parts.options.byte_fallback && find_byte_tokens(parts.vocabulary).has_value();
@@ -199,8 +199,8 @@ void check_unknown(const TokenizerParts& parts, const JsonValue& unknown) {
   if (!all_bytes) refuse("{}: '{}' is not a token", unknown.where(), io::printable(unknown.text()));
 }
 
-/// Throws TokenizerError unless each added token has the id that the `tokenizers` package would give it. This is its id
-/// in the vocabulary, or else the next free id.
+/// Throws TokenizerError if an added token does not have the id that the `tokenizers` package would give it. The
+/// package gives a token its id in the vocabulary, or the next free id.
 void check_added_ids(const TokenizerParts& parts) {
   std::map<std::string_view, std::int32_t> ids;
   const std::int32_t words = parts.vocabulary.count();
@@ -216,8 +216,8 @@ void check_added_ids(const TokenizerParts& parts) {
   }
 }
 
-/// Throws TokenizerError for added tokens with an id or with spaces that are not supported. Keeps Unigram from finding
-/// special tokens in words.
+/// Throws TokenizerError if an added token has an id or spaces that are not supported. Also prevents Unigram from
+/// finding special tokens in words.
 void check_added_tokens(TokenizerParts& parts) {
   check_added_ids(parts);
   for (const AddedToken& token : parts.added) {
@@ -227,8 +227,8 @@ void check_added_tokens(TokenizerParts& parts) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }
-    // Special tokens are found before the text is split into words, unless special_as_text is set. Unigram must not
-    // find them in that case either.
+    // Special tokens are usually found before the text is split into words. With special_as_text they are part of
+    // words, and Unigram must not find them there.
     const auto id = static_cast<std::size_t>(token.id);
     const double never = std::numeric_limits<double>::quiet_NaN();
     if (token.special && parts.model == ModelKind::unigram && id < parts.scores.size()) parts.scores[id] = never;

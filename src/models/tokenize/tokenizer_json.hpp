@@ -8,12 +8,14 @@
 
 namespace headgate::tokenize {
 
-/// Reads a tokenizer.json of the `tokenizers` package with BPE of bytes, BPE of characters or Unigram. Throws
-/// io::FileError for an invalid or contradictory file, or an unsupported feature, which the message names.
+/// Reads a tokenizer.json of the `tokenizers` package with BPE of bytes, BPE of characters, or Unigram. Throws
+/// io::FileError if the file is invalid or contradictory, or if it uses an unsupported feature. The message names the
+/// feature.
 std::unique_ptr<Tokenizer> read_tokenizer_json(const std::string& path);
 
-/// Reading a tokenizer.json in two steps: read_json_text() returns the file's text, parse_tokenizer_json() makes the
-/// tokenizer. `name` is the file name for messages. Both throw as read_tokenizer_json() does.
+/// These two functions read a tokenizer.json in two steps. read_json_text() returns the text of the file, and
+/// parse_tokenizer_json() makes the tokenizer. `name` is the file name in messages. Both throw as read_tokenizer_json()
+/// does.
 std::string read_json_text(const std::string& path);
 std::unique_ptr<Tokenizer> parse_tokenizer_json(const std::string& name, const std::string& text);
 

@@ -9,9 +9,9 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::string_view kBlock = "\u2581";  ///< spelling of a space in SentencePiece vocabularies
+constexpr std::string_view kBlock = "\u2581";  ///< spelling of a space in vocabularies of SentencePiece
 
-/// Makes `form` replace each space with the text `by`. Also replaces the spaces in form.prefix.
+/// Makes `form` replace each space by the text `by`. Also replaces spaces in form.prefix.
 void replace_spaces(NormalForm& form, const std::string& by) {
   form.prefix = Normalized(form.prefix, {.form_c = false, .space = by, .prefix = {}}).text();
   form.space = by;
@@ -19,7 +19,7 @@ void replace_spaces(NormalForm& form, const std::string& by) {
 
 // --- normalizer ------------------------------------------------------------------------------------------------------
 
-/// Returns the text of a pattern, which the file writes as a String or a Regex.
+/// Returns the text of a pattern, which is a String or a Regex in the file.
 std::string literal_of(const JsonValue& pattern) {
   pattern.only("pattern", {"String", "Regex"});
   const JsonValue regex = pattern.at("Regex");
@@ -103,10 +103,10 @@ SplitStep read_split(const JsonValue& value) {
   return step;
 }
 
-/// Selects the pieces that get Metaspace's prefix.
+/// Selects the pieces before which Metaspace puts its prefix.
 enum class Prepend { never, first, always };
 
-/// Reads the keys of Metaspace, which may be a pre-tokenizer or a decoder.
+/// Reads the keys of Metaspace. Metaspace can be a pre-tokenizer or a decoder.
 Prepend read_metaspace(const JsonValue& value) {
   value.only("Metaspace", {"type", "replacement", "prepend_scheme", "add_prefix_space", "split"});
   for (const char* key : {"replacement", "str_rep"}) {
@@ -136,8 +136,8 @@ class PreTokenizerReader {
   void add_metaspace(const JsonValue& value);
 
   TokenizerParts& parts_;
-  bool byte_level_ = false;  ///< true after the step ByteLevel, which must be the last
-  bool no_space_ = false;    ///< true if a step so far has replaced all spaces
+  bool byte_level_ = false;  ///< whether ByteLevel was read, which must be the last step
+  bool no_space_ = false;    ///< whether a step so far has replaced or removed all spaces
 };
 
 void PreTokenizerReader::read(const JsonValue& value, bool inside) {
@@ -174,8 +174,8 @@ void PreTokenizerReader::add_byte_level(const JsonValue& value) {
   byte_level_ = true;
 }
 
-/// Adds Metaspace, which replaces spaces. This library replaces them earlier, in normalization. The result is the same
-/// unless a step or an added token matches spaces.
+/// Adds Metaspace, a step that replaces spaces. This library replaces them earlier, during normalization. The result is
+/// the same, unless a step or an added token matches spaces.
 void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   const Prepend prepend = read_metaspace(value);
   if (parts_.form.space.empty() && !no_space_) {
@@ -204,11 +204,12 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
   parts.drops_space = start == 1;
 }
 
-/// Checks the order of a decoder's steps. Decoding replaces ▁, then decodes bytes, joins tokens, and drops a space at
-/// the start. Strip before Fuse would drop a space of every token, and ByteFallback after Fuse would find no bytes.
+/// Checks the order of a decoder's steps. Decoding replaces ▁, then decodes bytes, joins the tokens, and drops a space
+/// at the start. Strip before Fuse would drop a space from every token. ByteFallback after Fuse would not find byte
+/// tokens.
 class DecoderOrder {
  public:
-  /// Adds the next step.
+  /// Checks the next step.
   void add(const JsonValue& value, const std::string& type) {
     constexpr std::string_view kOrder = "Replace, ByteFallback, Fuse, Strip, or Metaspace instead of Replace and Strip";
     const int stage = type == "ByteFallback" ? 1 : type == "Fuse" ? 2 : type == "Strip" ? 3 : 0;
@@ -225,7 +226,7 @@ class DecoderOrder {
   bool has_replace_ = false;
 };
 
-/// Reads the decoder of a model other than byte_bpe.
+/// Reads the decoder of any model except byte_bpe.
 void read_text_decoder(TokenizerParts& parts, const JsonValue& value, DecoderOrder& order, bool inside) {
   const std::string type = value.type();
   if (type == "Sequence" && !inside) {

@@ -25,7 +25,7 @@ bool is_isolated(const SplitStep& step, std::string_view regex) {
   return step.pattern && step.pattern->regex() == regex && step.behavior == SplitBehavior::isolated && !step.invert;
 }
 
-/// Returns the JSON of a pre-tokenizer step. ByteLevel is written elsewhere.
+/// Returns the JSON of a pre-tokenizer step other than ByteLevel.
 OrderedJson split(const SplitStep& step) {
   if (!step.pattern) refuse("a step without a pattern is written to tokenizer.json only as the last one");
   if (!step.prefix.empty()) refuse("tokenizer.json cannot express a space before a text together with this pattern");
@@ -72,7 +72,7 @@ OrderedJson decoder(const TokenizerParts& parts) {
   return {{"type", "Sequence"}, {"decoders", list}};
 }
 
-/// Returns the template that adds special tokens around a single text, and around both texts of a pair.
+/// Returns the template that puts special tokens around a single text, and around each text of a pair.
 OrderedJson post_processor(const TokenizerParts& parts) {
   if (parts.before.empty() && parts.after.empty()) return nullptr;
   OrderedJson special = OrderedJson::object();
@@ -104,7 +104,7 @@ OrderedJson added_token(const AddedToken& token) {
 
 std::string quoted(std::string_view text) { return OrderedJson(text).dump(); }
 
-/// Calls add(left, right) for each merge, in the order of their ranks.
+/// Calls add(left, right) for each merge in the order of ranks.
 template <class Add>
 void visit_merges(const TokenizerParts& parts, const Add& add) {
   for (const auto& [left, right] : parts.merges) add(left, right);
@@ -114,8 +114,8 @@ void visit_merges(const TokenizerParts& parts, const Add& add) {
   }
 }
 
-/// Returns the JSON of the model. The vocabulary and merges are written as text, because adding n keys to an ordered
-/// JSON object takes O(n²) time.
+/// Returns the JSON of the model. Writes the vocabulary and merges directly as text, because adding n keys to an
+/// ordered JSON object takes O(n²) time.
 std::string model_text(const TokenizerParts& parts) {
   const BpeOptions& options = parts.options;
   const std::string unknown = options.unknown == kNoToken ? "null" : quoted(parts.vocabulary.spelling(options.unknown));

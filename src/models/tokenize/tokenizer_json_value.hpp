@@ -19,9 +19,10 @@
 
 namespace headgate::tokenize {
 
-/// A key of tokenizer.json that is ignored, because its value does not change ids.
+/// A key of tokenizer.json that is ignored, because its value does not change the ids.
 struct HarmlessKey {
-  std::string_view part;  ///< type or key of the object that contains the key; empty for the whole file
+  /// Type of the object that contains the key, or the key of that object; empty for the whole file.
+  std::string_view part;
   std::string_view key, why;
 };
 
@@ -48,7 +49,7 @@ inline bool is_harmless_key(std::string_view part, std::string_view key) {
                      [&](const HarmlessKey& row) { return row.part == part && row.key == key; });
 }
 
-/// A JSON value of the file, together with its path of keys for messages.
+/// A JSON value in the file. Holds the path of keys to the value, for messages.
 class JsonValue {
  public:
   JsonValue(const io::Json& json, std::string where) : json_(json), where_(std::move(where)) {}
@@ -57,7 +58,7 @@ class JsonValue {
   const io::Json& json() const { return json_; }
   bool is_null() const { return json_.is_null(); }
 
-  /// Returns the value of a key, null if it is absent.
+  /// Returns the value of a key, or a null value if the key is absent.
   JsonValue at(const std::string& key) const {
     static const io::Json null;
     if (!json_.is_object()) refuse("{}: not an object", where_);
@@ -66,7 +67,7 @@ class JsonValue {
   }
 
   /// Throws TokenizerError if the object has a key that is not in `keys`. Keys with the value null and harmless keys
-  /// are allowed. `part` is the object's type, or the key that leads to it.
+  /// are permitted. `part` is the object's type, or the key of the object.
   void only(std::string_view part, std::initializer_list<std::string_view> keys) const {
     if (!json_.is_object()) refuse("{}: not an object", where_);
     for (const auto& [key, value] : json_.items()) {
@@ -84,7 +85,7 @@ class JsonValue {
     return out;
   }
 
-  /// Returns the elements of a Sequence, which are listed under `key`.
+  /// Returns the elements of a Sequence. `key` is the key of their list.
   std::vector<JsonValue> sequence(const std::string& key) const {
     only("Sequence", {"type", key});
     std::vector<JsonValue> out = at(key).list();

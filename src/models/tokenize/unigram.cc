@@ -11,7 +11,7 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{8} << 20;  ///< limit of the total bytes of all spellings
+constexpr std::size_t kMostBytes = std::size_t{8} << 20;  ///< maximum total size of all spellings in bytes
 
 }  // namespace
 
@@ -100,8 +100,8 @@ void Unigram::add_unknown(std::vector<WordToken>& tokens, std::string_view word,
                           std::uint32_t end) const {
   std::uint32_t node = 0;
   for (std::uint32_t at = begin; at == begin || (at < end && node != 0); ++at) node = next(node, word[at]);
-  // Uses the token that spells the whole run, if there is one. The search passes over such a token only if its score is
-  // less than the sum of the unknown characters' scores.
+  // Uses the token that spells the whole run, if the vocabulary has one. The search rejects this token only if its
+  // score is less than the sum of the scores of the unknown characters.
   const std::int32_t whole = node == 0 ? kNoToken : ids_[node];
   if (whole != kNoToken) {
     tokens.push_back({whole, begin, end});

@@ -12,35 +12,37 @@
 #include "models/tokenize/vocabulary.hpp"
 #include "models/tokenize/word_model.hpp"
 
-// Splits a word into the tokens with the largest sum of scores, which are log probabilities. Uses the Viterbi algorithm
-// (Kudo 2018, https://arxiv.org/abs/1804.10959).
+// Splits a word into tokens so that the sum of their scores, which are log probabilities, is largest. Uses the Viterbi
+// algorithm (Kudo 2018, https://arxiv.org/abs/1804.10959).
 
 namespace headgate::tokenize {
 
 struct UnigramOptions {
-  std::int32_t unknown = kNoToken;  ///< id for a run of characters without tokens; if kNoToken, the run is dropped
-  double unknown_score = 0.0;       ///< score of each character without a token
-  bool byte_fallback = false;       ///< encodes characters without a token as <0x00> to <0xFF>, if those tokens exist
+  /// Id for consecutive characters without tokens; kNoToken means that they are dropped.
+  std::int32_t unknown = kNoToken;
+  double unknown_score = 0.0;  ///< score of a character without a token
+  /// Encodes characters without a token as byte tokens <0x00> to <0xFF>, if they exist.
+  bool byte_fallback = false;
 };
 
 class Unigram final : public WordModel {
  public:
-  /// `scores` has one score per id, NaN for ids that are never found in a text. Throws TokenizerError if the spellings
-  /// have more than 8 MiB in total, or if byte_fallback is set and only some of the byte tokens exist.
+  /// `scores` has one score per id. NaN marks ids that are never found in a text. Throws TokenizerError if the
+  /// spellings have more than 8 MiB in total, or if byte_fallback is set and only some of the byte tokens exist.
   Unigram(const Vocabulary& vocabulary, const std::vector<double>& scores, const UnigramOptions& options);
 
   void encode(std::vector<WordToken>& tokens, std::string_view word) const override;
 
  private:
-  /// An edge of the trie of all spellings, from a parent node to the child `node`.
+  /// An edge in the trie of all spellings. Leads from a parent node to the child `node`.
   struct Edge {
-    std::uint64_t key;  ///< parent · 256 + byte; kFree if the entry is empty
+    std::uint64_t key;  ///< parent · 256 + byte; kFree in an empty slot
     std::uint32_t node;
   };
   /// The best split of the first n bytes of a word: its score and its last token.
   struct Best {
     double score = 0.0;
-    std::uint32_t begin = 0;  ///< offset of the token in the word
+    std::uint32_t begin = 0;  ///< offset of the last token in the word
     std::int32_t id = kNoToken;
     bool reached = false;
   };
@@ -49,19 +51,19 @@ class Unigram final : public WordModel {
 
   void insert(std::string_view spelling, std::int32_t id);
   std::size_t slot(std::uint64_t key) const;
-  /// Returns the child of `node` for a byte, or 0 if there is none. Node 0 is the root, which is no child.
+  /// Returns the child of `node` for a byte, or 0 if there is none. Node 0 is the root, which is never a child.
   std::uint32_t next(std::uint32_t node, char byte) const;
   std::vector<Best> search(std::string_view word) const;
-  /// Appends the tokens of word[begin, end), a run of characters without tokens, from last to first.
+  /// Appends the tokens of word[begin, end) from last to first. These bytes are characters without tokens.
   void add_unknown(std::vector<WordToken>& tokens, std::string_view word, std::uint32_t begin, std::uint32_t end) const;
 
   UnigramOptions options_;
   std::vector<double> scores_;
   std::optional<ByteIds> byte_ids_;
-  std::vector<Edge> edges_;  ///< hash table; its size is a power of two, at most half full
+  std::vector<Edge> edges_;  ///< hash table of a power of two of slots, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
-  std::vector<std::int32_t> ids_;  ///< id of the token that ends at each node, or kNoToken
+  std::vector<std::int32_t> ids_;  ///< for each node, the id of the token that ends there, or kNoToken
 };
 
 }  // namespace headgate::tokenize

@@ -10,7 +10,7 @@ namespace {
 
 std::uint8_t byte_at(std::string_view text, std::size_t i) { return static_cast<std::uint8_t>(text[i]); }
 
-/// Returns the length in bytes of a character with this first byte, or 0 if no character begins with this byte.
+/// Returns the size in bytes of a character that begins with the byte `lead`, or 0 if no character does.
 std::size_t length_after(std::uint8_t lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xC2 && lead <= 0xDF) return 2;
@@ -19,7 +19,8 @@ std::size_t length_after(std::uint8_t lead) {
   return 0;
 }
 
-/// Returns whether `second` may follow `lead`. Excludes overlong forms, surrogates and code points beyond U+10FFFF.
+/// Returns whether `second` may follow `lead` in UTF-8. Excludes overlong forms, surrogates and code points above
+/// U+10FFFF.
 bool continues(std::uint8_t lead, std::uint8_t second) {
   if (lead == 0xE0) return second >= 0xA0 && second <= 0xBF;
   if (lead == 0xED) return second >= 0x80 && second <= 0x9F;

@@ -9,25 +9,25 @@ namespace headgate::tokenize {
 
 struct CodePoint {
   char32_t value = 0;
-  std::size_t bytes = 0;  ///< length in UTF-8; 0 if there is no well-formed character
+  std::size_t bytes = 0;  ///< size in UTF-8; 0 if there is no valid character
 };
 
-/// Returns the UTF-8 character at the front of `text`, or bytes = 0 if none is well-formed there.
+/// Returns the UTF-8 character at the beginning of `text`. Returns bytes = 0 if there is no valid one.
 CodePoint first_code_point(std::string_view text);
 
-/// Returns the UTF-8 character at the end of `text`, or bytes = 0 if none is well-formed there.
+/// Returns the UTF-8 character at the end of `text`. Returns bytes = 0 if there is no valid one.
 CodePoint last_code_point(std::string_view text);
 
-/// Returns the length of the longest prefix of `text` that is well-formed UTF-8.
+/// Returns the size of the longest prefix of `text` that is valid UTF-8.
 std::size_t well_formed_bytes(std::string_view text);
 
-/// Returns the length of the prefix of `text` in which no well-formed character begins.
+/// Returns the size of the longest prefix of `text` in which no valid character begins.
 std::size_t ill_formed_bytes(std::string_view text);
 
-/// Returns the length of the tail of `text` that may be the beginning of a character: 0 to 3.
+/// Returns the number of bytes at the end of `text` that may be the beginning of a character: 0 to 3.
 std::size_t unfinished_bytes(std::string_view text);
 
-/// Appends a character in UTF-8. `value` must not be a surrogate.
+/// Appends a character to `text` in UTF-8. `value` must not be a surrogate.
 void append_utf8(std::string& text, char32_t value);
 
 }  // namespace headgate::tokenize

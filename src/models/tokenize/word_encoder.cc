@@ -6,8 +6,9 @@
 namespace headgate::tokenize {
 namespace {
 
-constexpr std::size_t kKeptWord = 32;  ///< words of at most this many bytes are cached; longer ones seldom occur again
-constexpr std::int32_t kKeptWords = 1 << 16;  ///< limit of the cached words of one text
+/// Maximum size in bytes of a cached word. Longer words rarely occur again.
+constexpr std::size_t kKeptWord = 32;
+constexpr std::int32_t kKeptWords = 1 << 16;  ///< maximum number of cached words per text
 
 }  // namespace
 

@@ -11,12 +11,12 @@
 
 namespace headgate::tokenize {
 
-/// Encodes the words of a text, and caches the tokens of short words.
+/// Encodes words of a text. Caches the tokens of short words.
 class WordEncoder {
  public:
   explicit WordEncoder(const WordModel& model) : model_(model) {}
 
-  /// Returns the tokens of a word, valid until the next call.
+  /// Returns the tokens of a word. They are valid until the next call.
   std::span<const WordToken> encode(std::string_view word);
 
  private:
@@ -28,7 +28,7 @@ class WordEncoder {
   const WordModel& model_;
   StringTable words_;
   std::vector<Range> ranges_;      ///< for each cached word, the range of its tokens in tokens_
-  std::vector<WordToken> tokens_;  ///< the tokens of one cached word after the other
+  std::vector<WordToken> tokens_;  ///< tokens of all cached words, one word after another
   std::vector<WordToken> word_;
 };
 

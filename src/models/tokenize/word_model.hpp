@@ -8,14 +8,14 @@
 
 namespace headgate::tokenize {
 
-/// A token of a word, with its bytes [begin, end) in the word.
+/// A token of a word. It represents the bytes [begin, end) of the word.
 struct WordToken {
   std::int32_t id;
   std::uint32_t begin;
   std::uint32_t end;
 };
 
-/// Splits words into tokens. Objects are immutable, and several threads may use one.
+/// Splits words into tokens. Models are immutable, so several threads may share one.
 class WordModel {
  public:
   virtual ~WordModel() = default;
@@ -23,14 +23,14 @@ class WordModel {
   /// Splits a word of at most 2^32 − 1 bytes. Overwrites `tokens`.
   virtual void encode(std::vector<WordToken>& tokens, std::string_view word) const = 0;
 
-  /// Returns the number of bytes of the word that a token represents. Less than end − begin if bytes inside the token's
-  /// range have no token and were dropped.
+  /// Returns how many bytes of the word a token represents. This is less than end − begin if bytes in this range have
+  /// no token and were dropped.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
-  /// Returns whether words can be cut at all; if not, may_cut() is always false.
+  /// Returns whether may_cut() is ever true.
   virtual bool cuts() const { return false; }
-  /// Returns whether a word may be cut between two neighbouring characters. Encoding both pieces separately then gives
-  /// the tokens of the word, whatever its other characters are.
+  /// Returns whether a word may be cut between two neighbouring characters. If so, encoding both pieces separately
+  /// gives the tokens of the whole word, whatever its other characters are.
   virtual bool may_cut(char32_t /*before*/, char32_t /*after*/) const { return false; }
 };
 
