@@ -37,14 +37,14 @@ double estimated_parameters(const DecoderConfig& c) {
   return static_cast<double>(c.layers) * layer + 2.0 * product(c.vocab, c.dim);
 }
 
-/// Throws Error if the list is neither empty nor has one element for each layer. The message begins with `what`.
+/// Throws Error unless the list is empty or has one element per layer. The message begins with `what`.
 template <typename Element>
 void require_one_for_each_layer(const std::string& what, const std::vector<Element>& list, std::int64_t layers) {
   require(list.empty() || std::ssize(list) == layers, "{} has {} elements, not one for each of {} layers", what,
           list.size(), layers);
 }
 
-/// Checks all fields of a config. Messages begin with `where`, and name a field by the text that `of` returns for it.
+/// Checks all fields of a config. Messages begin with `where` and contain of(field), the name of the field.
 void check_fields(const DecoderConfig& c, const std::string& where, const FieldNames& of) {
   const auto name = [&](const FieldText& row) { return where + of(row); };
   for_each_row(kConfigKeys, [&](const auto& row) {

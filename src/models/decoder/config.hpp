@@ -24,29 +24,28 @@ enum class Embeddings : std::int32_t { tied, separate };
 using layers::QkNorm;
 using layers::QkvBias;
 
-/// Selects which values of a layer are normed: the inputs or the outputs of its mixer and its MLP.
+/// Selects which values of a layer are normalized: the inputs or the outputs of its mixer and its MLP.
 ///
 ///   pre      | the inputs
 ///   sandwich | the inputs, and the outputs before they are added to the residual stream
 ///   post     | the outputs; in layers of linear attention, the inputs (OLMo-Hybrid)
 enum class NormPlacement : std::int32_t { pre, sandwich, post };
 
-/// Function act of the MLP, which computes act(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
+/// Activation function act of the MLP, which computes act(gate) ∘ up. gelu_tanh is GELU in its tanh approximation.
 using layers::Activation;
 
 /// Selects the mixer of a layer: causal attention to all previous tokens, attention to a sliding window, or Gated
 /// DeltaNet.
 enum class LayerType : std::int32_t { full_attention, sliding_attention, linear_attention };
 
-/// Value of a setting that is on or off.
 enum class Switch : std::int32_t { off, on };
 
 /// Settings that apply only to layers of type sliding_attention.
 struct SlidingLayers {
   std::int64_t heads = 0;            ///< number of query heads; 0 means DecoderConfig::heads
-  double rope_base = 0.0;            ///< base of RoPE's angles; 0 means the RoPE settings of DecoderConfig
+  double rope_base = 0.0;            ///< base of RoPE's frequencies; 0 means the RoPE settings of DecoderConfig
   double rope_fraction = 1.0;        ///< fraction of head_dim that RoPE rotates; used only if rope_base > 0
-  Switch rope_scaled = Switch::off;  ///< whether rope_scaling applies; used only if rope_base > 0
+  Switch rope_scaled = Switch::off;  ///< whether DecoderConfig::rope_scaling applies; used only if rope_base > 0
 
   friend bool operator==(const SlidingLayers&, const SlidingLayers&) = default;
 };
@@ -58,8 +57,9 @@ struct LinearLayers {
   std::int64_t key_dim = 128;
   std::int64_t value_dim = 128;
   std::int64_t kernel = 4;  ///< width of the causal convolution in tokens
-  double beta_scale = 1.0;  ///< β = beta_scale · σ(b); 2 allows negative eigenvalues of the state's transition matrix
-  double norm_eps = 0.0;    ///< epsilon of the norm of the output; 0 means DecoderConfig::norm_eps
+  /// Factor of the write strength β = beta_scale · σ(b); 2 allows negative eigenvalues of the state transition.
+  double beta_scale = 1.0;
+  double norm_eps = 0.0;  ///< epsilon of the output norm; 0 means DecoderConfig::norm_eps
 
   friend bool operator==(const LinearLayers&, const LinearLayers&) = default;
 };
@@ -72,11 +72,11 @@ struct Experts {
   std::int64_t count = 0;         ///< number of routed experts; 0 means that every layer has a dense MLP
   std::int64_t active = 0;        ///< number of routed experts selected for each token
   std::int64_t ffn = 0;           ///< width of a routed expert
-  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which processes every token; 0 means none
+  std::int64_t shared_ffn = 0;    ///< width of the shared expert, which processes every token; 0 means no shared expert
   std::int64_t dense_layers = 0;  ///< number of layers, from the first, that have a dense MLP
   ExpertRouter router = ExpertRouter::softmax;
   Switch renormalise = Switch::on;   ///< whether to divide the weights of a token's experts by their sum
-  double scale = 1.0;                ///< factor of the weights of a token's experts
+  double scale = 1.0;                ///< factor that multiplies the weights of a token's experts
   Switch shared_gate = Switch::off;  ///< whether a sigmoid gate multiplies the output of the shared expert
   Switch biases = Switch::off;       ///< whether the router and the routed experts have biases
   ExpertActivation activation = ExpertActivation::swiglu;  ///< activation of the routed experts
@@ -107,14 +107,14 @@ struct DecoderConfig {
 
   double rope_base = 10000.0;
   double rope_fraction = 1.0;  ///< fraction of head_dim that RoPE rotates (partial_rotary_factor); 0 means no RoPE
-  /// Standard deviation of initial matrices, except the gate's, which has GateVariant::init_std.
+  /// Standard deviation of the initial values of all matrices except the gate's, which has GateVariant::init_std.
   double init_std = 0.02;
 
   layers::GateVariant gate;
 
   QkvBias qkv_bias = QkvBias::none;
   Switch out_bias = Switch::off;  ///< whether the output projection of attention has a bias
-  /// Number of last keys that a query attends to, including the key of its own token. 0 means all keys up to its own.
+  /// Width of the attention window: the number of keys that a query attends to, including its own. 0 means no window.
   /// If layer_types is not empty, only layers of type sliding_attention use the window.
   std::int64_t window = 0;
   layers::RopeScalingKind rope_scaling = layers::RopeScalingKind::none;
@@ -125,9 +125,10 @@ struct DecoderConfig {
   Switch rope_truncate = Switch::on;
   double rope_attention_factor = 0.0;
 
-  std::vector<LayerType> layer_types;  ///< type of each layer; if empty, every layer has attention with `window`
-  double attention_scale = 0.0;        ///< factor of the scores q·k; 0 means 1/√head_dim
-  double embedding_scale = 1.0;        ///< factor of the embeddings before the first layer
+  /// Type of each layer; if empty, every layer has full_attention and uses `window`.
+  std::vector<LayerType> layer_types;
+  double attention_scale = 0.0;  ///< factor that multiplies the scores q·k; 0 means 1/√head_dim
+  double embedding_scale = 1.0;  ///< factor that multiplies the embeddings before the first layer
   Activation activation = Activation::silu;
   SlidingLayers sliding;
   LinearLayers linear;
@@ -140,12 +141,12 @@ struct DecoderConfig {
 struct LayerConfig {
   LayerType type = LayerType::full_attention;
   std::int64_t heads = 0;   ///< query heads
-  std::int64_t window = 0;  ///< number of keys that a query attends to; 0 means all keys up to its own
+  std::int64_t window = 0;  ///< width of the attention window in keys; 0 means no window
   double rope_base = 0.0;
   double rope_fraction = 0.0;
   layers::RopeScaling rope_scaling;
-  bool norms_inputs = true;  ///< whether the mixer and the MLP norm their inputs
-  /// Whether the outputs of the mixer and of the MLP are normed before the residual addition.
+  bool norms_inputs = true;  ///< whether the inputs of the mixer and of the MLP are normalized
+  /// Whether the outputs of the mixer and of the MLP are normalized before the residual addition.
   bool norms_outputs = false;
   bool experts = false;  ///< whether the MLP is a mixture of experts
   double limit = 0.0, shared_limit = 0.0;
@@ -177,7 +178,7 @@ bool is_qwen3(const DecoderConfig& config);
 std::int64_t rotary_dim(double rope_fraction, std::int64_t head_dim);
 
 /// Returns a fraction x for which rotary_dim(x, head_dim) is `features`, or features − 1 if `features` is odd. Corrects
-/// the quotient features / head_dim, which can be one ulp too small.
+/// for rounding, because the quotient features / head_dim can be one ulp too small.
 double rope_fraction_of(std::int64_t features, std::int64_t head_dim);
 
 /// Returns why the decoder cannot train the model, or an empty string if it can.
@@ -189,8 +190,9 @@ std::int64_t parameter_count(const DecoderConfig& config);
 /// Returns the config of a plain model for comparison: no gate, no OutputControl, no sinks, and NormPlacement::pre.
 DecoderConfig baseline_of(DecoderConfig config);
 
-/// Returns the config with a reduced ffn, which has about as many parameters as baseline_of(config). Reduces ffn by the
-/// multiple of 4 for which the numbers of parameters differ least. Throws Error if ffn would become less than 1.
+/// Returns the config with a reduced ffn, which has about as many parameters as baseline_of(config). Reduces ffn by a
+/// multiple of 4, so that the numbers of parameters differ as little as possible. Throws Error if ffn would become less
+/// than 1.
 DecoderConfig match_params(const DecoderConfig& config);
 
 class ParameterTable;

@@ -18,21 +18,22 @@
 
 namespace headgate::models {
 
-/// Tells when config.json contains a key. Readers throw if a required key is missing. A field whose key may be missing
-/// has its default.
+/// Tells when config.json contains a key. Readers throw if a required key is missing. If any other key is missing, its
+/// field has the default value.
 enum class Presence {
   required,
   always,        ///< written always
-  beyond_qwen3,  ///< written only with the library's own model_type
+  beyond_qwen3,  ///< written only in files with this library's own model_type
   not_default,   ///< written if the value differs from the field's default
-  own,           ///< written only with the library's own model_type, if the value differs from the field's default
-  with_gate      ///< written if any setting of the gate differs from its default
+  /// Written only in files with this library's own model_type, if the value differs from the field's default.
+  own,
+  with_gate  ///< written if any setting of the gate differs from its default
 };
 
 /// Tells which values of a field a Qwen3 model may have: any value, or only the default.
 enum class InQwen3 { any, default_alone };
 
-/// Heading in --help that lists the field's option.
+/// Heading in --help under which the field's option is listed.
 enum class OptionGroup { model, gate, controls };
 
 /// Element type of a list, or the type itself if V is not a list.
@@ -53,7 +54,7 @@ struct KeyRules {
   Range<Element> range = {};
   InQwen3 in_qwen3 = InQwen3::any;
   OptionGroup group = OptionGroup::model;
-  /// Value that the option sets; present only if the option takes no argument.
+  /// Value that the option sets if it takes no argument. Absent for options with an argument.
   std::optional<Element> flag = std::nullopt;
 };
 
@@ -89,7 +90,7 @@ struct ConfigKey : FieldText, KeyRules<V> {
   }
 };
 
-inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // largest vocab, dim, ffn, heads and seq_len
+inline constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;  // maximum of vocab, dim, ffn, heads and seq_len
 inline constexpr std::int64_t kMaxLayers = 1024;
 inline constexpr std::int64_t kMaxExperts = 4096;
 inline constexpr std::int64_t kMaxLinearHeadDim = 256;

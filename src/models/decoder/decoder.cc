@@ -86,8 +86,8 @@ struct Decoder<T>::State {
   CacheBatch keys;                                 ///< storage that LayerView::cache points to
   ShownActivations<T> shown;
 
-  /// Returns views of a layer's gradients. With Purpose::train_gates, only gate gradients are present. If the gate's
-  /// rows are part of the matrix `in`, the view of `in` has only these rows.
+  /// Returns views of a layer's gradients. With Purpose::train_gates, matrices are absent, except the gate's rows of
+  /// `in`.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
     LayerWeights<Wide<T>> g = places.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
@@ -422,7 +422,7 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
   add_input_gradient(layer, g.input_norm, s.x, w.input_norm, s.rstd);
 }
 
-/// Adds the gradient of x to dx. dh is the gradient of norm(x), or of x if the layer does not norm its inputs.
+/// Adds the gradient of x to dx. dh is the gradient of norm(x), or of x if the layer has no input norm.
 template <typename T>
 void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                                            ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const {

@@ -35,7 +35,7 @@ struct BatchShape {
 };
 
 /// Options for processing a long sequence in parts, which saves memory. Each layer processes all parts in order before
-/// the next layer begins. Memory for the whole sequence holds only the residual stream and one layer's keys and values.
+/// the next layer begins. Only the residual stream and one layer's keys and values are stored for the whole sequence.
 struct PartOptions {
   std::int64_t tokens = 0;  ///< number of tokens per part; 0 means that sequences are not cut
   /// Stores the current layer's delta-rule inputs for the whole sequence. Required if an observer requests
@@ -61,7 +61,7 @@ BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 /// Selects what a decoder computes.
 ///
 ///   train       | forward and backward passes; each layer has its own buffers for activations
-///   train_gates | like train, but of the matrices only the gates' get gradients
+///   train_gates | like train, but without gradients of matrices other than the gates'
 ///   evaluate    | forward passes; all layers share buffers for activations
 enum class Purpose { train, train_gates, evaluate };
 
@@ -70,7 +70,7 @@ enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, e
 using Taps = EnumSet<Tap>;
 
 /// Shows an observer the activations of a layer right after its forward pass. Valid only during the call.
-/// - Members of a tap are set only if the observer requested the tap.
+/// - Members that belong to a tap are set only if the observer requested this tap.
 /// - Linear attention has value heads Hv of Dv features in place of query heads Hq of D features.
 /// - If the sequence is cut, the view shows one part of N tokens.
 /// - W is f32 or f64. bf16 activations are converted to f32, except the inputs of attention and of the delta rule.
@@ -87,14 +87,14 @@ struct LayerView {
   // Tap::kept_rule in layers of linear attention. Set only in the view with the last token of the sequence.
   LinearAttentionInputs kept_rule;  ///< delta-rule inputs of all tokens of the sequence, without `state`
   // Tap::scores in layers of attention
-  double scale = 1.0;  ///< factor of the scores q·k
+  double scale = 1.0;  ///< factor that multiplies the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE
   ConstTensorView k;   ///< (B,Hkv,T,D) keys after gate, norm and RoPE
   /// Keys and values of all tokens so far, including those of earlier parts. Null if the sequence is not cut.
   const CacheBatch* cache = nullptr;
   View<const W, 3> lse;    ///< (B,Hq,T) natural log-sum-exp of the scores, including the sink
   View<const W, 1> sinks;  ///< (Hq) sink logits; absent if the model has no sinks
-  /// Number of keys that a query attends to, including its own; 0 means all keys up to its own.
+  /// Width of the attention window: the number of keys that a query attends to, including its own. 0 means no window.
   std::int64_t window = 0;
   // Tap::values
   View<const W, 3> v;  ///< (N,Hkv,D) values after the gate; in linear attention, (N,Hv,Dv) values after the convolution
@@ -102,13 +102,13 @@ struct LayerView {
   // output gate. The token stride is 0 if the gate does not depend on the input. Absent if the model has no gate.
   View<const W, 3> gate;
   // Tap::head_outputs
-  View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o: the attention output after its gate and control
+  View<const W, 3> head_outputs;  ///< (N,Hq,D) input of W_o: the attention output after gate and OutputControl
   // Tap::output
   View<const W, 2> output;  ///< (N,dim) the residual stream after the layer
   /// (B·seq_len,dim) the residual stream of whole sequences; set only in the view with the last token
   View<const W, 2> sequence_output;
   // Tap::exit_loss, which costs an extra pass through the last norm and the vocabulary head
-  std::optional<double> exit_loss;  ///< mean of −log p(target) if this layer were the last
+  std::optional<double> exit_loss;  ///< mean of −log p(target) if this layer were the last one
 
   /// Returns whether the view includes the last token of its sequence.
   bool ends_sequence() const { return first_position + shape.seq == seq_len; }
@@ -194,8 +194,8 @@ class SequenceDecoder {
 /// - argument lists of oneDNN's bf16 products
 /// - attention scratch beyond the 32 MiB that the calling thread keeps
 ///
-/// If the context cancels a pass, the pass throws Cancelled, between two products or within attention. The gradients
-/// are then incomplete. Later passes are not affected.
+/// If the context cancels a pass, the pass throws Cancelled between two matrix products or within attention. The
+/// gradients are then incomplete, but later passes are not affected.
 ///
 /// T is the type of activations and of matrices in products: f32, f64 or bf16. With bf16:
 /// - Parameters and gradients are f32. Each call first rounds the matrices to bf16.
@@ -239,8 +239,8 @@ class Decoder : public SequenceDecoder<Wide<T>> {
                             const std::int32_t* targets, double gradient_scale = 1.0,
                             Wide<T>* token_losses = nullptr) override;
 
-  /// Returns what memory_plan() of a decoder with these arguments would return, without allocating the decoder. Throws
-  /// Error as the constructor does, except for models that cannot be trained.
+  /// Returns the memory_plan() that a decoder with these arguments would have, without making the decoder. Throws Error
+  /// as the constructor does, except for models that cannot be trained.
   static std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                 const PartOptions& parts = {});
 
@@ -256,7 +256,7 @@ class Decoder : public SequenceDecoder<Wide<T>> {
 std::unique_ptr<SequenceDecoder<float>> make_decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                      ModelPrecision precision, const ExecutionContext& context = {},
                                                      const PartOptions& parts = {});
-/// Returns what memory_plan() of make_decoder() with these arguments would return, without allocating the decoder.
+/// Returns the memory_plan() of make_decoder() with the same arguments, without making the decoder.
 std::vector<MemoryItem> planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                        ModelPrecision precision, const PartOptions& parts = {});
 

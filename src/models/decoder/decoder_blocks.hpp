@@ -87,8 +87,8 @@ class DecoderBlocks {
   template <typename M>
   void experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                      const SavedLayer<T>& s) const;
-  /// Writes norm(x) to h, rounds h according to DecoderSizes::rounding, and returns h. If the layer does not norm its
-  /// inputs, returns x. If x must be rounded, returns the rounded copy in h instead.
+  /// Returns the input of a mixer or MLP. If the layer has an input norm, this is norm(x), written to h. Otherwise it
+  /// is x, or a rounded copy of x in h. DecoderSizes::rounding selects the rounding.
   ConstView<T, 2> normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd, ConstView<Wide<T>, 2> x,
                          ConstView<Wide<T>, 1> w) const;
 

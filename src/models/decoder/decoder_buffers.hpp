@@ -41,7 +41,7 @@ struct DecoderSizes {
   std::optional<layers::ExpertsShape>
       experts;  ///< absent if no layer has experts; `limit` and `shared_limit` are unset, because they differ by layer
 
-  bool norms_outputs() const;  ///< whether any layer norms its outputs
+  bool norms_outputs() const;  ///< whether any layer normalizes its outputs
 };
 
 /// Views the activations that one layer saves in its forward pass for its backward pass.
@@ -51,9 +51,9 @@ struct SavedLayer {
   /// Allocates the activations that a mixer of this type saves.
   void take_mixer(Workspace& ws, const DecoderSizes& sizes, LayerType type);
 
-  /// Returns the mixer's input: h if the layer norms its inputs or T is bf16, otherwise x.
+  /// Returns the mixer's input: h if the layer has an input norm or T is bf16, otherwise x.
   View<const T, 2> mixer_input(const LayerConfig& layer) const { return input(layer, h, x); }
-  /// Returns the MLP's input: h_middle if the layer norms its inputs or T is bf16, otherwise x_middle.
+  /// Returns the MLP's input: h_middle if the layer has an input norm or T is bf16, otherwise x_middle.
   View<const T, 2> mlp_input(const LayerConfig& layer) const { return input(layer, h_middle, x_middle); }
 
   View<Wide<T>, 2> x;               ///< (N,C) the residual stream, which is the layer's input
@@ -62,9 +62,9 @@ struct SavedLayer {
   View<Wide<T>, 2> x_middle;        ///< (N,C) the residual stream after the mixer
   View<Wide<T>, 2> rstd_middle;     ///< (N,1) 1/rms of x_middle
   View<T, 2> h_middle;              ///< (N,C) norm(x_middle)
-  View<T, 2> mixer_out;             ///< (N,C) output of the mixer before its output norm
+  View<T, 2> mixer_out;             ///< (N,C) output of the mixer, before the output norm
   View<Wide<T>, 2> mixer_out_rstd;  ///< (N,1) 1/rms of mixer_out
-  View<T, 2> mlp_out;               ///< (N,C) output of the MLP before its output norm
+  View<T, 2> mlp_out;               ///< (N,C) output of the MLP, before the output norm
   View<Wide<T>, 2> mlp_out_rstd;    ///< (N,1) 1/rms of mlp_out
   std::optional<layers::AttentionState<T>> attention;
   std::optional<layers::DeltaNetState<T>> delta;
@@ -94,7 +94,7 @@ struct DecoderBuffers {
   std::optional<layers::DeltaNetShared<T>> linear;
   std::optional<layers::ExpertsState<Wide<T>>> experts;
   View<Wide<T>, 2> experts_in;         ///< (N,C) norm(x_middle) in layers with experts
-  View<Wide<T>, 2> experts_out;        ///< (N,C) output of the experts before the output norm
+  View<Wide<T>, 2> experts_out;        ///< (N,C) output of the experts, before the output norm
   View<Wide<T>, 2> x_last;             ///< (N,C) the residual stream after the last layer
   View<Wide<T>, 2> rstd_last;          ///< (N,1) 1/rms of x_last
   View<T, 2> h_last;                   ///< (N,C) norm(x_last)
@@ -105,7 +105,7 @@ struct DecoderBuffers {
   View<T, 2> dlogits;
   View<Wide<T>, 2> dx;  ///< (N,C) gradient of the residual stream
   View<Wide<T>, 2> dh;  ///< (N,C) gradient of norm(x), the input of a mixer or MLP
-  View<T, 2> dout;      ///< (N,C) gradient of an output before its output norm, or a copy of dx in bf16
+  View<T, 2> dout;      ///< (N,C) gradient of mixer_out or mlp_out, or a copy of dx in bf16
 };
 
 }  // namespace headgate::models

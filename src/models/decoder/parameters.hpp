@@ -14,7 +14,7 @@
 
 namespace headgate::models {
 
-/// Returns whether a tensor has the element type M of LayerWeights and OuterWeights, the type of matrices.
+/// Returns whether a tensor is a matrix. Matrices have the element type M of LayerWeights and OuterWeights.
 inline bool is_matrix(ParameterKind kind) {
   return kind == ParameterKind::embedding || kind == ParameterKind::matrix || kind == ParameterKind::gate_matrix;
 }
@@ -22,7 +22,7 @@ inline bool is_matrix(ParameterKind kind) {
 /// Returns whether AdamW applies weight decay to the tensor. Only matrices and embeddings decay.
 inline bool decays(ParameterKind kind) { return is_matrix(kind); }
 
-/// Returns whether the tensor belongs to a gate, which computes its logits from it.
+/// Returns whether a gate computes its logits from the tensor.
 inline bool is_gate(ParameterKind kind) {
   return kind == ParameterKind::gate_matrix || kind == ParameterKind::gate_bias ||
          kind == ParameterKind::gate_parameter;
@@ -30,7 +30,7 @@ inline bool is_gate(ParameterKind kind) {
 
 struct Parameter {
   std::string name;
-  std::vector<std::int64_t> shape;  ///< one or two sizes
+  std::vector<std::int64_t> shape;  ///< sizes of its one or two dimensions
   ParameterKind kind = ParameterKind::matrix;
   std::int64_t offset = 0;  ///< offset in the flat buffer, in elements
   std::int64_t count = 0;

@@ -11,7 +11,7 @@ namespace headgate::models {
 namespace {
 
 /// Returns the attention shape of either type of attention layer, or null if no layer has attention. Both types have
-/// the same keys and values, so either shape gives the size of the cache.
+/// the same key/value heads, so either shape gives the size of the cache.
 const layers::GatedAttentionShape* attention_of(const DecoderSizes& sizes) {
   if (sizes.full) return &*sizes.full;
   return sizes.sliding ? &*sizes.sliding : nullptr;

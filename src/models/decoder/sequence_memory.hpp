@@ -33,7 +33,7 @@ class SequenceMemory {
   /// Allocates the memory for a sequence of `tokens` tokens. `part` holds the sizes of one part.
   SequenceMemory(const DecoderSizes& part, std::int64_t tokens, const PartOptions& parts);
 
-  /// Appends the names and sizes of this memory to a memory plan, without allocating.
+  /// Appends the items of this memory to a memory plan, without allocating.
   static void plan(std::vector<MemoryItem>& items, const DecoderSizes& part, std::int64_t tokens,
                    const PartOptions& parts);
   std::size_t bytes() const;

@@ -40,8 +40,8 @@ struct ShownBuffers {
   View<float, 1> values, gates, outputs;
 };
 
-/// Returns x(N,H,F) in f32 or f64. If x is bf16, writes an f32 copy to `memory` and returns the copy. Keeps a token
-/// stride of 0.
+/// Returns x(N,H,F) in f32 or f64. If x is bf16, writes an f32 copy to `memory` and returns the copy. If the token
+/// stride of x is 0, so is that of the result.
 template <typename T>
 View<const Wide<T>, 3> shown(const View<float, 1>& memory, const View<const T, 3>& x, const ExecutionContext& context) {
   if constexpr (!kNarrow<T>) {

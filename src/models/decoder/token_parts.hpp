@@ -16,7 +16,7 @@
 
 namespace headgate::models {
 
-/// One id per token: the token's id, or the id of its target.
+/// One id per token: the id of the token itself or of its target.
 using Tokens = View<const std::int32_t, 1>;
 
 inline bool is_cut(BatchShape shape, const PartOptions& options) {

@@ -44,14 +44,14 @@ enum class ParameterKind : std::int32_t {
 template <typename T, typename M = T>
 struct DecoderExperts {
   View<T, 2> router;       ///< (E,C) router
-  View<T, 1> router_bias;  ///< (E) bias that the sigmoid router adds
+  View<T, 1> router_bias;  ///< (E) biases that the sigmoid router adds to scores when it chooses experts
   /// (E·2I,C) for each expert, I rows of its gate projection, then I rows of its up projection.
   layers::MatrixOf<M> gate_up;
   layers::MatrixOf<M> down;            ///< (E·C,I) down projections of the experts
   layers::MatrixOf<M> shared_gate_up;  ///< (2S,C) gate and up projections of the shared expert
   layers::MatrixOf<M> shared_down;     ///< (C,S) down projection of the shared expert
   View<T, 2> shared_gate;              ///< (1,C) gate of the shared expert
-  View<T, 1> logit_bias;               ///< (E) bias of the router's logits
+  View<T, 1> logit_bias;               ///< (E) biases of the router's logits
   View<T, 1> gate_up_bias;             ///< (E·2I) biases of the gate and up projections, in the row order of gate_up
   View<T, 1> down_bias;                ///< (E·C) biases of the down projections
 };
@@ -60,18 +60,18 @@ struct DecoderExperts {
 /// member is absent if the layer has no such tensor.
 template <typename T, typename M = T>
 struct LayerWeights {
-  /// (C) norm of the mixer's input; absent if the layer does not norm its inputs.
+  /// (C) norm of the mixer's input; absent if the layer has no input norms
   View<T, 1> input_norm;
   layers::AttentionWeights<T, M> attention;  ///< weights of attention, in layers with attention
   layers::DeltaNetWeights<T, M> delta;       ///< weights of Gated DeltaNet, in layers of linear attention
-  /// (C) norm of the mixer's output; absent if the layer does not norm its outputs.
+  /// (C) norm of the mixer's output; absent if the layer has no output norms
   View<T, 1> mixer_out_norm;
-  /// (C) norm of the MLP's input; absent if the layer does not norm its inputs.
+  /// (C) norm of the MLP's input; absent if the layer has no input norms
   View<T, 1> middle_norm;
   layers::MatrixOf<M> gate_up;   ///< (2F,C) rows of gate_proj, then rows of up_proj
   layers::MatrixOf<M> down;      ///< (C,F) rows of down_proj
   DecoderExperts<T, M> experts;  ///< replaces gate_up and down in layers with experts
-  /// (C) norm of the MLP's output; absent if the layer does not norm its outputs.
+  /// (C) norm of the MLP's output; absent if the layer has no output norms
   View<T, 1> mlp_out_norm;
 };
 
@@ -96,7 +96,7 @@ struct TensorRow {
   std::string_view name;  ///< name in files; for a layer's tensor, without the prefix "model.layers.N."
   ParameterKind kind;
   TensorShape shape;
-  bool present = true;  ///< whether the config has this tensor
+  bool present = true;  ///< whether this config has the tensor
 };
 
 /// Refers to a tensor whose rows follow those of `member` in memory. `member` views both, so one matrix product reads
@@ -110,7 +110,7 @@ AppendedRows<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Refers to a tensor whose parts are appended to the stored matrix `member`.
+/// Refers to a tensor whose parts are appended to the parts of the stored matrix `member`.
 struct AppendedParts {
   layers::StoredMatrix& member;
 };
@@ -196,7 +196,7 @@ void visit_expert_tensors(const Visit& at, const DecoderConfig& c, const LayerCo
 }
 
 /// Calls at(row, member) for every tensor that a layer can have, whether or not this layer has it. If a member holds
-/// the rows of several tensors, calls at(row, appended_to(member)) for the second and later ones.
+/// the rows of several tensors, calls at(row, appended_to(member)) for the second and later tensors.
 template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
@@ -205,7 +205,7 @@ void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerCon
   visit_attention_tensors(at, c, layer, w.attention);
   visit_delta_tensors(at, c, layer, w.delta);
   at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
-  // Despite its name, this is the norm before the MLP.
+  // Despite its name, post_attention_layernorm is the norm before the MLP.
   at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
   const bool dense = !layer.experts;
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}, dense}, w.gate_up);
@@ -287,7 +287,7 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer. Copies the matrices, in order, from an array of views of the model's files.
+/// Points vectors into a buffer. Sets each matrix to the next view in an array of views of the model's files.
 class PlaceStored : public PlaceTensors<const float> {
  public:
   PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
@@ -342,7 +342,7 @@ class WeightPlaces {
 
  private:
   DecoderConfig config_;
-  // Offset of each layer in elements, and after the last layer the offset of its end.
+  // Offset of each layer in elements. The last entry is the end of the last layer.
   std::vector<std::int64_t> begins_;
 };
 

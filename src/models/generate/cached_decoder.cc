@@ -131,8 +131,8 @@ class MappedWeights {
   void check() const { files_->check_whole(); }
 
  private:
-  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty one, which stands for
-  /// the order in the file.
+  /// Stores a permutation of rows or columns and returns its address. Returns null for an empty permutation, which
+  /// keeps the order in the file.
   const std::int64_t* kept(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
@@ -373,8 +373,8 @@ struct CachedDecoder::StateOf : State {
     return weights.bytes() - (tied ? 0 : static_cast<std::size_t>(config.vocab) * row) +
            static_cast<std::size_t>(options.batch) * row - unread_expert_bytes();
   }
-  /// Returns the bytes of experts that decoding one token does not read. Assumes that no two sequences choose the same
-  /// expert.
+  /// Returns how many bytes of experts are not read when one token per sequence is decoded. Assumes that no two
+  /// sequences choose the same expert.
   std::size_t unread_expert_bytes() const {
     const Experts& experts = config.experts;
     if (experts.count == 0) return 0;

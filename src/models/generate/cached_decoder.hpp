@@ -31,15 +31,14 @@ struct CachedDecoderOptions {
   ModelPrecision precision = ModelPrecision::f32;
   DType cache = DType::f32;  ///< type of keys and values: f32, or i8 with one scale per token and head
   /// Number of tokens at the start whose keys and values stay f32 if `cache` is i8 (CacheShape::whole_first). Must be 0
-  /// if `cache` is f32. Layers with a sliding window free them only when all are outside the window.
+  /// if `cache` is f32. Layers with a sliding window free these tokens only when all of them are outside the window.
   std::int64_t cache_first = 0;
   std::int64_t batch = 1;     ///< number of sequences B, which all have the same length
   std::int64_t capacity = 0;  ///< maximum number of tokens per sequence; 0 means the config's seq_len
   /// Number of last tokens that truncate() can always drop, for example wrong guesses. If keep ≥ 1, recurrent layers
   /// store keep + 3 states instead of 2, and compute the last `keep` tokens of a pass one by one.
   std::int64_t keep = 0;
-  /// Threshold of gates: a head with a smaller gate skips the attention of a new token
-  /// (AttentionOptions::gate_threshold).
+  /// Gate threshold: a head whose gate is below it skips attention for a new token (AttentionOptions::gate_threshold).
   double gate_threshold = 0.0;
   ExecutionContext context{};
 };
@@ -49,8 +48,8 @@ struct CachedDecoderOptions {
 /// because the number of rows selects the kernel.
 class CachedDecoder {
  public:
-  /// Maps the weights, or reads them one tensor at a time, so that at most one tensor exists in f32 as well. A mapped
-  /// file must not change: append() throws io::FileError if it has become shorter. The constructor throws:
+  /// Maps the weights, or reads one tensor at a time, so that only one tensor needs an extra copy in f32. A mapped file
+  /// must not change: append() throws io::FileError if it has become shorter. The constructor throws:
   /// - io::FileError if the tensors do not fit the model's config
   /// - Error if the options do not fit the config
   /// - std::bad_alloc if memory runs out
@@ -66,7 +65,7 @@ class CachedDecoder {
   /// Error, without any effect, for wrong shapes, tokens outside the vocabulary, and more than capacity() tokens. After
   /// std::bad_alloc, length() tells how many tokens were appended.
   void append(View<float, 2> logits, View<const std::int32_t, 2> tokens);
-  /// Appends tokens as append() does. Computes logits(B,T,V), which include those after every new token.
+  /// Appends tokens as append() does. Computes logits(B,T,V), one row after every new token.
   void append_all(View<float, 3> logits, View<const std::int32_t, 2> tokens);
 
   /// Returns the current number of tokens per sequence.
@@ -86,7 +85,7 @@ class CachedDecoder {
   void mark(std::int64_t most);
 
   const DecoderConfig& config() const;
-  /// Options, with actual values of `capacity` and `context` in place of defaults.
+  /// Options in which the defaults of `capacity` and `context` were replaced by actual values.
   const CachedDecoderOptions& options() const;
   std::int64_t capacity() const;
   /// Returns the maximum number of tokens per sequence that one pass still computes in f32.
@@ -98,10 +97,10 @@ class CachedDecoder {
   std::size_t weight_bytes() const;
   /// Returns the size in bytes of the caches of all layers, including free pages.
   std::size_t cache_bytes() const;
-  /// Returns how many bytes one more token per sequence reads: weights, and the keys and values that the token attends
-  /// to. This is an upper bound, because it assumes that all sequences choose different experts.
+  /// Returns how many bytes are read to compute one more token per sequence: the weights, and the keys and values that
+  /// the token attends to. This is an upper bound, because it assumes that all sequences choose different experts.
   std::size_t step_bytes() const;
-  /// Returns how many rows the gate threshold has skipped so far, and the time spent in attention.
+  /// Returns the number of rows that the gate threshold has skipped so far, and the time spent in attention.
   const layers::AttentionSkip& skipped() const;
 
  private:

@@ -10,8 +10,8 @@
 namespace headgate::generate {
 namespace {
 
-// Code points that enclose special tokens in a message's text, to distinguish them from the template's own special
-// tokens. Both are private-use. transformers' sanitize_control_tokens uses the same ones.
+// Private-use code points that enclose special tokens in a message's text. They distinguish these tokens from the
+// template's own special tokens. transformers' sanitize_control_tokens uses the same code points.
 constexpr std::string_view kBegin = "\U000F0000", kEnd = "\U000F0001";
 constexpr std::string_view kAssistant = "assistant";
 
@@ -151,7 +151,7 @@ std::string Chat::marked(const std::string& text) const {
 }
 
 /// Encodes text without its marks. A special token between a pair of marks is encoded as plain text. An unpaired mark
-/// only separates the texts on both sides, which are encoded one after the other.
+/// is dropped, and the texts before and after it are encoded separately.
 Chat::Written Chat::encoded(std::string_view rest) const {
   Written out;
   for (;;) {

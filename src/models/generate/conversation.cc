@@ -30,7 +30,7 @@ std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& w
   return out;
 }
 
-/// Truncates the decoder to at most `tokens` tokens: the largest length that it can go back to.
+/// Truncates the decoder to the largest possible length that is at most `tokens`.
 void Conversation::keep_in_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));

@@ -56,7 +56,7 @@ class Conversation {
   /// State of a conversation after some number of turns.
   struct Turns {
     std::vector<Message> messages;
-    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix
+    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
     std::string text;               ///< text of `ids`
     std::uint64_t count = 0;        ///< number of questions asked, including those that failed
     std::size_t read = 0;           ///< number of tokens in the decoder before the next question

@@ -164,7 +164,7 @@ void add_special_tokens(GenerationFiles& out, const io::GgufFile& file) {
     if (!file.has(role.gguf_key)) continue;
     const std::int64_t id = file.integer(role.gguf_key);
     if (id < 0 || static_cast<std::size_t>(id) >= tokens.size())
-      continue;  // reading the tokenizer throws for such an id
+      continue;  // an id out of range, for which reading the tokenizer throws
     out.special_tokens.emplace_back(role.name, std::string(tokens[static_cast<std::size_t>(id)]));
   }
 }

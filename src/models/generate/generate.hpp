@@ -19,8 +19,8 @@
 namespace headgate::generate {
 
 enum class StopReason {
-  end_token,    ///< the model chose an id in GenerateOptions::end_ids
-  stop_text,    ///< the text contains a text in GenerateOptions::stop_texts
+  end_token,    ///< the model chose one of GenerateOptions::end_ids
+  stop_text,    ///< the text contains one of GenerateOptions::stop_texts
   max_tokens,   ///< GenerateOptions::max_tokens
   capacity,     ///< the decoder has no room for another token
   interrupted,  ///< GenerateHooks::text returned false
@@ -35,7 +35,7 @@ struct GenerateOptions {
   std::vector<std::string> stop_texts{};
   /// Maximum number of tokens to guess after each chosen token (DraftTokens). One pass over the weights checks all
   /// guesses.
-  /// - Guesses change the chosen tokens only if the rounding of logits does.
+  /// - Guesses do not change the chosen tokens, apart from effects of rounding.
   /// - The chosen token and its guesses are limited to CachedDecoder::most_unrounded() tokens, which one pass computes
   ///   in f32.
   /// - If the decoder has recurrent layers or windows, must be at most CachedDecoderOptions::keep.

@@ -11,7 +11,7 @@
 namespace headgate::generate {
 namespace {
 
-/// Returns the id of the largest logit, and the smallest id if several are largest. Throws Error if a logit is not
+/// Returns the id of the largest logit. Of equal logits, returns the smallest id. Throws Error if a logit is not
 /// finite.
 std::int32_t most_likely(std::span<const float> logits) {
   std::size_t best = 0;
@@ -89,7 +89,7 @@ std::int32_t Sampler::next(std::span<const float> logits) {
   std::int32_t chosen = best;
   for (const std::int32_t id : kept_) {
     const double weight = weights_[static_cast<std::size_t>(id)];
-    if (weight > 0.0) chosen = id;  // stays chosen if it is the last and rounding keeps `left` ≥ 0
+    if (weight > 0.0) chosen = id;  // the last such id stays chosen if rounding keeps `left` ≥ 0
     left -= weight;
     if (left < 0.0) break;
   }

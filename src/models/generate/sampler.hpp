@@ -13,8 +13,8 @@ namespace headgate::generate {
 /// Selects how a token is chosen from the logits l(V). The steps apply in the order temperature, top_k, top_p, as in
 /// transformers.
 struct Sampling {
-  /// Draws tokens with the probabilities softmax(l / temperature). If 0, chooses the largest logit without drawing, and
-  /// the smallest id if several are largest.
+  /// Draws tokens with the probabilities softmax(l / temperature). 0 chooses the largest logit without drawing, and the
+  /// smallest id among equal logits.
   double temperature = 0.0;
   /// Keeps the k most likely tokens. Of equally likely tokens, keeps those with smaller ids. 0 keeps all tokens.
   std::int64_t top_k = 0;

@@ -322,7 +322,7 @@ std::vector<std::string> gguf_parts(const std::string& path) {
   return out;
 }
 
-/// Opens the other parts of a model. The first part must be open.
+/// Opens the other parts of a model. The first part must already be open.
 void GgufFile::add_other_parts() {
   const std::int64_t count = has(kCount) ? integer(kCount) : 1;
   if (count <= 1) return;

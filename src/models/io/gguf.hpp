@@ -75,7 +75,7 @@ class GgufFile {
   bool has(std::string_view key) const { return values_.contains(key); }
 
   // Each of these functions returns the value of a key. They throw FileError if the key is missing or its value has
-  // another type. Any integer type is an integer, and f32 and f64 are numbers.
+  // another type. integer() accepts every integer type, and number() accepts f32 and f64.
   std::int64_t integer(std::string_view key) const;
   double number(std::string_view key) const;  ///< also accepts an integer
   bool boolean(std::string_view key) const;
@@ -85,8 +85,8 @@ class GgufFile {
   std::vector<bool> booleans(std::string_view key) const;
   std::vector<float> numbers(std::string_view key) const;
 
-  /// Converts a tensor to f32 and writes it to out(tensor.numel()). Throws FileError if an element is not finite, or if
-  /// the format is unsupported. The message then lists the supported formats.
+  /// Converts a tensor to f32 and writes it to out(tensor.numel()). Throws FileError if an element is not finite. Also
+  /// throws if the format is unsupported, with a message that lists the supported formats.
   void read_f32(const GgufTensor& tensor, float* out) const;
   /// Throws FileError in the same cases as read_f32(), but does not store the converted tensor.
   void check_numbers(const GgufTensor& tensor) const;

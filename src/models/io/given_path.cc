@@ -71,9 +71,11 @@ std::string forbidden_directory(const std::string& path) {
   }
 }
 
-/// Returns where the Hub's cache stores the model that `path` names. Returns nullopt if the cache does not have it.
-/// `reason` is the errno of a failed stat() of `path`. Only ENOENT means that `path` can be a name. A dangling symbolic
-/// link is not a name either.
+/// Returns where the Hub's cache stores the model that `path` names. `reason` is the errno of a failed stat() of
+/// `path`. Returns nullopt in these cases:
+/// - The cache does not have the model.
+/// - `reason` is not ENOENT.
+/// - `path` is a dangling symbolic link, and thus not a name.
 std::optional<std::string> in_cache(const std::string& path, int reason) {
   std::error_code error;
   if (reason != ENOENT || fs::exists(fs::symlink_status(path, error))) return std::nullopt;

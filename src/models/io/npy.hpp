@@ -40,8 +40,8 @@ struct Array {
 /// 2^62 bytes.
 Array make_array(DType dtype, std::vector<std::int64_t> shape);
 
-/// Returns whether an array of `shape` has at most 2^62 bytes. Counts dimensions of 0 as 1, so that no product of
-/// dimensions and no stride can overflow if the result is true.
+/// Returns whether an array of `shape` has at most 2^62 bytes, where dimensions of 0 count as 1. If so, no product of
+/// dimensions and no stride overflows.
 bool fits_in_memory(const std::vector<std::int64_t>& shape, std::size_t element_bytes);
 
 /// Returns a shape as Python writes it, such as "(2, 8)", "(3,)" or "()".
@@ -58,7 +58,7 @@ std::string npy_header(DType dtype, const std::vector<std::int64_t>& shape);
 /// Writes several files together. Replaces no file before all new contents are on the disk.
 class NpyWriter {
  public:
-  /// A file that was added.
+  /// Describes a file that was added.
   struct Entry {
     std::string path;
     DType dtype;

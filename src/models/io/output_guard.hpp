@@ -13,8 +13,8 @@ struct NamedPath {
 
 /// Throws Error if an output is the same file as an input or as another output. The message names both options and
 /// tells what to do. Compares existing files by device and inode, which detects hard and symbolic links. Compares other
-/// paths in canonical form. An input that does not exist yet counts too, for example the tokenizer.json of a model
-/// without a tokenizer.
+/// paths in canonical form, including inputs that do not exist yet, such as the tokenizer.json of a model without a
+/// tokenizer.
 void check_overwrites(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs);
 
 }  // namespace headgate::io

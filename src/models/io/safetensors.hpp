@@ -47,8 +47,8 @@ class SafetensorsReader {
   const TensorEntry* find(std::string_view name) const;
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
 
-  /// Reads all data and computes its checksum. Throws FileError if the metadata has a different one. Does nothing if
-  /// the metadata has none.
+  /// Compares a checksum of all data with the one in the metadata. Throws FileError if they differ. Does nothing if the
+  /// metadata has no checksum.
   void verify_checksum() const;
   /// Copies the bytes of a tensor to out(entry.bytes).
   void read(const TensorEntry& entry, void* out) const;

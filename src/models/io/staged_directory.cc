@@ -132,8 +132,8 @@ void StagedDirectory::open_staging() {
   fail<WriteError>(target_, "cannot write: no free temporary name");
 }
 
-/// Locks the new directory path_. Returns false if another process has removed it. That can happen because a directory
-/// without a lock counts as abandoned.
+/// Locks the new directory path_. Returns false if another process has removed it as abandoned, which can happen until
+/// it is locked.
 bool StagedDirectory::lock_staging() {
   lock_ = open_directory(path_);
   if (lock_ < 0 && errno != ENOENT) fail_with_reason();

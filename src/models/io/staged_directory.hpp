@@ -32,8 +32,8 @@ class StagedDirectory {
   ~StagedDirectory();
 
   const std::string& path() const { return path_; }
-  /// Moves the directory to its target. All files in it must be flushed to the disk. Throws WriteError on failure. The
-  /// old directory is then unchanged. If the first of two renames succeeded, it is at ".NAME.old".
+  /// Moves the directory to its target. All files in it must be flushed to the disk. On failure, throws WriteError and
+  /// leaves the old directory unchanged. If only the first of two renames succeeded, it is at ".NAME.old".
   void commit(Replacing replacing = Replacing::automatic);
 
  private:

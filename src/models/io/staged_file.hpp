@@ -39,7 +39,7 @@ class StagedFile {
   ~StagedFile();
 
   void write(const void* data, std::size_t bytes);
-  /// Flushes all data to the disk. A following commit() only names the file.
+  /// Flushes all data to the disk. commit() then only gives the file its name.
   void flush();
   /// Moves the file to its path. Replaces an existing file.
   void commit();

@@ -13,8 +13,8 @@ namespace headgate::io {
 namespace {
 
 // State of a slot, which stores one path. A signal handler may call remove_unfinished_files() in any thread at any
-// moment, so that function uses only lock-free atomics and the paths of slots that it has moved to `removing`. A thread
-// that moves a slot to `writing` or `removing` owns the path of the slot until it changes the state again.
+// moment. That function therefore uses only lock-free atomics, and paths of slots that it has moved to `removing`. A
+// thread that moves a slot to `writing` or `removing` owns the path of the slot until it changes the state again.
 enum class SlotState { empty, writing, file, directory, removing };
 
 struct Slot {

@@ -583,7 +583,7 @@ constexpr std::array kFunctions{
 
 constexpr std::array<std::string_view, 3> kOtherFunctions{"cycler", "joiner", "lipsum"};
 
-/// Returns the position, counted from the front, of an index. A negative index counts from the end. Returns −1 if the
+/// Converts an index to a position counted from the front. A negative index counts from the end. Returns −1 if the
 /// index is out of range.
 std::int64_t position(std::int64_t index, std::int64_t size) {
   if (index < 0) index += size;

@@ -17,8 +17,8 @@ struct Arguments {
   Dict named;
 };
 
-// Each of these functions runs the built-in with the given name. Throws Refusal, which names the built-in, if the
-// built-in or one of its arguments is not supported.
+// These functions run the built-in `name`. They throw Refusal, which names the built-in, if it or one of its arguments
+// is not supported.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 Value call_method(const Value& object, std::string_view name, const Arguments& arguments, Budget& budget);

@@ -12,40 +12,43 @@ namespace headgate::jinja {
 /// Kinds of nodes. The comment on each kind tells what the members of Node contain.
 enum class NodeKind {
   // Statements
-  block,    ///< children
-  text,     ///< name: the text
-  output,   ///< expression
-  if_else,  ///< children: test, then block, else block
-  for_in,   ///< names: targets; children: items, filter or `nothing`, body, else block
-  /// names: targets; child: expression. If `name` is not empty, the target is the attribute `name` of the namespace
-  /// names[0].
+  block,    ///< `children` are the statements
+  text,     ///< `name` is the text
+  output,   ///< the child is the expression
+  if_else,  ///< `children` are the test, the block of `then` and the block of `else`
+  /// `names` are the targets; `children` are the items, the filter or `nothing`, the body and the block of `else`.
+  for_in,
+  /// `names` are the targets, and the child is the value. If `name` is not empty, the target is the attribute `name` of
+  /// the namespace names[0].
   set,
-  set_block,  ///< name, names: as for `set`; children: filters applied to `captured`, then the block
-  macro,      ///< name: the macro's name; names: parameters; children: body, then default values of the last parameters
-  scope,      ///< child: a block that has its own variables
+  set_block,  ///< `name` and `names` are as in `set`; `children` are the filters, applied to `captured`, and the block
+  /// `name` is the macro, and `names` its parameters; `children` are the body and the defaults of the last parameters.
+  macro,
+  scope,  ///< the child is a block with its own variables
   break_loop,
   continue_loop,
   nothing,  ///< takes the place of an omitted child
   // Expressions
-  constant,   ///< value
-  name,       ///< name
-  list,       ///< children
-  dict,       ///< children: key, value, key, value, …
-  attribute,  ///< name: the attribute; child: the object
-  item,       ///< children: object, index
-  slice,      ///< children: object, begin, end, step
-  call,       ///< children: callee, then arguments; names: the keywords that belong to the last arguments
-  filter,     ///< name: the filter's name; children: value, then arguments
-  test,       ///< name: the test's name; children: value, then arguments
-  unary,      ///< name: the operator; child: the operand
-  binary,     ///< name: the operator; children: left and right operand
-  join,       ///< children: operands of ~, which concatenates text
-  compare,    ///< names: the operators; children: the operands
-  if_value,   ///< children: value, test, and else value or `nothing`
-  captured,   ///< the output of the block in a set_block, to which its filters apply
+  constant,   ///< `value` is the value
+  name,       ///< `name` is the variable
+  list,       ///< `children` are the elements
+  dict,       ///< `children` are key, value, key, value, …
+  attribute,  ///< `name` is the attribute, and the child is the object
+  item,       ///< `children` are the object and the index
+  slice,      ///< `children` are the object, begin, end and step
+  call,       ///< `children` are the callee and the arguments; `names` are the keywords of the last arguments
+  filter,     ///< `name` is the filter; `children` are the value and the arguments
+  test,       ///< `name` is the test; `children` are the value and the arguments
+  unary,      ///< `name` is the operator, and the child is the operand
+  binary,     ///< `name` is the operator; `children` are the left and the right operand
+  join,       ///< `children` are the operands of ~, which concatenates text
+  compare,    ///< `names` are the operators; `children` are the operands
+  if_value,   ///< `children` are the value, the test, and the value of `else` or `nothing`
+  captured,   ///< output of the block in a set_block, to which its filters apply
 };
 
-/// A statement or an expression. Limits nesting to kMostNested levels, so that recursive functions are safe.
+/// A statement or an expression. Nodes nest at most kMostNested levels deep, so that recursion over them cannot
+/// overflow the call stack.
 struct Node {
   static constexpr int kMostNested = 256;
 

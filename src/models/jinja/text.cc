@@ -112,7 +112,7 @@ std::int64_t occurrences(std::string_view text, std::string_view part) {
 std::string replaced(std::string_view text, std::string_view from, std::string_view to, std::int64_t most) {
   std::string out;
   while (most != 0) {
-    if (from.empty()) {  // an empty `from` puts `to` before every character and at the end
+    if (from.empty()) {  // an empty `from` matches before every character and at the end
       out += to;
       if (text.empty()) return out;
       const std::size_t bytes = first_bytes(text);

@@ -47,8 +47,9 @@ struct Generator {
   List left;
 };
 
-/// A value of a Jinja expression. Copies share their content. Only namespaces and generators can change. Limits the
-/// nesting of lists, dictionaries and generators to kMostNested levels, so that recursive functions are safe.
+/// A value of a Jinja expression. Copies share their content. Only namespaces and generators can change. Lists,
+/// dictionaries and generators nest at most kMostNested levels deep, so that recursion over them cannot overflow the
+/// call stack.
 class Value {
  public:
   static constexpr int kMostNested = 64;

@@ -88,7 +88,7 @@ class Bpe final : public WordModel {
   std::array<std::int32_t, 128> ascii_ids_{};
   StringTable characters_;  ///< characters beyond ASCII that have a token
   std::vector<std::int32_t> character_ids_;
-  std::vector<Merge> merges_;  ///< hash table of a power of two of slots, at most half full
+  std::vector<Merge> merges_;  ///< hash table with 2^n slots, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
   bool cuts_ = false;

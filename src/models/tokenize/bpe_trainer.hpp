@@ -28,8 +28,8 @@ struct TrainedBpe {
 };
 
 /// Learns a byte-level BPE from texts, split into words by Qwen 2's pattern. Each merge joins the most frequent pair of
-/// tokens. Of equally frequent pairs, the one with the smallest left id, then the smallest right id, is merged. Stores
-/// each distinct word once, with a count, so repetitions take no memory.
+/// tokens. Ties go to the smallest left id, then to the smallest right id. Stores each distinct word once, with a
+/// count, so repetitions take no memory.
 ///
 /// Ids are assigned in this order:
 /// - the 256 bytes, sorted by their characters in spelling_of()

@@ -36,7 +36,7 @@ bool has(const Json& object, const char* key, const Value& value) {
   return found != object.end() && *found == value;
 }
 
-/// Returns whether sequences began with BOS in a training run. In the task bigram-backcopy, they always do.
+/// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
 bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
 }  // namespace

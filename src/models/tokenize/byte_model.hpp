@@ -9,7 +9,7 @@ namespace headgate::tokenize {
 enum class ByteText {
   none,       ///< the tokens are not bytes
   plain,      ///< the input is the bytes of the text
-  after_bos,  ///< the input is kByteBos and the bytes of the text
+  after_bos,  ///< the input is kByteBos, followed by the bytes of the text
 };
 
 /// Returns the input format of the model in `directory`, which must have a config.json. Returns ByteText::none if

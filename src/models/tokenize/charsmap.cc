@@ -13,8 +13,7 @@ namespace {
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 // Bit fields of a unit. A unit is a 32-bit node of the trie (see charsmap.hpp).
-/// Set in units that hold a value, clear in units that hold a byte.
-constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;
+constexpr std::uint32_t kIsValue = std::uint32_t{1} << 31;  ///< set in units that hold a value, not a byte
 constexpr std::uint32_t kLabel = kIsValue | 0xFF;
 constexpr std::uint32_t kHasValue = std::uint32_t{1} << 8;
 constexpr std::uint32_t kFar = std::uint32_t{1} << 9;  ///< set if the distance counts steps of 256 units

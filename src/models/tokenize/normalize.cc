@@ -56,7 +56,7 @@ std::size_t last_beginning(std::string_view text) {
   return 0;
 }
 
-/// Returns whether a grapheme cluster certainly ends between two characters. True if both are ASCII, except for CR LF.
+/// Returns whether both characters are ASCII, but not CR and LF. A grapheme cluster then certainly ends between them.
 bool are_apart(char32_t last, char32_t next) {
   constexpr char32_t kAscii = 0x80;
   return last < kAscii && next < kAscii && !(last == U'\r' && next == U'\n');

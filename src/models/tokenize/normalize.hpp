@@ -24,7 +24,7 @@ struct Span {
 /// Settings of normalization. The steps are applied in the order of the members.
 struct NormalForm {
   bool form_c = false;  ///< whether to apply Unicode's normalization form C (NFC)
-  std::string space;    ///< replaces each space (U+0020); if empty, spaces are kept
+  std::string space;    ///< text that replaces each space (U+0020); if empty, spaces are kept
   std::string prefix;   ///< text that is put before every non-empty text
   /// SentencePiece's table of replacements, which is used instead of NFC. May be null. A grapheme cluster of up to 5
   /// bytes is replaced as a whole if it begins with a key of the table. In other clusters, each character that begins

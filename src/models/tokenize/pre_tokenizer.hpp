@@ -86,7 +86,7 @@ class PieceCutter {
   HeldText held_;
   std::size_t from_ = 0;  ///< offset in view() where the search continues
   std::size_t done_ = 0;  ///< offset in view() before which all text is in slices
-  bool begun_ = false;    ///< whether the text has had a slice, including removed ones
+  bool begun_ = false;    ///< whether the text already has a slice; a removed slice counts
   bool open_ = false;     ///< whether the last slice has Tail::open
   bool in_gap_ = false;   ///< whether text between done_ and the next match continues the last slice
   bool last_matched_ = false;

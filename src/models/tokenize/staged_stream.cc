@@ -125,7 +125,7 @@ class StagedStream final : public StreamEncoder {
   HeldText word_;
   Origin word_origin_;
   Tail word_tail_ = Tail::ended;
-  std::size_t searched_ = 0;                ///< number of bytes of word_ in which cuts were already searched
+  std::size_t searched_ = 0;                ///< number of bytes of word_ that were already searched for cuts
   std::optional<char32_t> last_character_;  ///< character before the offset searched_
 };
 

@@ -35,7 +35,7 @@ struct TokenizerParts {
   std::vector<double> scores;
   double unknown_score = 0.0;  ///< for unigram: score of a character without a token
   BpeOptions options;          ///< unigram reads only `unknown` and `byte_fallback`
-  /// Whether the file replaces spaces in a pre-tokenizer step; here `form` replaces them.
+  /// Whether the tokenizer's file replaces spaces in a pre-tokenizer step. This library replaces them in `form`.
   bool spaces_in_steps = false;
   std::string space;           ///< spelling of a space in tokens, if it is not a space itself; not used by byte_bpe
   bool drops_space = false;    ///< whether decoding drops one space at the beginning of a whole text

@@ -33,7 +33,7 @@ struct Encoding {
 /// Encodes one text that arrives in parts. The result is the same as for the whole text, and spans count from the
 /// beginning of the text. Memory holds the current word, and as much later text as is needed to find the end of the
 /// word. Throws io::FileError, which names the tokenizer's file, in these cases:
-/// - A word exceeds 64 MiB, or the held text and the next part do.
+/// - A word, or the held text together with the next part, exceeds 64 MiB.
 /// - A pattern takes too many steps.
 class StreamEncoder {
  public:

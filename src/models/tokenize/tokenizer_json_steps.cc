@@ -136,7 +136,7 @@ class PreTokenizerReader {
   void add_metaspace(const JsonValue& value);
 
   TokenizerParts& parts_;
-  bool byte_level_ = false;  ///< whether ByteLevel was read, which must be the last step
+  bool byte_level_ = false;  ///< whether the step ByteLevel was read; it must be the last step
   bool no_space_ = false;    ///< whether a step so far has replaced or removed all spaces
 };
 

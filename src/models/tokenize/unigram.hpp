@@ -60,7 +60,7 @@ class Unigram final : public WordModel {
   UnigramOptions options_;
   std::vector<double> scores_;
   std::optional<ByteIds> byte_ids_;
-  std::vector<Edge> edges_;  ///< hash table of a power of two of slots, at most half full
+  std::vector<Edge> edges_;  ///< hash table with 2^n slots, at most half full
   std::uint64_t factor_ = random_factor();
   int shift_ = 0;
   std::vector<std::int32_t> ids_;  ///< for each node, the id of the token that ends there, or kNoToken

@@ -27,7 +27,7 @@ class WordModel {
   /// no token and were dropped.
   virtual std::size_t spelled_bytes(const WordToken& token) const { return token.end - token.begin; }
 
-  /// Returns whether may_cut() is ever true.
+  /// Returns whether may_cut() can return true.
   virtual bool cuts() const { return false; }
   /// Returns whether a word may be cut between two neighbouring characters. If so, encoding both pieces separately
   /// gives the tokens of the whole word, whatever its other characters are.
