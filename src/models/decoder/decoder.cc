@@ -306,7 +306,8 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
 }
 
 /// Computes the logits of a part from h_last, a chunk of rows at a time. Returns the part's mean loss. If `gradients`
-/// is not null, also adds the gradient of the vocabulary head's matrix to it, and sets dx to the gradient of h_last.
+/// is not null, also adds the gradient of the vocabulary head's matrix to it. In this case, dx becomes the gradient of
+/// h_last.
 template <typename T>
 double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters,
                                const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {

@@ -36,7 +36,7 @@ struct CachedDecoderOptions {
   std::int64_t batch = 1;     ///< number of sequences B, which all have the same length
   std::int64_t capacity = 0;  ///< maximum number of tokens per sequence; 0 means the config's seq_len
   /// Number of last tokens that truncate() can always drop, for example wrong guesses. If keep ≥ 1, recurrent layers
-  /// store keep + 3 states instead of 2, and compute the last `keep` tokens of a pass one by one.
+  /// store keep + 3 states instead of 2. They compute the last `keep` tokens of a pass one by one.
   std::int64_t keep = 0;
   /// Gate threshold: a head whose gate is below it skips attention for a new token (AttentionOptions::gate_threshold).
   double gate_threshold = 0.0;
@@ -97,8 +97,9 @@ class CachedDecoder {
   std::size_t weight_bytes() const;
   /// Returns the size in bytes of the caches of all layers, including free pages.
   std::size_t cache_bytes() const;
-  /// Returns how many bytes are read to compute one more token per sequence: the weights, and the keys and values that
-  /// the token attends to. This is an upper bound, because it assumes that all sequences choose different experts.
+  /// Returns the number of bytes read to compute one more token per sequence. These are the weights, and the keys and
+  /// values that the token attends to. The number is an upper bound, because it assumes that all sequences choose
+  /// different experts.
   std::size_t step_bytes() const;
   /// Returns the number of rows that the gate threshold has skipped so far, and the time spent in attention.
   const layers::AttentionSkip& skipped() const;

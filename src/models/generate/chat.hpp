@@ -51,8 +51,8 @@ class Chat {
   /// does. Throws Error if the template rejects the messages.
   Written write(std::span<const Message> messages) const { return write(messages, true); }
 
-  /// Returns the ids that end an answer, in ascending order: the end ids of the model's files, and the first special
-  /// token that the template writes after an answer. Throws Error if there are none.
+  /// Returns the ids that end an answer, in ascending order. These are the end ids of the model's files, and the first
+  /// special token that the template writes after an answer. Throws Error if there are none.
   std::vector<std::int32_t> end_ids() const;
 
  private:

@@ -15,8 +15,8 @@ namespace headgate::io {
 /// - Otherwise returns `path`.
 ///
 /// Throws FileError if the path cannot be reached or read, is an empty file, or is neither a file nor a directory. If
-/// `path` has the form of a name on the Hub, the message tells which cache was searched, and the command that downloads
-/// the model.
+/// `path` has the form of a name on the Hub, the message names the searched cache and the command that downloads the
+/// model.
 std::string given_path(const std::string& path);
 
 /// Returns given_path(path). If given_path() throws, returns `path`.

@@ -47,8 +47,8 @@ struct Header {
   std::vector<std::int64_t> shape;
 };
 
-/// Parses the text of the header: a Python dict literal that has each of the keys descr, fortran_order and shape once,
-/// in any order.
+/// Parses the text of the header, which is a Python dict literal. It must have each of the keys descr, fortran_order
+/// and shape exactly once, in any order.
 class HeaderParser {
  public:
   HeaderParser(const std::string& path, std::string_view text) : path_(path), text_(text) {}

@@ -110,8 +110,9 @@ void Bpe::keep_words(const Vocabulary& vocabulary) {
   }
 }
 
-/// Records each pair of neighbouring characters that a merge can join: the last character of its left token and the
-/// first of its right token. A word can be cut between all other pairs, because no merge crosses such a cut.
+/// Records the pairs of neighbouring characters that merges can join. A merge joins the last character of its left
+/// token and the first character of its right token. A word can be cut between all other pairs, because no merge
+/// crosses such a cut.
 void Bpe::find_cuts(const Vocabulary& vocabulary, const std::vector<RankedMerge>& merges) {
   // Byte tokens and the unknown token have spellings that differ from the text they represent. If a merge uses such a
   // token, words are not cut at all.

@@ -8,8 +8,8 @@
 
 #include "models/tokenize/vocabulary.hpp"
 
-// Byte fallback of SentencePiece tokenizers: a character without a token is encoded as its UTF-8 bytes, and each byte
-// as one of the tokens <0x00> to <0xFF>.
+// Defines byte fallback as in SentencePiece tokenizers: a character without a token is encoded as its UTF-8 bytes. Each
+// byte becomes one of the tokens <0x00> to <0xFF>.
 
 namespace headgate::tokenize {
 

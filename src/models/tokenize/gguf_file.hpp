@@ -6,8 +6,10 @@
 
 namespace headgate::tokenize {
 
-/// Reads the values of the keys tokenizer.ggml.* in a file. Throws io::FileError if a value has the wrong type, if a
-/// key is not supported, or if the model or the list of tokens is missing.
+/// Reads the values of the keys tokenizer.ggml.* in a file. Throws io::FileError in these cases:
+/// - A value has the wrong type.
+/// - A key is not supported.
+/// - The model or the list of tokens is missing.
 GgufVocabulary read_gguf_vocabulary(const io::GgufFile& file);
 
 }  // namespace headgate::tokenize
