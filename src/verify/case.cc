@@ -116,10 +116,8 @@ Factors factors_of(const CaseSpec& spec) {
 
 }  // namespace
 
-Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spec), placement_(placement) {
-  options_ = static_cast<const AttentionOptions&>(spec);
-  options_.context.threads = spec.threads;
-  const bool backward = (passes == Passes::forward_and_backward || passes == Passes::all) && !spec.forward_only();
+Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : OperationCase(spec, placement) {
+  const bool backward = has_backward(passes) && !spec.forward_only();
   const bool statistics = passes == Passes::forward_and_statistics || passes == Passes::all;
   place_inputs();
   if (backward) place_incoming();
@@ -138,10 +136,6 @@ Case::Case(const CaseSpec& spec, Placement placement, Passes passes) : spec_(spe
   inputs_.k_first = k_first_;
   inputs_.v_first = v_first_;
   incoming_ = {dy_, dlse_};
-}
-
-TensorView Case::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats) {
-  return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
 /// Allocates q, gate, k and v side by side in the rows of one tensor. If T ≠ S, allocates q and gate in one tensor, k
@@ -260,22 +254,15 @@ void Case::place_gradients() {
     const bool gate_inside = gate_.present() && gate_.dtype == s.dtype;
     place_projection(gradient_slabs_, &g.dq, gate_inside ? &g.dgate : nullptr, &g.dk, &g.dv);
   } else {
-    g.dq = place(gradient_slabs_, "dq", s.dtype, q_.shape);
-    g.dk = place(gradient_slabs_, "dk", s.dtype, k_.shape);
-    g.dv = place(gradient_slabs_, "dv", s.dtype, v_.shape);
+    g.dq = place_gradient("dq", q_);
+    g.dk = place_gradient("dk", k_);
+    g.dv = place_gradient("dv", v_);
   }
-  const auto like = [this](const char* name, const TensorView& input) {
-    return input.present() ? place(gradient_slabs_, name, input.dtype, input.shape) : TensorView{};
-  };
-  if (!g.dgate.present()) g.dgate = like("dgate", gate_);
-  g.dbias = like("dbias", bias_);
-  g.dsinks = like("dsinks", sinks_);
+  if (!g.dgate.present()) g.dgate = place_gradient("dgate", gate_);
+  g.dbias = place_gradient("dbias", bias_);
+  g.dsinks = place_gradient("dsinks", sinks_);
   if (s.gate_fn == GateFn::none) g.dgate = {};  // the backward pass rejects dgate if y does not depend on a gate
-  unsigned bit = 1;
-  for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks}) {
-    if ((s.absent_gradients & bit) != 0) *gradient = {};
-    bit <<= 1;
-  }
+  omit_absent({&g.dq, &g.dk, &g.dv, &g.dgate, &g.dbias, &g.dsinks});
 }
 
 void Case::place_statistics() {
@@ -615,20 +602,10 @@ AttentionOptions Case::backward_options() const {
   return options;
 }
 
-void Case::poison_outputs() { output_slabs_.poison(); }
-void Case::poison_gradients() { gradient_slabs_.poison(); }
-void Case::poison_statistics() { statistics_slabs_.poison(); }
-
 std::optional<std::string> Case::spilled() const {
-  for (const Slabs* group : {&output_slabs_, &gradient_slabs_, &statistics_slabs_}) {
-    if (auto name = group->spilled()) return name;
-  }
-  return std::nullopt;
+  const std::optional<std::string> name = OperationCase::spilled();
+  return name ? name : statistics_slabs_.spilled();
 }
-
-std::vector<std::uint8_t> Case::output_bytes() const { return output_slabs_.bytes(); }
-std::vector<std::uint8_t> Case::gradient_bytes() const { return gradient_slabs_.bytes(); }
-std::vector<std::uint8_t> Case::statistics_bytes() const { return statistics_slabs_.bytes(); }
 
 const reference::Forward& Case::expected_forward() {
   if (!forward_) forward_ = reference::forward(inputs_, options_);

@@ -8,9 +8,9 @@
 
 #include "headgate/attention.hpp"
 #include "headgate/statistics.hpp"
+#include "verify/operation_case.hpp"
 #include "verify/oracle/oracle.hpp"
 #include "verify/oracle/statistics.hpp"
-#include "verify/slab.hpp"
 #include "verify/spec.hpp"
 
 namespace headgate::verify {
@@ -20,17 +20,10 @@ namespace headgate::verify {
 /// - k and v, or their scales, are NaN for keys at and beyond key_lengths;
 /// - the bias is NaN for these keys, and where query and key belong to different packed sequences;
 /// - entries of the block table beyond a sequence's length are invalid page numbers.
-/// Views point into the object, so it cannot be copied or moved.
-class Case {
+class Case : public OperationCase<CaseSpec, AttentionInputs, AttentionOptions, AttentionGradients> {
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded, Passes passes = Passes::all);
-  Case(const Case&) = delete;
-  Case& operator=(const Case&) = delete;
 
-  const CaseSpec& spec() const { return spec_; }
-  const AttentionInputs& inputs() const { return inputs_; }
-  const AttentionOptions& options() const { return options_; }
-  AttentionOptions& options() { return options_; }
   /// Returns the options with gate_threshold = 0, because only the forward pass supports a threshold.
   AttentionOptions backward_options() const;
   /// Returns the forward outputs that the spec requests.
@@ -39,7 +32,6 @@ class Case {
   AttentionOutputs saving_outputs() const;
   AttentionSaved saved() const;
   const AttentionIncoming& incoming() const { return incoming_; }
-  const AttentionGradients& gradients() const { return gradients_; }
 
   /// Range of the columns of `weights` that hold the keys of query i's own sequence.
   struct KeyColumns {
@@ -50,15 +42,11 @@ class Case {
   const StatisticsSelection& selection() const { return selection_; }
   const AttentionStatistics& statistics() const { return statistics_; }
 
-  void poison_outputs();
-  void poison_gradients();
-  void poison_statistics();
-  /// Returns the name of the first output or gradient with a byte written outside its view.
+  void poison_statistics() { statistics_slabs_.poison(); }
+  /// Returns the name of the first output, gradient or statistic with a byte written outside its view.
   std::optional<std::string> spilled() const;
-  /// Return all bytes of the outputs, the gradients or the statistics, including the guard zones.
-  std::vector<std::uint8_t> output_bytes() const;
-  std::vector<std::uint8_t> gradient_bytes() const;
-  std::vector<std::uint8_t> statistics_bytes() const;
+  /// Returns all bytes of the statistics, including the guard zones.
+  std::vector<std::uint8_t> statistics_bytes() const { return statistics_slabs_.bytes(); }
 
   /// Return the oracle's results, which are computed once and cached.
   const reference::Forward& expected_forward();
@@ -73,7 +61,6 @@ class Case {
   const reference::Statistics& expected_statistics();
 
  private:
-  TensorView place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats = 0);
   void place_projection(Slabs& group, TensorView* q, TensorView* gate, TensorView* k, TensorView* v);
   void place_inputs();
   void place_incoming();
@@ -104,18 +91,13 @@ class Case {
   bool column_is_hidden(std::int64_t j) const;
   bool key_is_hidden(std::int64_t b, std::int64_t j) const;
 
-  CaseSpec spec_;
-  Placement placement_;
-  AttentionOptions options_;
-  Slabs input_slabs_, output_slabs_, gradient_slabs_, statistics_slabs_;
+  Slabs statistics_slabs_;
   TensorView q_, k_, v_, gate_, bias_, key_bias_, key_indices_, mask_, key_lengths_, query_offsets_, alibi_slopes_,
       sinks_, dy_, dlse_;
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_, k_first_, v_first_;
-  AttentionInputs inputs_;
   AttentionIncoming incoming_;
   AttentionOutputs outputs_;  // shared by plain forward passes and those that save for a backward pass
-  AttentionGradients gradients_;
   StatisticsSelection selection_;
   AttentionStatistics statistics_;
   std::optional<reference::Forward> forward_, undropped_;

@@ -134,18 +134,10 @@ std::vector<NormCaseSpec> standard_norm_cases() {
   return list;
 }
 
-NormCase::NormCase(const NormCaseSpec& spec, Placement placement, Passes passes) : spec_(spec), placement_(placement) {
-  options_ = static_cast<const GatedNormOptions&>(spec);
-  options_.context.threads = spec.threads;
+NormCase::NormCase(const NormCaseSpec& spec, Placement placement, Passes passes) : OperationCase(spec, placement) {
   place_inputs();
   y_ = place(output_slabs_, "y", spec.dtype, inputs_.x.shape);
-  if (passes == Passes::forward_and_backward || passes == Passes::all) place_gradients();
-  poison_outputs();
-}
-
-TensorView NormCase::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape,
-                           std::uint32_t repeats) {
-  return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
+  if (has_backward(passes)) place_gradients();
 }
 
 void NormCase::place_inputs() {
@@ -170,33 +162,9 @@ void NormCase::place_gradients() {
   const TensorView dy = place(input_slabs_, "dy", spec_.dtype, inputs_.x.shape, kRepeatB);
   fill_normal(dy, spec_.seed, kNormDy, 1.0);
   dy_ = dy;
-  const auto like = [this](const char* name, const ConstTensorView& input) {
-    return input.present() ? place(gradient_slabs_, name, input.dtype, input.shape) : TensorView{};
-  };
-  gradients_ = {like("dx", inputs_.x), like("dweight", inputs_.weight), {}};
-  if (spec_.is_gated()) gradients_.dgate = like("dgate", inputs_.gate);
-  unsigned bit = 1;
-  for (auto* gradient : {&gradients_.dx, &gradients_.dweight, &gradients_.dgate}) {
-    if ((spec_.absent_gradients & bit) != 0) *gradient = {};
-    bit <<= 1;
-  }
-}
-
-void NormCase::poison_outputs() {
-  output_slabs_.poison();
-  gradient_slabs_.poison();
-}
-
-std::optional<std::string> NormCase::spilled() const {
-  if (auto name = output_slabs_.spilled()) return name;
-  return gradient_slabs_.spilled();
-}
-
-std::vector<std::uint8_t> NormCase::written_bytes() const {
-  std::vector<std::uint8_t> bytes = output_slabs_.bytes();
-  const std::vector<std::uint8_t> gradients = gradient_slabs_.bytes();
-  bytes.insert(bytes.end(), gradients.begin(), gradients.end());
-  return bytes;
+  gradients_ = {place_gradient("dx", inputs_.x), place_gradient("dweight", inputs_.weight), {}};
+  if (spec_.is_gated()) gradients_.dgate = place_gradient("dgate", inputs_.gate);
+  omit_absent({&gradients_.dx, &gradients_.dweight, &gradients_.dgate});
 }
 
 const reference::GatedNormForward& NormCase::expected_forward() {
@@ -211,6 +179,7 @@ const reference::GatedNormBackward& NormCase::expected_backward() {
 
 std::optional<std::string> check_forward_case(NormCase& problem, const NormKernels& kernels, WorstError* worst) {
   problem.poison_outputs();
+  problem.poison_gradients();
   if (auto error = thrown_by("gated_norm_forward", describing(problem),
                              [&] { kernels.forward(problem.y(), problem.inputs(), problem.options()); })) {
     return error;
@@ -223,6 +192,7 @@ std::optional<std::string> check_forward_case(NormCase& problem, const NormKerne
 
 std::optional<std::string> check_backward_case(NormCase& problem, const NormKernels& kernels, WorstError* worst) {
   problem.poison_outputs();
+  problem.poison_gradients();
   const GatedNormGradients& out = problem.gradients();
   if (auto error = thrown_by("gated_norm_backward", describing(problem),
                              [&] { kernels.backward(out, problem.inputs(), problem.dy(), problem.options()); })) {
@@ -245,6 +215,7 @@ std::optional<std::string> check_backward_case(NormCase& problem, const NormKern
 std::optional<std::string> check_same_bits(NormCase& problem, const NormKernels& kernels) {
   return thread_mismatch(problem, [&] {
     problem.poison_outputs();
+    problem.poison_gradients();
     kernels.backward(problem.gradients(), problem.inputs(), problem.dy(), problem.options());
     kernels.forward(problem.y(), problem.inputs(), problem.options());
     return problem.written_bytes();

@@ -10,9 +10,9 @@
 #include "headgate/gated_norm.hpp"
 #include "verify/compare.hpp"
 #include "verify/layout.hpp"
+#include "verify/operation_case.hpp"
 #include "verify/oracle/gated_norm.hpp"
 #include "verify/pick.hpp"
-#include "verify/slab.hpp"
 
 namespace headgate::verify {
 
@@ -49,45 +49,25 @@ NormCaseSpec random_norm_spec(std::uint64_t seed);
 /// Returns a fixed list of problems that covers every gate function, feature and dtype.
 std::vector<NormCaseSpec> standard_norm_cases();
 
-/// Holds the tensors of one test problem of the gated norm. Inputs are filled from the seed, outputs with poison bytes
-/// 0xFF.
-class NormCase {
+/// Holds the tensors of one test problem of the gated norm. Inputs are filled from the seed.
+class NormCase : public OperationCase<NormCaseSpec, GatedNormInputs, GatedNormOptions, GatedNormGradients> {
  public:
   explicit NormCase(const NormCaseSpec& spec, Placement placement = Placement::guarded,
                     Passes passes = Passes::forward_and_backward);
-  NormCase(const NormCase&) = delete;
-  NormCase& operator=(const NormCase&) = delete;
 
-  const NormCaseSpec& spec() const { return spec_; }
-  const GatedNormInputs& inputs() const { return inputs_; }
-  GatedNormOptions& options() { return options_; }
   const TensorView& y() const { return y_; }
   const ConstTensorView& dy() const { return dy_; }
-  const GatedNormGradients& gradients() const { return gradients_; }
-
-  void poison_outputs();
-  /// Returns the name of the first output or gradient with a byte written outside its view.
-  std::optional<std::string> spilled() const;
-  /// Returns all bytes of the output and of the gradients, including the guard zones.
-  std::vector<std::uint8_t> written_bytes() const;
 
   /// Return the oracle's results, which are computed once and cached.
   const reference::GatedNormForward& expected_forward();
   const reference::GatedNormBackward& expected_backward();
 
  private:
-  TensorView place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats = 0);
   void place_inputs();
   void place_gradients();
 
-  NormCaseSpec spec_;
-  Placement placement_;
-  GatedNormOptions options_;
-  Slabs input_slabs_, output_slabs_, gradient_slabs_;
-  GatedNormInputs inputs_;
   TensorView y_;
   ConstTensorView dy_;
-  GatedNormGradients gradients_;
   std::optional<reference::GatedNormForward> forward_;
   std::optional<reference::GatedNormBackward> backward_;
 };

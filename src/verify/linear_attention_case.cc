@@ -46,10 +46,7 @@ double drawn_decay(DecayStrength strength, Random& random) {
 }  // namespace
 
 LinearCase::LinearCase(const LinearCaseSpec& spec, Placement placement, Passes passes)
-    : spec_(spec), placement_(placement) {
-  options_ = static_cast<const LinearAttentionOptions&>(spec);
-  options_.context.threads = spec.threads;
-  const bool backward = passes == Passes::forward_and_backward || passes == Passes::all;
+    : OperationCase(spec, placement) {
   place_inputs();
   fill_rows(q_, kLinearQ);
   fill_rows(k_, kLinearK);
@@ -63,10 +60,10 @@ LinearCase::LinearCase(const LinearCaseSpec& spec, Placement placement, Passes p
   if (snapshot_lengths_.present()) {
     fill_snapshot_lengths(snapshot_lengths_, cu_seqlens_, spec.T, Random(spec.seed, kLinearSnapshots));
   }
-  if (backward) place_incoming();
+  if (has_backward(passes)) place_incoming();
   place_outputs();
   inputs_ = inputs_with(spec.in_place ? updated_state_ : state_);
-  if (backward) place_gradients();
+  if (has_backward(passes)) place_gradients();
   poison_outputs();
 }
 
@@ -78,11 +75,6 @@ LinearAttentionInputs LinearCase::forward_inputs() const {
   LinearAttentionInputs in = inputs_;
   in.snapshot_lengths = snapshot_lengths_;
   return in;
-}
-
-TensorView LinearCase::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape,
-                             std::uint32_t repeats) {
-  return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
 /// Allocates q, k and v side by side in the rows of one tensor.
@@ -154,26 +146,18 @@ void LinearCase::place_outputs() {
 }
 
 void LinearCase::place_gradients() {
-  const LinearCaseSpec& s = spec_;
   LinearAttentionGradients& g = gradients_;
-  const auto like = [this](const char* name, const ConstTensorView& input) {
-    return input.present() ? place(gradient_slabs_, name, input.dtype, input.shape) : TensorView{};
-  };
-  if (s.layout == Layout::fused) {
+  if (spec_.layout == Layout::fused) {
     place_projection(gradient_slabs_, "dqkv", g.dq, g.dk, g.dv);
   } else {
-    g.dq = like("dq", q_);
-    g.dk = like("dk", k_);
-    g.dv = like("dv", v_);
+    g.dq = place_gradient("dq", q_);
+    g.dk = place_gradient("dk", k_);
+    g.dv = place_gradient("dv", v_);
   }
-  g.ddecay = like("ddecay", decay_);
-  g.dbeta = like("dbeta", beta_);
-  g.dstate = like("dstate", state_);
-  unsigned bit = 1;
-  for (auto* gradient : {&g.dq, &g.dk, &g.dv, &g.ddecay, &g.dbeta, &g.dstate}) {
-    if ((s.absent_gradients & bit) != 0) *gradient = {};
-    bit <<= 1;
-  }
+  g.ddecay = place_gradient("ddecay", decay_);
+  g.dbeta = place_gradient("dbeta", beta_);
+  g.dstate = place_gradient("dstate", state_);
+  omit_absent({&g.dq, &g.dk, &g.dv, &g.ddecay, &g.dbeta, &g.dstate});
 }
 
 /// Fills q or k. Without l2_norm, keys get a norm of 0.6 to 1. With l2_norm, some rows are long, short or zero.
@@ -219,16 +203,11 @@ void LinearCase::fill_beta() {
 }
 
 void LinearCase::poison_outputs() {
-  output_slabs_.poison();
+  OperationCase::poison_outputs();
   if (!spec_.in_place) return;
   for_each_index(state_.shape, [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t d) {
     store(updated_state_, b, h, i, d, load(state_, b, h, i, d));
   });
-}
-
-std::optional<std::string> LinearCase::spilled() const {
-  if (auto name = output_slabs_.spilled()) return name;
-  return gradient_slabs_.spilled();
 }
 
 const reference::LinearForward& LinearCase::expected_forward() {

@@ -170,18 +170,11 @@ std::vector<ConvolutionCaseSpec> standard_convolution_cases() {
 }
 
 ConvolutionCase::ConvolutionCase(const ConvolutionCaseSpec& spec, Placement placement, Passes passes)
-    : spec_(spec), placement_(placement) {
-  options_ = static_cast<const ShortConvolutionOptions&>(spec);
-  options_.context.threads = spec.threads;
+    : OperationCase(spec, placement) {
   place_inputs();
   place_outputs();
-  if (passes == Passes::forward_and_backward || passes == Passes::all) place_gradients();
+  if (has_backward(passes)) place_gradients();
   poison_outputs();
-}
-
-TensorView ConvolutionCase::place(Slabs& group, const std::string& name, DType dtype, const Shape& shape,
-                                  std::uint32_t repeats) {
-  return group.add(name, placement_).place(dtype, shape, strides_of(spec_.layout, shape, repeats));
 }
 
 /// Allocates a tensor (B,1,T,C), such as x, y or dy.
@@ -237,20 +230,13 @@ void ConvolutionCase::place_gradients() {
   fill_normal(dstate, s.seed, kConvolutionStateGradient, 1.0);
   incoming_ = {dy, dstate};
   ShortConvolutionGradients& g = gradients_;
-  const auto like = [this](const char* name, const ConstTensorView& input) {
-    return input.present() ? place(gradient_slabs_, name, input.dtype, input.shape) : TensorView{};
-  };
-  g = {place_rows(gradient_slabs_, "dx"), like("dweight", inputs_.weight), like("dbias", inputs_.bias),
-       like("dstate", inputs_.state)};
-  unsigned bit = 1;
-  for (auto* gradient : {&g.dx, &g.dweight, &g.dbias, &g.dstate}) {
-    if ((s.absent_gradients & bit) != 0) *gradient = {};
-    bit <<= 1;
-  }
+  g = {place_rows(gradient_slabs_, "dx"), place_gradient("dweight", inputs_.weight),
+       place_gradient("dbias", inputs_.bias), place_gradient("dstate", inputs_.state)};
+  omit_absent({&g.dx, &g.dweight, &g.dbias, &g.dstate});
 }
 
 void ConvolutionCase::poison_outputs() {
-  output_slabs_.poison();
+  OperationCase::poison_outputs();
   if (!spec_.in_place) return;
   for_each_index(state_.shape, [&](std::int64_t n, std::int64_t h, std::int64_t i, std::int64_t c) {
     store(outputs_.state, n, h, i, c, load(state_, n, h, i, c));
@@ -261,18 +247,6 @@ ShortConvolutionInputs ConvolutionCase::forward_inputs() const {
   ShortConvolutionInputs in = inputs_;
   in.snapshot_lengths = snapshot_lengths_;
   return in;
-}
-
-std::optional<std::string> ConvolutionCase::spilled() const {
-  if (auto name = output_slabs_.spilled()) return name;
-  return gradient_slabs_.spilled();
-}
-
-std::vector<std::uint8_t> ConvolutionCase::written_bytes() const {
-  std::vector<std::uint8_t> bytes = output_slabs_.bytes();
-  const std::vector<std::uint8_t> gradients = gradient_slabs_.bytes();
-  bytes.insert(bytes.end(), gradients.begin(), gradients.end());
-  return bytes;
 }
 
 const reference::ShortConvolutionForward& ConvolutionCase::expected_forward() {

@@ -10,9 +10,9 @@
 #include "headgate/short_convolution.hpp"
 #include "verify/compare.hpp"
 #include "verify/layout.hpp"
+#include "verify/operation_case.hpp"
 #include "verify/oracle/short_convolution.hpp"
 #include "verify/pick.hpp"
-#include "verify/slab.hpp"
 #include "verify/snapshot_spec.hpp"
 
 namespace headgate::verify {
@@ -63,55 +63,37 @@ ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed);
 /// Returns a fixed list of problems that covers every number of taps, feature and dtype.
 std::vector<ConvolutionCaseSpec> standard_convolution_cases();
 
-/// Holds the tensors of one test problem of the short convolution. Inputs are filled from the seed, outputs with poison
-/// bytes 0xFF.
-class ConvolutionCase {
+/// Holds the tensors of one test problem of the short convolution. Inputs are filled from the seed. If the problem is
+/// in place, a forward pass overwrites the input state; poison_outputs() restores it.
+class ConvolutionCase : public OperationCase<ConvolutionCaseSpec, ShortConvolutionInputs, ShortConvolutionOptions,
+                                             ShortConvolutionGradients> {
  public:
   explicit ConvolutionCase(const ConvolutionCaseSpec& spec, Placement placement = Placement::guarded,
                            Passes passes = Passes::forward_and_backward);
-  ConvolutionCase(const ConvolutionCase&) = delete;
-  ConvolutionCase& operator=(const ConvolutionCase&) = delete;
 
-  const ConvolutionCaseSpec& spec() const { return spec_; }
-  /// Returns the inputs. If the problem is in place, a forward pass overwrites the input state; poison_outputs()
-  /// restores it.
-  const ShortConvolutionInputs& inputs() const { return inputs_; }
   /// Returns the inputs of the forward pass: inputs(), and the lengths of the snapshots in outputs().
   ShortConvolutionInputs forward_inputs() const;
-  ShortConvolutionOptions& options() { return options_; }
   const ShortConvolutionOutputs& outputs() const { return outputs_; }
   const ShortConvolutionIncoming& incoming() const { return incoming_; }
-  const ShortConvolutionGradients& gradients() const { return gradients_; }
 
   void poison_outputs();
-  void poison_gradients() { gradient_slabs_.poison(); }
-  /// Returns the name of the first output or gradient with a byte written outside its view.
-  std::optional<std::string> spilled() const;
-  /// Returns all bytes of the outputs and of the gradients, including the guard zones.
-  std::vector<std::uint8_t> written_bytes() const;
 
   /// Return the oracle's results, which are computed once and cached.
   const reference::ShortConvolutionForward& expected_forward();
   const reference::ShortConvolutionBackward& expected_backward();
 
  private:
-  TensorView place(Slabs& group, const std::string& name, DType dtype, const Shape& shape, std::uint32_t repeats = 0);
   TensorView place_rows(Slabs& group, const std::string& name, std::uint32_t repeats = 0);
   TensorView place_state(Slabs& group, const std::string& name, DType dtype, std::int64_t each = 1);
   void place_inputs();
   void place_outputs();
   void place_gradients();
 
-  ConvolutionCaseSpec spec_;
-  Placement placement_;
-  ShortConvolutionOptions options_;
-  Slabs input_slabs_, output_slabs_, gradient_slabs_;
   TensorView snapshot_lengths_;
-  TensorView state_;                            // copy of the initial state of an in-place pass
-  ShortConvolutionInputs inputs_, for_oracle_;  // the oracle always reads the initial state
+  TensorView state_;                   // copy of the initial state of an in-place pass
+  ShortConvolutionInputs for_oracle_;  // inputs_ with the initial state
   ShortConvolutionIncoming incoming_;
   ShortConvolutionOutputs outputs_;
-  ShortConvolutionGradients gradients_;
   std::optional<reference::ShortConvolutionForward> forward_;
   std::optional<reference::ShortConvolutionBackward> backward_;
 };

@@ -24,6 +24,8 @@ inline constexpr std::size_t kAligned_bytes = 64;  // size of a cache line and o
 /// Passes for which a problem has tensors. `forward` omits incoming gradients, gradients and statistics.
 enum class Passes { forward, forward_and_backward, forward_and_statistics, all };
 
+inline bool has_backward(Passes passes) { return passes == Passes::forward_and_backward || passes == Passes::all; }
+
 /// Memory for views of one dtype. All bytes outside the views are 0xFF, which is NaN in every floating-point dtype. If
 /// a kernel reads such bytes, its result is NaN. If a kernel writes such bytes, spilled() returns true.
 class Slab {
