@@ -114,13 +114,6 @@ StatisticsSelection to_selection(const headgate_statistics_selection* given) {
   return {to_view(c.keys, "keys"), to_view(c.queries, "queries"), c.window};
 }
 
-AttentionStatistics to_statistics(const headgate_attention_statistics_outputs* given) {
-  const auto c = read_sized(given, "outputs");
-  AttentionStatistics statistics;
-  for (const StatisticsOutput& row : kStatisticsOutputs) statistics.*row.member = to_view(c.*row.c_member, row.name);
-  return statistics;
-}
-
 /// Returns a tensor with contiguous strides. Does not check for overflow: functions refuse tensors with too many
 /// elements.
 template <typename Tensor, typename Data>
@@ -268,8 +261,9 @@ headgate_status headgate_attention_statistics(const headgate_attention_statistic
                                               const headgate_attention_options* options) {
   return capi::guarded(__func__, [&] {
     headgate::require(lse != nullptr, "lse is null");
-    headgate::attention_statistics(capi::to_statistics(outputs), capi::to_inputs(inputs), capi::to_view(*lse, "lse"),
-                                   capi::to_selection(selection), capi::to_options(options));
+    headgate::attention_statistics(capi::to_views<headgate::kStatisticsOutputs>(outputs, "outputs"),
+                                   capi::to_inputs(inputs), capi::to_view(*lse, "lse"), capi::to_selection(selection),
+                                   capi::to_options(options));
   });
 }
 

@@ -120,8 +120,10 @@ template <const auto& kRows>
 const std::vector<std::size_t>& older_sizes() {
   static const std::vector<std::size_t> sizes = [] {
     std::vector<std::size_t> found;
-    for (const auto& row : kRows) {
-      if (row.traits.older_c_ends_here) found.push_back(offset_of(row.c_member));
+    if constexpr (requires { kRows[0].traits; }) {
+      for (const auto& row : kRows) {
+        if (row.traits.older_c_ends_here) found.push_back(offset_of(row.c_member));
+      }
     }
     return found;
   }();

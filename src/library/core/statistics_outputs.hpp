@@ -18,8 +18,10 @@ namespace headgate {
 enum class StatisticsDim { one, queries, keys, chosen_keys, chosen_rows, top_keys };
 
 struct StatisticsOutput {
+  using Struct = AttentionStatistics;
+
   const char* name;
-  TensorView AttentionStatistics::*member;
+  TensorView Struct::*member;
   headgate_tensor headgate_attention_statistics_outputs::*c_member;
   StatisticsDim third, fourth;
 
