@@ -13,32 +13,14 @@ using verify::CaseSpec;
 using verify::GateInput;
 using verify::Layout;
 
-struct Bits {
-  std::vector<std::uint8_t> outputs, gradients;
-};
-
-Bits run(verify::Case& problem, int threads) {
-  problem.options().context.threads = threads;
-  problem.poison_outputs();
-  problem.poison_gradients();
-  attention_forward(problem.outputs(), problem.inputs(), problem.options());
-  Bits bits;
-  bits.outputs = problem.output_bytes();
-  attention_forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
-  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
-                     problem.backward_options());
-  bits.gradients = problem.gradient_bytes();
-  return bits;
-}
-
 void expect_same_bits(const CaseSpec& spec) {
   const TargetGuard guard;
   verify::Case problem(spec);
   for (const std::string& target : supported_targets()) {
     set_target(target);
-    const Bits one = run(problem, 1);
+    const PassBits one = run_passes(problem, 1);
     for (const int threads : {1, 2, 3, 5}) {
-      const Bits many = run(problem, threads);
+      const PassBits many = run_passes(problem, threads);
       EXPECT_TRUE(one.outputs == many.outputs) << target << ", " << threads << " threads: " << describe(spec);
       EXPECT_TRUE(one.gradients == many.gradients) << target << ", " << threads << " threads: " << describe(spec);
     }

@@ -20,7 +20,7 @@ using verify::CaseSpec;
 using verify::GateInput;
 
 struct Bits {
-  std::vector<std::uint8_t> outputs, gradients;
+  PassBits passes;
   std::vector<float> entropy, merged;
 
   bool operator==(const Bits&) const = default;
@@ -28,15 +28,7 @@ struct Bits {
 
 /// Calls every function with parallel regions: forward, backward, statistics and merge.
 Bits run(verify::Case& problem, int threads) {
-  problem.options().context.threads = threads;
-  attention_forward(problem.outputs(), problem.inputs(), problem.options());
-  Bits bits;
-  bits.outputs = problem.output_bytes();
-  attention_forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
-  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
-                     problem.backward_options());
-  bits.gradients = problem.gradient_bytes();
-
+  Bits bits{run_passes(problem, threads), {}, {}};
   const ConstTensorView lse = problem.saved().lse, y = problem.saved().y;
   bits.entropy.resize(static_cast<std::size_t>(lse.numel()));
   AttentionStatistics statistics;

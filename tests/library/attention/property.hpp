@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "support/problem_runs.hpp"
 #include "verify/check.hpp"
@@ -38,6 +39,27 @@ inline void expect_right(const verify::CaseSpec& spec, CheckCase check) {
 inline void expect_both(const verify::CaseSpec& spec) {
   expect_right(spec, verify::check_forward_case);
   expect_right(spec, verify::check_backward_case);
+}
+
+/// The bytes that the passes of a problem write.
+struct PassBits {
+  std::vector<std::uint8_t> outputs, gradients;
+
+  bool operator==(const PassBits&) const = default;
+};
+
+/// Runs both passes on poisoned outputs with this number of threads.
+inline PassBits run_passes(verify::Case& problem, int threads) {
+  problem.options().context.threads = threads;
+  problem.poison_outputs();
+  problem.poison_gradients();
+  attention_forward(problem.outputs(), problem.inputs(), problem.options());
+  PassBits bits{problem.output_bytes(), {}};
+  attention_forward(problem.saving_outputs(), problem.inputs(), problem.backward_options());
+  attention_backward(problem.gradients(), problem.inputs(), problem.saved(), problem.incoming(),
+                     problem.backward_options());
+  bits.gradients = problem.gradient_bytes();
+  return bits;
 }
 
 /// Makes a problem of one head of these sizes, with an elementwise gate.
