@@ -17,20 +17,18 @@ inline constexpr Figure kFirstTokenAttentionGated{
         "What of the attention on the first token passes the gate: each weight times the gate of its query and head."};
 
 template <typename T>
-class FirstTokenAttentionGatedSums : public Sums<T> {
+class FirstTokenAttentionGatedSums : public HeadMeanSums<T> {
  public:
-  explicit FirstTokenAttentionGatedSums(const models::DecoderConfig& config) : passed_(config), heads_(config) {}
+  explicit FirstTokenAttentionGatedSums(const models::DecoderConfig& config)
+      : HeadMeanSums<T>(config), passed_(config) {}
 
   void add_layer(const LayerSample<T>& sample) override {
     if (!passed_.defined()) return;
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return passed_.of(sample, h, n); });
+    add_queries(this->heads_, sample, [&](std::int64_t h, std::int64_t n) { return passed_.of(sample, h, n); });
   }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).maybe()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).maybe()}; }
 
  private:
   PassedWeight<T> passed_;
-  MeanByHead heads_;
 };
 
 inline constexpr Metric kFirstTokenAttentionGatedMetric{

@@ -54,43 +54,46 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
+/// Accumulates a metric with one figure: a mean for each head, which is null without terms.
+template <typename T>
+class HeadMeanSums : public Sums<T> {
+ public:
+  explicit HeadMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+
+  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).maybe()}; }
+  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).maybe()}; }
+
+ protected:
+  MeanByHead heads_;
+};
+
 /// Averages an array (Hq,N) of LayerSample for each head. The array has one number per query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
-class QueryMeanSums : public Sums<T> {
+class QueryMeanSums : public HeadMeanSums<T> {
  public:
-  explicit QueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+  using HeadMeanSums<T>::HeadMeanSums;
 
   void add_layer(const LayerSample<T>& sample) override {
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.*kOfQueries)(h, n); });
+    add_queries(this->heads_, sample, [&](std::int64_t h, std::int64_t n) { return (sample.*kOfQueries)(h, n); });
   }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
-
- private:
-  MeanByHead heads_;
 };
 
 /// Averages an array (Hv,B·seq_len) of RuleStatistics for each head. The array has one number per query of whole
 /// sequences.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
-class RuleQueryMeanSums : public Sums<T> {
+class RuleQueryMeanSums : public HeadMeanSums<T> {
  public:
-  explicit RuleQueryMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+  using HeadMeanSums<T>::HeadMeanSums;
 
   void add_layer(const LayerSample<T>& sample) override {
     const View<const double, 2>& of_queries = sample.rule.*kOfQueries;
     for (std::int64_t h = 0; h < of_queries.shape[0]; ++h) {
-      Mean& head = heads_.at(sample.view.layer, h);
+      Mean& head = this->heads_.at(sample.view.layer, h);
       for (std::int64_t n = 0; n < of_queries.shape[1]; ++n) {
         if (n % sample.view.seq_len != 0) head.add(of_queries(h, n));
       }
     }
   }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
-
- private:
-  MeanByHead heads_;
 };
 
 /// Adds value(x) for each x of `states` (B,Hv). Weights each value by the number of tokens per sequence in the sample.
@@ -107,18 +110,13 @@ void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const
 
 /// Averages an array (B,Hv) of RuleStatistics for each head. The array has one number per state of linear attention.
 template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
-class StateMeanSums : public Sums<T> {
+class StateMeanSums : public HeadMeanSums<T> {
  public:
-  explicit StateMeanSums(const models::DecoderConfig& config) : heads_(config) {}
+  using HeadMeanSums<T>::HeadMeanSums;
 
   void add_layer(const LayerSample<T>& sample) override {
-    add_states(heads_, sample, sample.rule.*kOfStates, [](double x) { return x; });
+    add_states(this->heads_, sample, sample.rule.*kOfStates, [](double x) { return x; });
   }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).value()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).value()}; }
-
- private:
-  MeanByHead heads_;
 };
 
 /// Accumulates means of gates, for each layer and for each head. The mean of a query head covers the head's own gates,

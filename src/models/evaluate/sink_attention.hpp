@@ -16,23 +16,18 @@ inline constexpr Figure kSinkAttention{
     .meaning = "The share of attention that later tokens give to the sink logit of the head, and so to no token."};
 
 template <typename T>
-class SinkAttentionSums : public Sums<T> {
+class SinkAttentionSums : public HeadMeanSums<T> {
  public:
-  explicit SinkAttentionSums(const models::DecoderConfig& config) : heads_(config) {}
+  using HeadMeanSums<T>::HeadMeanSums;
 
   void add_layer(const LayerSample<T>& sample) override {
     const models::LayerView<T>& view = sample.view;
     if (!view.sinks.present()) return;
     const std::int64_t seq = view.shape.seq;
-    add_queries(heads_, sample, [&](std::int64_t h, std::int64_t n) {
+    add_queries(this->heads_, sample, [&](std::int64_t h, std::int64_t n) {
       return std::exp(static_cast<double>(view.sinks(h)) - static_cast<double>(view.lse(n / seq, h, n % seq)));
     });
   }
-  Values of_layer(std::int64_t layer) const override { return {heads_.of_layer(layer).maybe()}; }
-  Values of_head(std::int64_t layer, std::int64_t head) const override { return {heads_.at(layer, head).maybe()}; }
-
- private:
-  MeanByHead heads_;
 };
 
 inline constexpr Metric kSinkAttentionMetric{
