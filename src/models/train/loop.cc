@@ -160,16 +160,15 @@ LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, co
   return writer.end(LoopReason::finished);
 }
 
-LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options) {
-  while (!trainer.finished()) {
+void follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options) {
+  bool ends = false;
+  while (!ends && !trainer.finished()) {
     trainer.step();
-    const std::optional<LoopReason> reason = reason_to_end(trainer, interrupted(), options);
+    ends = reason_to_end(trainer, interrupted(), options).has_value();
     // Checks for divergence at the steps at which the leading process saves, so that all processes throw Diverged
     // together.
-    if (reason || due(trainer.steps_done(), trainer.settings().save_every)) trainer.require_finite();
-    if (reason) return *reason;
+    if (ends || due(trainer.steps_done(), trainer.settings().save_every)) trainer.require_finite();
   }
-  return LoopReason::finished;
 }
 
 }  // namespace headgate::train

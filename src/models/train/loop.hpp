@@ -62,6 +62,6 @@ LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, co
 
 /// Takes the same steps as run_loop() in a process that does not lead its group. Does not write or evaluate. An
 /// interruption of any process ends the loops of all processes.
-LoopReason follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
+void follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 
 }  // namespace headgate::train
