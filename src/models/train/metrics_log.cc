@@ -47,10 +47,9 @@ ordered_json record_of(const Progress& progress) {
 
 /// Returns the step of a record, or −1 if the line is not a record.
 std::int64_t step_of(const std::string& line) {
-  constexpr int kMaxDepth = 16;
   json record;
   try {
-    record = io::parse_json({}, line, kMaxDepth);
+    record = io::parse_json({}, line, kMostNested);
   } catch (const io::FileError&) {
     return -1;
   }
@@ -72,7 +71,6 @@ struct Kept {
 /// Reads a line as std::getline() does, but at most as many bytes as a record can have. A file of another kind may be
 /// one line of any size.
 bool next_line(std::istream& in, std::string& line) {
-  constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
   line.clear();
   for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
     if (c == '\n' || line.size() == kMostOfLine) return true;

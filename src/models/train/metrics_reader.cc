@@ -30,9 +30,7 @@ using io::Json;
 
 constexpr std::size_t kMostBytes = std::size_t{1}
                                    << 30;  // limit of the file's size; curves take at most about as much memory
-constexpr std::size_t kMostOfLine = std::size_t{1} << 24;
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-constexpr int kMostNested = 16;
 constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // limit of counts; JSON readers may store doubles
 
 /// Calls take(line, number, ended) for each line of the file. `ended` is false if the newline is missing. Reports

@@ -2,14 +2,18 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string_view>
 
 #include "models/evaluate/figure.hpp"
 
-// Defines the keys of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader
+// Defines the keys and limits of a record of metrics.jsonl, shared by its writer (metrics_log.hpp) and its reader
 // (metrics_reader.hpp). The value of kEvaluationKey has the keys of train::evaluation_json().
 
 namespace headgate::train {
+
+inline constexpr std::size_t kMostOfLine = std::size_t{1} << 24;  ///< limit of a line, in bytes
+inline constexpr int kMostNested = 16;                            ///< limit of nested brackets
 
 inline constexpr std::string_view kStepKey = "step";
 inline constexpr std::string_view kTokensKey = "tokens";
