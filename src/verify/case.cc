@@ -43,7 +43,8 @@ void fill(const TensorView& view, const Value& value) {
   for_each_index(view.shape, value);
 }
 
-/// Decides which keys a mask or bias hides, as spec.hidden says. Call hides() for the keys of a row in ascending order.
+/// Decides which keys a mask or bias hides, according to spec.hidden. Call hides() for the keys of a row in ascending
+/// order.
 class HiddenKeys {
  public:
   HiddenKeys(const CaseSpec& spec, Random& random, std::int64_t one_in)
@@ -223,7 +224,7 @@ void Case::place_cache() {
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.first_rows == DType::none) return;
-  // Never broadcasts the batch dimension: sequences differ in which of these keys exist and which are masked.
+  // Never broadcasts the batch dimension, because sequences differ in the number of these keys and in their masks.
   k_first_ = place(input_slabs_, "k_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.D}, kRepeatH);
   v_first_ = place(input_slabs_, "v_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.Dv}, kRepeatH);
 }
@@ -276,8 +277,8 @@ void Case::place_statistics() {
     }
     return view;
   };
-  // Draws every second key index below the mean length of the packed sequences, because many sequences have no keys
-  // beyond it.
+  // Draws every second key index below the mean length of the packed sequences. Larger indices lie beyond the end of
+  // many sequences.
   const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
                 wanted.window};
@@ -313,8 +314,8 @@ void Case::fill_inputs() {
   fill_maps();
 }
 
-/// Draws the bounds of the packed sequences. If the seed is even, q and k use the same random numbers. A sequence then
-/// has the same share of all queries and of all keys.
+/// Draws the bounds of the packed sequences. If the seed is even, the bounds of q and k come from the same random
+/// numbers. Each sequence then has the same share of all queries as of all keys.
 void Case::fill_sequences() {
   if (!cu_seqlens_q_.present()) return;
   const std::uint64_t seed = spec_.seed;
@@ -452,7 +453,8 @@ void Case::fill_vectors() {
   });
 }
 
-/// Draws lists of keys: about one entry in eight is empty, others may repeat, and every other list is ascending.
+/// Draws lists of keys. With lists_full, each list has keys from K different parts of the sequence.
+/// Otherwise entries may repeat, about one entry in eight is empty, and about half of the lists are ascending.
 void Case::fill_lists() {
   if (!key_indices_.present()) return;
   Random random(spec_.seed, kLists);
@@ -492,8 +494,11 @@ void Case::fill_table() {
   });
 }
 
-/// Fills k, v and their scales. The following keep the poison bytes 0xFF: rows at and beyond a sequence's length, rows
-/// that k_first and v_first replace, and unused pages. These bytes are NaN, or −1 in int8 with a scale of NaN.
+/// Fills k, v and their scales. Keeps the poison bytes 0xFF in rows that kernels must not read:
+/// - rows at and beyond a sequence's length
+/// - rows that k_first and v_first replace
+/// - unused pages
+/// These bytes are NaN, or −1 in int8 with a scale of NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);
   struct Tensor {

@@ -13,7 +13,8 @@ namespace headgate::verify {
 namespace {
 
 /// Checks that the backward pass throws for this problem, because it has a paged or int8 KV cache. Returns a mismatch
-/// otherwise. The call has all required tensors, so that nothing but the cache can make it throw.
+/// otherwise.
+/// Passes all required tensors, so that only the cache can make the call throw.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
   const AttentionSaved saved = problem.saved();
   try {

@@ -21,7 +21,7 @@ struct Kernels {
   std::function<void(const AttentionStatistics&, const AttentionInputs&, const ConstTensorView&,
                      const StatisticsSelection&, const AttentionOptions&)>
       statistics = attention_statistics;
-  bool computes_lse_alone = true;  ///< false if the kernels need v and y in every forward pass
+  bool computes_lse_alone = true;  ///< false: kernels need v and y even to compute only lse
 };
 
 /// Runs the forward pass on poisoned outputs. Compares everything that it wrote with the oracle, by the rule of

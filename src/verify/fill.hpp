@@ -53,9 +53,9 @@ void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 /// long and the rest have length 0 or 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
-/// Writes M ascending snapshot lengths for each of N sequences, (1,1,N,M), or for all of them, (1,1,1,M). Sequences are
-/// those of the bounds `cu_seqlens`, or have T tokens each if it is absent. Lengths may repeat. About half of the rows
-/// begin with 0 and end with the largest length.
+/// Writes M ascending snapshot lengths for each of N sequences, (1,1,N,M), or one row for all sequences, (1,1,1,M).
+/// `cu_seqlens` bounds the sequences. Without `cu_seqlens`, each sequence has T tokens.
+/// Lengths may repeat. About half of the rows begin with 0 and end with the largest length.
 void fill_snapshot_lengths(const TensorView& lengths, const ConstTensorView& cu_seqlens, std::int64_t T, Random random);
 
 }  // namespace headgate::verify

@@ -5,9 +5,10 @@
 
 namespace headgate::verify {
 
-/// Returns a gate_threshold that closes about the fraction `share` of the rows of `gate`, logits (B,Hq,T,1|Dv). The
-/// threshold keeps a distance from all gate values. Rounding in the kernels therefore cannot change which rows are
-/// closed. Rows that share memory by stride 0 count separately.
+/// Returns a gate_threshold that closes about the fraction `share` of the rows. `gate` holds the logits, (B,Hq,T,1|Dv).
+/// The threshold keeps a distance from all gate values. Rounding in the kernels therefore cannot change which rows are
+/// closed.
+/// Rows that share memory (stride 0) count separately.
 double threshold_that_closes(double share, const ConstTensorView& gate, GateFn fn);
 
 }  // namespace headgate::verify

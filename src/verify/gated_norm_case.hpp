@@ -80,8 +80,8 @@ struct NormKernels {
       backward = gated_norm_backward;
 };
 
-/// Check the forward pass and the gradients against the oracle, and that one thread and three write identical bytes.
-/// Return the first mismatch.
+/// Check the forward pass, the gradients, and that results are bitwise identical with one thread and with three.
+/// The oracle computes the expected results. Return the first mismatch.
 std::optional<std::string> check_forward_case(NormCase& problem, const NormKernels& kernels = {},
                                               WorstError* worst = nullptr);
 std::optional<std::string> check_backward_case(NormCase& problem, const NormKernels& kernels = {},

@@ -20,10 +20,11 @@ struct Implementation {
   std::string target;    ///< argument of set_target; empty if the backend has no targets
   std::string products;  ///< argument of set_native16_products; empty: the default kind
 
-  /// Returns whether this implementation should run the problem. If the CPU has native16 products, native16 problems
-  /// run only on implementations that name a kind of products.
+  /// Returns whether this implementation should run the problem. On a CPU with native16 products, native16 problems run
+  /// only on implementations with nonempty `products`.
   bool takes(const CaseSpec& spec) const;
-  /// Returns the same for linear attention. Problems of Precision::exact run once for each vector target.
+  /// Returns whether this implementation should run a problem of linear attention. Problems of Precision::exact run
+  /// once for each vector target.
   bool takes(const LinearCaseSpec& spec) const;
   /// The short convolution and the gated norm run once per vector target, because they have no other backends and no
   /// native16 products.

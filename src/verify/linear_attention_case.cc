@@ -88,8 +88,8 @@ void LinearCase::place_projection(Slabs& group, const std::string& name, TensorV
   v = placed[2];
 }
 
-/// Allocates the inputs. Keys of different tokens never share memory, because they would then be equal. The rounding
-/// errors of equal terms are equal, and add up instead of partly cancelling.
+/// Allocates the inputs. Never broadcasts k over tokens. Terms of equal keys would have equal rounding errors, which
+/// add up instead of partly cancelling.
 void LinearCase::place_inputs() {
   const LinearCaseSpec& s = spec_;
   if (s.layout == Layout::fused) {

@@ -188,8 +188,8 @@ void add_sizes(std::vector<LinearCaseSpec>& list, DType dtype) {
   add(many);
 }
 
-/// Adds cases for all combinations of no state, f32 and f64, for the initial and for the final state. Some cases update
-/// the state in place.
+/// Adds cases for all combinations of initial and final states: each is absent, f32 or f64. Some cases update the state
+/// in place.
 void add_states(std::vector<LinearCaseSpec>& list, DType dtype) {
   for (const DType in : {DType::none, DType::f32, DType::f64}) {
     for (const DType out : {DType::none, DType::f32, DType::f64}) {

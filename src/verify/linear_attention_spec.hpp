@@ -97,8 +97,8 @@ struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   bool has_delta() const { return rule == LinearRule::delta || rule == LinearRule::gated_delta; }
-  /// Returns the dtype whose roundoff bounds the errors of y and the states. This is f32 if snapshots are f32: the pass
-  /// continues from its snapshots, and so rounds even f64 states to f32.
+  /// Returns the dtype whose roundoff bounds the errors of y and the states. With f32 snapshots, this is f32: the pass
+  /// continues from its snapshots, so that even f64 states are rounded to f32.
   DType rounds_as() const { return snapshots.dtype == DType::f32 ? DType::f32 : dtype; }
   bool may_decay() const { return rule == LinearRule::gated || rule == LinearRule::gated_delta; }
 };

@@ -59,7 +59,8 @@ class OperationCase {
   TensorView place_gradient(const std::string& name, const ConstTensorView& input) {
     return input.present() ? place(gradient_slabs_, name, input.dtype, input.shape) : TensorView{};
   }
-  /// Omits the gradients that spec().absent_gradients names. Its lowest bit stands for the first gradient.
+  /// Omits the gradients that spec().absent_gradients selects. The lowest bit of that mask stands for the first
+  /// gradient.
   void omit_absent(std::initializer_list<TensorView*> gradients) {
     unsigned bit = 1;
     for (TensorView* gradient : gradients) {

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// Function that returns a number in [0, n) for its argument n. The number 0 stands for the simplest choice.
+/// A function pick(n) that returns a number in [0, n). The number 0 stands for the simplest choice.
 using Pick = std::function<std::int64_t(std::int64_t)>;
 
 template <typename T, std::size_t N>

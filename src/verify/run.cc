@@ -94,8 +94,8 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   const auto wants_another = [&](std::uint64_t random_done) {
     return options.problems ? random_done < *options.problems : seconds_since(start) < seconds;
   };
-  // Takes one problem from each list in turn, so that a run that ends early has covered every operation. The first
-  // problem of each list always runs.
+  // Checks the first problem of each list, then the second of each list, and so on. A run that ends early has thus
+  // covered every operation. Always checks the first problem of each list.
   const auto in_time = [&](std::size_t n) { return n == 0 || !options.seconds || seconds_since(start) < seconds; };
   const auto listed_passes = [&](const auto& specs, std::size_t n, const auto&... own_kernels) {
     return n >= specs.size() || !in_time(n) || passes(specs[n], own_kernels...);

@@ -26,8 +26,8 @@ struct RunOptions {
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
   std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
   std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
-  /// Time limit of the run in seconds. The problem that exceeds it is still completed, and at least one problem of each
-  /// operation is checked. If empty, checks all listed problems, then random problems until kDefaultSeconds.
+  /// Time limit of the run in seconds. A problem that has begun is completed after the limit. At least one problem of
+  /// each operation is checked. If empty, checks all listed problems, then random problems until kDefaultSeconds.
   std::optional<double> seconds;
   std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, regardless of time
   std::uint64_t seed = 1;                 ///< seed of the first random problem of each operation
@@ -36,7 +36,7 @@ struct RunOptions {
 /// The largest errors found on one vector target.
 struct TargetErrors {
   std::string target;
-  bool is_plain = false;  ///< true if exact linear attention, the convolution and the norm are checked on it too
+  bool is_plain = false;  ///< true if this target also runs exact linear attention, the convolution and the norm
   WorstError forward{}, backward{}, statistics{};
   WorstError linear_forward{}, linear_backward{}, linear_statistics{};
   WorstError convolution_forward{}, convolution_backward{};
@@ -63,8 +63,9 @@ struct RunResult {
 /// Function called before each problem. `done` is the completed fraction of the run; `number` counts problems from 1.
 using OnProblem = std::function<void(double done, std::size_t number)>;
 
-/// Checks every problem on every vector target: forward and backward passes against the oracle, and that one thread and
-/// three write identical bytes. Stops at the first mismatch. Restores the active target.
+/// Checks every problem on every vector target. Compares forward and backward passes with the oracle. Checks that
+/// results are bitwise identical with one thread and with three. Stops at the first mismatch. Restores the active
+/// target.
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels = {});
 
 }  // namespace headgate::verify

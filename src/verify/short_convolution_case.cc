@@ -44,7 +44,7 @@ ConvolutionCaseSpec full_convolution(DType dtype, std::int64_t T, std::int64_t C
 
 void add_taps(std::vector<ConvolutionCaseSpec>& list, DType dtype) {
   for (std::int64_t K = kMinTaps; K <= kMaxTaps; ++K) {
-    // K − 1 is 1 if K is 2. A set lists such a T once.
+    // If K is 2, K − 1 is 1. The set removes such duplicates.
     for (const std::int64_t T : std::set<std::int64_t>{0, 1, K - 1, K + 1, 130}) {
       ConvolutionCaseSpec spec = full_convolution(dtype, T, 37, K);
       spec.B = 2;
@@ -185,7 +185,7 @@ TensorView ConvolutionCase::place_rows(Slabs& group, const std::string& name, st
   return group.add(name, placement_).place(s.dtype, shape, {s.T * s.C, s.T * s.C, 1, s.T});
 }
 
-/// Allocates `each` states of every sequence.
+/// Allocates a tensor with `each` states per sequence.
 TensorView ConvolutionCase::place_state(Slabs& group, const std::string& name, DType dtype, std::int64_t each) {
   if (dtype == DType::none) return {};
   return place(group, name, dtype, {spec_.sequences() * each, 1, spec_.K - 1, spec_.C});
@@ -299,8 +299,8 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Number of terms in the chain of sums for dx and dstate. They sum K products with ds, and ds depends on s, a sum of
-  // the bias and K products.
+  // Number of terms in the chain of sums for dx and dstate. Each of them sums K products with ds. ds depends on s, a
+  // sum of the bias and K products.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -495,7 +495,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // drawn after the fields above, so that their values for a seed do not depend on it
+  draw_threshold(spec, pick);  // drawn after the fields above, whose values for a seed must not depend on it
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);
@@ -547,7 +547,7 @@ std::vector<CaseSpec> standard_cases() {
     add_packed_caches(list, dtype);
     add_closed_rows(list, dtype);
     add_query_sinks(list, dtype);
-    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides all keys of some queries; no sink
+    CaseSpec hidden = shaped(1, 1, 2, 40, 40, 16, 16);  // the bias hides all keys of some queries; there is no sink
     hidden.dtype = dtype;
     hidden.bias = {true, true, true, true};
     hidden.bias_hides = true;

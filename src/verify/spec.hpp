@@ -19,9 +19,10 @@ namespace headgate::verify {
 /// thousands; denormal: some tensors have only subnormal numbers.
 enum class Values { normal, sharp, extreme, denormal };
 
-/// Selects the keys that a mask or a bias hides. scattered: all keys of an eighth of the rows, and a third (mask) or a
-/// quarter (bias) of the others; scattered_keys: the same without hidden rows; documents: all keys but one run, which
-/// an eighth of the rows share.
+/// Selects the keys that a mask or a bias hides.
+/// - scattered: all keys of an eighth of the rows; in other rows, a third (mask) or a quarter (bias) of the keys
+/// - scattered_keys: in every row, a third (mask) or a quarter (bias) of the keys
+/// - documents: all keys except one run, which is the same for an eighth of the rows
 enum class Hidden { scattered, scattered_keys, documents };
 
 /// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).
@@ -68,7 +69,7 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients. A set bit omits that gradient.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// Outputs to request from attention_statistics: all that the selection and the gate allow, except those in `absent`.
+/// Selects outputs of attention_statistics: all that the other fields and the gate allow, except those in `absent`.
 struct StatisticsSpec {
   unsigned absent = 0;  ///< if bit n is set, output n of kStatisticsOutputs is omitted
   DType dtype = DType::f32;
@@ -108,7 +109,7 @@ struct CaseSpec : AttentionOptions {
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
   bool sinks_by_query = false;        // true: each query has its own sink; false: each head
   bool sinks_by_batch = false;        // with sinks_by_query: batches have sinks of their own
-  bool huge_hidden_keys = false;      // true: k and v are huge but finite for keys that no query sees
+  bool huge_hidden_keys = false;      // read only with sinks_by_query; true: each batch has its own sinks
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
   DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
@@ -127,7 +128,7 @@ struct CaseSpec : AttentionOptions {
   std::int64_t page = 0;           // rows of a page of k and v; 0: no block table. Pages require key_lengths
   bool quantized = false;          // k and v are int8 with scales
   DType first_rows = DType::none;  // dtype of k_first and v_first, or none; read only with `quantized`
-  std::int64_t first = 0;          // F, the number of rows of k_first and v_first of a sequence
+  std::int64_t first = 0;          // F, the number of rows of k_first and v_first per sequence
   double closed_share = -1.0;      // approximate fraction of rows that gate_threshold closes; < 0: no threshold
   bool closed_by_group = false;    // makes gates similar within a GQA group, so that gate_threshold closes whole groups
 

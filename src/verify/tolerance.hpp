@@ -42,21 +42,21 @@ inline double largest_finite(DType dtype) {
 /// Returns the type in which the kernels accumulate.
 inline DType compute_dtype(DType storage) { return storage == DType::f64 ? DType::f64 : DType::f32; }
 
-/// Allowed error, in unit roundoffs, for the elementary functions and single operations behind an element.
+/// Allowed error of an element, in unit roundoffs, from elementary functions and single operations.
 constexpr double kFunctionRoundings = 8.0;
 /// Allowed error of a sum of n terms, in unit roundoffs per √n. Errors of either sign grow as √n. Errors of nearly
 /// equal terms have one sign; Tolerance::sums allows for them.
 constexpr double kRoundingsPerRootTerm = 0.5;
 
 struct Tolerance {
-  double compute = 0.0;    ///< factor C, which multiplies the magnitude; at least 8 unit roundoffs of the compute type
-  double underflow = 0.0;  ///< (8 + terms) smallest subnormals of the compute type, plus one of the output
-  double saved = 0.0;      ///< multiplies the inherited error; unit roundoff of q's dtype, in which y is saved
-  double storage = 0.0;    ///< multiplies the expected element; unit roundoff of the output's dtype
-  double sums = 0.0;       ///< multiplies the bound for nearly equal terms (LikeTerms); unit roundoff of compute type
+  double compute = 0.0;    ///< factor C of the magnitude; at least 8 unit roundoffs of the compute type
+  double underflow = 0.0;  ///< constant part: (8 + terms) smallest subnormals of compute type, plus one of the output
+  double saved = 0.0;      ///< factor of the inherited error: the unit roundoff of q's dtype, in which y is saved
+  double storage = 0.0;    ///< factor of the expected element: the unit roundoff of the output's dtype
+  double sums = 0.0;       ///< factor of the bound for nearly equal terms (LikeTerms): unit roundoff of compute type
 
-  /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums by which it is
-  /// computed.
+  /// Returns the tolerance of an element. `terms` is the number of products in the longest chain of sums behind the
+  /// element.
   static Tolerance of(DType q, DType output, std::int64_t terms) {
     const DType compute = compute_dtype(q);
     const double c = kFunctionRoundings + kRoundingsPerRootTerm * std::sqrt(static_cast<double>(terms));
@@ -66,7 +66,7 @@ struct Tolerance {
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }
 
-  /// Returns the tolerance of a backward pass, whose weights are no more accurate than the saved log-sum-exp.
+  /// Returns the tolerance of a backward pass. Its weights are no more accurate than the saved log-sum-exp.
   Tolerance with_saved_lse(DType q, DType lse) const {
     Tolerance t = *this;
     t.compute *= std::max(1.0, unit_roundoff(lse) / unit_roundoff(compute_dtype(q)));
@@ -79,7 +79,7 @@ struct Tolerance {
 };
 
 /// Returns |actual − expected| as a multiple of the tolerance; results up to 1 are correct. NaN matches only NaN. An
-/// infinity matches itself, or an expected value that rounds to it.
+/// infinity matches itself, or an expected value that rounds to an infinity.
 inline double error_ratio(double actual, double expected, double tolerance, DType output) {
   if (std::isnan(expected) || std::isnan(actual)) return std::isnan(expected) && std::isnan(actual) ? 0.0 : HUGE_VAL;
   if (actual == expected) return 0.0;

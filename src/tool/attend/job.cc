@@ -38,8 +38,8 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
 }
 
 /// Makes the array of a statistic.
-/// Its shape begins with q's dimensions before (T,D), or with (N,Hq) if the statistic has one entry per sequence.
-/// The statistic's own dimensions follow, except those that are always 1.
+/// Its first dimensions are those of q before (T,D), or (N,Hq) for a statistic with one entry per sequence.
+/// Then come the statistic's own dimensions, without those that are always 1.
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
   const Shape whole = sizes.shape(output);
@@ -87,7 +87,7 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the array of each output that is required, has a file, or is an input of a later pass.
+/// Makes the arrays of the outputs. Skips an output unless it is required, has a file, or is an input of a later pass.
 /// `needs_lse` and `needs_attn` tell whether a later pass reads lse or attn.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {

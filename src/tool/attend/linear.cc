@@ -9,15 +9,15 @@
 namespace headgate::attend {
 namespace {
 
-/// Returns the number of sequences. It is not negative, even if cu_seqlens is empty, which a later check rejects.
+/// Returns the number of sequences. Returns 0 for an empty cu_seqlens, which a later check rejects.
 std::int64_t sequences_of(const LinearAttentionInputs& in) {
   return in.cu_seqlens.present() ? std::max<std::int64_t>(in.cu_seqlens.shape[3] - 1, 0) : in.q.shape[0];
 }
 
-/// Returns the shape of the output that the table entry `row` describes: y, a state or snapshots.
+/// Returns the shape of an output: y, a state or snapshots. `row` is the output's table entry.
 /// y has the rank of q and max(Hq, Hv) heads.
-/// The dimensions of a state are clamped to kMaxStateDim, so that no huge array is made before
-/// linear_attention_forward() rejects the inputs.
+/// Clamps the dimensions of a state to kMaxStateDim: linear_attention_forward() rejects larger ones only after the
+/// array has been made.
 std::vector<std::int64_t> shape_of(const LinearOutput& row, const io::Array& q, const LinearAttentionInputs& in) {
   const std::int64_t Hv = in.v.shape[1], Dv = in.v.shape[3];
   if (row.kind == TensorKind::state) {
@@ -57,8 +57,8 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
 }
 
 /// Makes the array of a statistic or of weights.
-/// Its shape begins with q's dimensions before (T,D), or with (N,H) if it has one entry per sequence.
-/// The output's own dimensions follow, except those that are always 1.
+/// Its first dimensions are those of q before (T,D), or (N,H) for an output with one entry per sequence.
+/// Then come the output's own dimensions, without those that are always 1.
 template <class Row>
 io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
   const Shape shape = sizes.shape(row.of);
@@ -97,7 +97,7 @@ void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const L
   linear_attention_weights(weights, in, make_vector_view(wanted.queries.data(), R), options);
 }
 
-/// Calls visit(row, array) for each statistic and each weights output to write; `row` is its table entry.
+/// Calls visit(row, array) for each statistic and each array of weights to write. `row` is the table entry of `array`.
 template <class Visit>
 void for_each_figure(const LinearFigureFiles& wanted, const LinearResults& results, const Visit& visit) {
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {

@@ -13,8 +13,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Largest allowed B·H, the number of heads in all batches. It bounds the time of calls, which loop over all heads.
-// A small file can declare any number of heads: if T is 0, the array has no elements.
+// Largest allowed number of heads in all batches, B·H. It limits the time of a call, which loops over all heads.
+// The size of a file does not limit the time: if T is 0, a small file can declare any number of heads.
 constexpr std::int64_t kMaxHeads = std::int64_t{1} << 24;
 
 void require_rank(const std::string& path, const io::Array& array, std::size_t low, std::size_t high,

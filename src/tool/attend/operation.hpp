@@ -196,7 +196,7 @@ void check_rank(TensorKind kind, std::string_view shape, const std::string& path
 /// `option` is the command-line option that set `rows`.
 void check_chosen_rows(const char* option, const std::vector<std::int64_t>& rows, const io::Array& q);
 
-/// Throws io::FileError if the array has more than 2^24 heads in all batches, B·H.
+/// Throws io::FileError if B·H, the number of heads in all batches, exceeds 2^24.
 void check_heads(const std::string& path, const io::Array& array);
 
 template <class Tables>
@@ -218,11 +218,11 @@ void check_ranks(const OperationFiles<Tables>& files, const OperationArrays<Tabl
 // --- messages -------------------------------------------------------------------------------------------------------
 
 /// Removes the library function's name, such as "attention_forward: ", from the beginning of an error message.
-/// The command line prints the name of the subcommand there, such as "headgate attend: ".
+/// The command line prints the subcommand's name instead, such as "headgate attend: ".
 std::string without_function(std::string what);
 
-/// Returns the path of the file for the argument that an error message names first, or "" if it names none.
-/// For example, "bias has dtype i32" returns the path of the bias.
+/// Returns the path of the file that holds the argument named first in an error message.
+/// For example, "bias has dtype i32" returns the path of the bias. Returns "" if the message names no argument.
 template <class Tables>
 std::string file_of_argument(const OperationFiles<Tables>& files, std::string_view message) {
   constexpr std::string_view kIncomingWord = "incoming ";

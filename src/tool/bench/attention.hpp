@@ -12,8 +12,7 @@ namespace headgate::bench {
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
 /// Returns a factory of jobs that run attention_statistics() for the outputs that `spec` requests.
-/// A job reports the FLOPs of a forward pass on the same problem.
-/// The ratio of its FLOP rate to that of a forward job is therefore the inverse ratio of their times.
+/// A job reports the FLOPs of a forward pass on the same problem, so that the FLOP rates compare the speeds of both.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

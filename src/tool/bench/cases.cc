@@ -30,25 +30,26 @@ using verify::Hidden;
 
 constexpr std::int64_t kHeads = 8;
 
-// Guaranteed ratios of FLOP rates. 16-bit storage takes at most 5% longer than f32, the gate at most 2%, and a bias or
-// a mask at most 10%.
-// Odd shapes, such as D = 72, reach 85% of the rate of the next regular shape.
-// Packed sequences of different lengths reach 90% of the rate of equally long ones.
+// Guaranteed ratios of FLOP rates:
+// - 16-bit storage takes at most 5% longer than f32.
+// - A pass with a gate takes at most 2% longer.
+// - A pass with a bias or a mask takes at most 10% longer.
+// - Odd shapes, such as D = 72, reach 85% of the rate of the next regular shape.
+// - Packed sequences of different lengths reach 90% of the rate of equally long ones.
 constexpr double kStorageFloor = 1.0 / 1.05;
 constexpr double kGateFloor = 1.0 / 1.02;
 constexpr double kRuleFloor = 1.0 / 1.10;
 constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
-// Guaranteed share of the memory read rate when each of many sequences decodes one new token.
+// Guaranteed share of the memory read rate for decoding one new token in each of many sequences.
 constexpr double kSequencesFloor = 0.85;
-// Share of the machine's sgemm rate that is enough for a forward pass, even if it misses its guaranteed share of FMA
-// peak.
+// A forward pass that reaches this share of the machine's sgemm rate need not reach its guaranteed share of FMA peak.
 constexpr double kSgemmShareFloor = 0.96;
 
 /// Guaranteed speedup of Precision::native16 over Precision::exact on the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// Percentage of rows that a gate threshold leaves open, and the guaranteed speedup over computing all rows.
+/// A gate threshold leaves `percent` of the rows open. `floor` is the guaranteed speedup over computing all rows.
 struct OpenShare {
   int percent;
   double floor;
@@ -136,8 +137,8 @@ CaseSpec decoding(DType dtype, std::int64_t heads, std::int64_t group, std::int6
   return spec;
 }
 
-/// Returns the guaranteed speed of decoding one new token, as a share of the machine's limit.
-/// The limit is the memory read rate, or FMA peak if the job comes closer to that.
+/// Returns the guaranteed speed of decoding one new token.
+/// The speed is a share of the memory read rate or of FMA peak; the larger of the two shares counts.
 double decoding_floor(DType dtype, std::int64_t group) {
   if (dtype == DType::f32 || group == 1) return 0.90;
   return group <= 4 ? 0.85 : 0.80;
@@ -270,8 +271,8 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Adds forward passes with a bias, a boolean mask, or a bias and a second rule, each compared with the same pass
-/// without rules, in f32 and in bf16 products.
+/// Adds forward passes with a bias, with a boolean mask, and with a bias and a second rule.
+/// Compares each with the same pass without rules.
 void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
   const bool has_halves = precision == Precision::native16;
   for (const std::int64_t dim : {64, 128}) {
@@ -305,7 +306,7 @@ void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
 }
 
 /// Adds cases with gate thresholds.
-/// All count the FLOPs of all rows, even of skipped ones, so that ratios of rates are speedups.
+/// Every case counts the FLOPs of all rows, skipped ones included. The ratio of two rates is therefore a speedup.
 void add_gate_threshold(std::vector<BenchGroup>& groups) {
   for (const bool is_causal : {false, true}) {
     const std::string prefix = fmt::format("threshold/{}T2048/D128", is_causal ? "causal/" : "");
@@ -416,7 +417,7 @@ void add_packed(std::vector<BenchGroup>& groups) {
 }
 
 /// Adds cases where each query attends to a list of 2048 keys out of 32768 or more.
-/// Compares them with attention to 2048 keys without a list, and their statistics with the forward pass.
+/// Compares these cases with attention to 2048 keys without a list. Compares their statistics with the forward pass.
 /// The shapes are those of GQA and of MLA with absorbed projections.
 void add_listed(std::vector<BenchGroup>& groups) {
   constexpr std::int64_t kListed = 2048;

@@ -19,7 +19,7 @@ struct BenchCase {
   /// Guaranteed share of FMA peak or, if the job is memory-bound, of the memory read rate.
   std::optional<double> floor = std::nullopt;
   /// Guaranteed share of the machine's sgemm rate.
-  /// If both floors are set, the case must reach the lower of the two rates.
+  /// If `floor` is set too, the case must reach only the lower of the two rates.
   std::optional<double> sgemm_floor = std::nullopt;
 };
 

@@ -32,9 +32,11 @@ constexpr double kForwardFloor = 0.55, kBackwardFloor = 0.40;
 constexpr double kPerFeatureFloor = 0.70;
 
 /// Returns the FLOPs of the recurrence; a multiply-add counts 2.
-/// Forward, each of these steps costs one multiply-add per element of the state S, for each token:
-/// the read of S by the delta rule, the update of S, and one read of S for each head of y that uses it.
-/// Backward, the FLOPs are those of the four scans in docs/reference/math.md, section 11.3.
+/// For each token, every step of the forward pass costs one multiply-add per element of the state S:
+/// - The delta rule reads S.
+/// - S is updated.
+/// - Each head of y that uses S reads it.
+/// The backward pass has the four scans of docs/reference/math.md, section 11.3.
 double flops_of(const LinearCaseSpec& s, BenchOp op) {
   const double states = static_cast<double>(s.B * s.T * s.Hv),
                readers = static_cast<double>(s.Ho()) / static_cast<double>(s.Hv);

@@ -32,8 +32,8 @@ struct RunningCase {
     seconds.push_back(all / calls);
   }
 
-  /// Measures FMA peak again if all its measurements for this case are below kNear times the highest of the whole
-  /// bench. The measured peak is then too low, because other programs were busy.
+  /// Measures FMA peak again if all measurements for this case are far below the highest one of the whole bench.
+  /// Such measurements are too low, because other programs were busy.
   void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;

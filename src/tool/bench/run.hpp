@@ -21,9 +21,10 @@ struct BenchSettings {
 };
 
 inline constexpr double kSlowRun_seconds = 0.5;
-/// Length of a timed run of a job that memory does not limit. The run makes as many calls as fit in this time.
-/// Thus the data of most calls is in the caches, as in real use. Before a single call, other programs could evict it.
-/// A run of a memory-bound job makes one call.
+/// Duration of a timed run of a job that is not memory-bound. The run makes as many calls as fit in this time.
+/// Most calls then find their data in the caches, as in real use. With a single call, other programs could evict the
+/// data.
+/// A timed run of a memory-bound job makes one call.
 inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {
@@ -38,11 +39,11 @@ struct CaseResult {
   /// Highest and median FMA peak measured between the timed runs, for the case's number of threads and dtype.
   double fma_peak_gflops = 0.0, fma_peak_median_gflops = 0.0;
 
-  double read_gb = 0.0;    ///< memory traffic of a call in GB (1e9 bytes); 0 if memory does not limit it
+  double read_gb = 0.0;    ///< memory traffic of a call in GB (1e9 bytes); 0 if the call is not memory-bound
   double read_gbps = 0.0;  ///< median of the machine's read rates measured before the timed runs, in GB/s
-  /// Share of the machine's read rate. Each timed run has its own share: read_gb / (read rate · seconds per call).
-  /// This field holds the median of these shares. The read rate is measured just before each run, because on a shared
-  /// machine it changes from minute to minute.
+  /// Median of the shares of the machine's read rate that the timed runs reach.
+  /// The share of a run is read_gb / (read rate · seconds per call).
+  /// The read rate is measured just before each run, because on a shared machine it changes from minute to minute.
   double fraction_of_read = 0.0;
 
   double fraction_of_peak() const { return gflops / fma_peak_gflops; }

@@ -33,7 +33,7 @@ struct ProductShape {
 };
 
 /// Returns random bytes with bit 2 cleared, so that the scales of the blocks are finite.
-/// Infinities and NaN have all exponent bits set. Bit 2 of the high byte of an f16 or bf16 number is an exponent bit.
+/// Bit 2 of the high byte of an f16 or bf16 number is an exponent bit. Infinities and NaN have all exponent bits set.
 std::vector<std::uint8_t> random_bytes(std::size_t count) {
   constexpr std::uint64_t kFinite = 0xFB;
   std::mt19937_64 random(1);

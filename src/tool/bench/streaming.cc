@@ -37,8 +37,8 @@ class ConvolutionJob : public BenchJob {
       short_convolution_backward(problem_.gradients(), problem_.inputs(), problem_.incoming(), problem_.options());
     }
   }
-  /// Returns the FLOPs: per element, K multiply-adds with the taps of the filter, which count 2 each.
-  /// The backward pass counts three times as many, because it computes the forward sums again, dx and dweight.
+  /// Returns the FLOPs. Each element takes K multiply-adds, one for each tap of the filter; a multiply-add counts 2.
+  /// The backward pass counts three times as many: for the forward sums again, for dx and for dweight.
   double flops() const override {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();
@@ -81,10 +81,9 @@ class NormJob : public BenchJob {
     }
   }
   /// Returns the FLOPs without those of the gate function. Here r is 1 / RMS(x) and g is the gate's value.
-  /// Forward, 5 per element: x² and its sum (2), and x · r · weight · g (3).
-  /// Backward, 14 per element, with n = x · r and e = dy · g · weight:
-  /// x² and its sum (2), n (1), dy · g (1), e (1), e · n and its sum (2), dx = (e − n · mean(e · n)) · r (3),
-  /// dweight and its sum (2), and dgate (2).
+  /// - Forward, 5 per element: x² and its sum (2); x · r · weight · g (3).
+  /// - Backward, 14 per element, with n = x · r and e = dy · g · weight: x² and its sum (2); n (1); dy · g (1); e (1);
+  ///   e · n and its sum (2); dx = (e − n · mean(e · n)) · r (3); dweight and its sum (2); dgate (2).
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
   /// Returns the bytes of x, gate and y forward, and of x, gate, dy, dx and dgate backward.
   /// Returns 0 for one token, whose data fits in the caches.

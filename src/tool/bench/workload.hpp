@@ -15,11 +15,10 @@ namespace headgate::bench {
 
 enum class BenchOp { forward, backward };
 
-/// Returns the number of visible (query, key) pairs in one head.
-/// With key_indices, counts the keys in the lists, which must not repeat keys.
-/// Otherwise counts the keys that causality and window allow.
-/// Ignores masks and key lengths.
-/// For a packed batch, returns the sum over all sequences. spec.packed_queries and packed_keys must then be set.
+/// Returns the number of visible (query, key) pairs in one head, summed over the sequences of a packed batch.
+/// - With key_indices, counts the keys in the lists, which must not repeat keys.
+/// - Without key_indices, counts the keys that causality and window allow.
+/// Ignores masks and key lengths. A packed batch requires spec.packed_queries and spec.packed_keys.
 std::int64_t visible_pairs(const verify::CaseSpec& spec);
 
 /// Returns the FLOPs of one call.

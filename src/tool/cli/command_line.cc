@@ -165,7 +165,7 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
   // Reads the values from results(), which returns them as typed.
-  // CLI11 may have processed the values that it passes to the callback.
+  // The values that CLI11 passes to the callback may have been processed.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -213,8 +213,7 @@ Option VerbOptions::values(const std::string& name, std::vector<std::string>& to
 Option VerbOptions::lists(const std::string& name, std::vector<std::string>& to, const std::string& type,
                           const std::string& help) {
   const Option option = values(name, to, type, help);
-  // Limits the number of values, because CLI11 treats an option with a very large maximum differently:
-  // it takes only one value after each option name.
+  // Limits the number of values. With a very large maximum, CLI11 would take only one value after each option name.
   // CLI11's allow_extra_args() needs no maximum, but it splits a value such as "[a,b]" into several values.
   constexpr int kMostValues = CLI::detail::expected_max_vector_size / 16 - 1;
   app_->get_option(name)->expected(1, kMostValues);
@@ -299,9 +298,9 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports unexpected arguments in place of the other error.
-      // If a required option is missing, one of these arguments may be that option, mistyped.
-      // If a value is refused, these arguments precede the value on the command line.
+      // Reports unexpected arguments rather than the other error.
+      // If a required option is missing, an unexpected argument may be this option, mistyped.
+      // If a value is refused, the unexpected arguments come before this value on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

@@ -98,8 +98,8 @@ class VerbOptions {
   Option declared(const std::string& name) const;
 
  private:
-  /// Declares an option that passes each value to take(value) during parsing.
-  /// An error message therefore names the first wrong value on the command line.
+  /// Declares an option. Parsing calls take(value) for each value, in the order of the command line.
+  /// An error message therefore names the first wrong value.
   Option taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                 const std::string& type, const std::string& help);
 
@@ -125,9 +125,9 @@ class CommandLine {
 
   /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
   /// The first paragraph of `description` is the summary that --help shows in the list of verbs.
-  /// `quiet` holds the names of the option that suppresses notes and progress.
-  /// If the verb has an option --q, `quiet` must be "--quiet", because users would confuse -q with --q.
-  /// Moreover, CLI11 2.4 and later refuses to declare -q and --q together.
+  /// `quiet`: names of the option that suppresses notes and progress.
+  /// A verb with an option --q must pass "--quiet", because users would confuse -q with --q.
+  /// Moreover, CLI11 2.4 and later refuses to declare both.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -21,7 +21,7 @@ std::string escaped(const std::string& text, std::string_view special) {
   return out;
 }
 
-/// Returns the last positional argument of a verb, the one that shells complete. Returns null if the verb has none.
+/// Returns the positional argument that shells complete: the last one of the verb. Returns null if the verb has none.
 const OptionDescription* argument_of(const VerbDescription& verb) {
   const OptionDescription* found = nullptr;
   for (const OptionDescription& option : verb.options) {

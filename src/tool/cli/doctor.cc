@@ -32,8 +32,8 @@ std::optional<std::string> variable(const char* name) {
   return value == nullptr || *value == '\0' ? std::nullopt : std::optional<std::string>(value);
 }
 
-/// Returns advice if HEADGATE_ISA, whose value is `value`, selects a target slower than this CPU's best one.
-/// Returns an empty string if it selects the best one.
+/// Returns advice if HEADGATE_ISA selects a target slower than this CPU's best one, otherwise an empty string.
+/// `value` is the value of HEADGATE_ISA.
 std::string advice_on_isa(const std::string& value) {
   const std::string best = supported_targets().front();
   if (active_target() == best) return "";
@@ -77,7 +77,8 @@ std::string advice_on_dynamic(const std::string& value) {
 
 std::string no_advice(const std::string& /*value*/) { return ""; }
 
-/// An environment variable that affects speed or output. `advice` returns advice on the variable's value, or nothing.
+/// An environment variable that affects speed or output.
+/// advice(value) returns advice on the variable's value, or an empty string.
 struct Variable {
   const char* name;
   std::string (*advice)(const std::string& value);

@@ -48,7 +48,7 @@ struct NamedRow {
 };
 
 /// Returns the figures (named metric values) to show as columns of a table.
-/// Leaves out those that tables never show, and those that have no value in any row.
+/// Leaves out figures that tables never show, and figures that have no value in any row.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -96,8 +96,8 @@ Figures figures_of_layers(const metrics::Report& report) {
   return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// Formats a table of the metric values by trigger token. Only tasks with trigger tokens have them (bigram-backcopy).
-/// Returns an empty string for other tasks.
+/// Formats a table of the metric values by trigger token.
+/// Returns an empty string for tasks without trigger tokens. Only bigram-backcopy has such tokens.
 std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   std::vector<NamedRow> rows;
   for (const EvaluatedModel& model : models) {

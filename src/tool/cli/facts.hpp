@@ -23,8 +23,8 @@ struct Fact {
 /// A fact of `headgate info`.
 struct MachineFact {
   const char* label;
-  const char* meaning;  ///< says in the help what the fact is
-  const char* type;     ///< says in the help what the value is in JSON
+  const char* meaning;  ///< explanation of the fact, for the help text
+  const char* type;     ///< type of the value in JSON, for the help text
   /// Returns the value. Throws Error if the value depends on HEADGATE_ISA and this variable names no supported target.
   nlohmann::ordered_json (*value)();
   const char* text_if_null = "";

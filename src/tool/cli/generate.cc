@@ -69,7 +69,7 @@ struct GenerateOptions {
   bool converses() const { return chat && !has_prompt(); }
 };
 
-/// The files of a model that deal with text: chat template, end tokens and tokenizer.
+/// The chat template, the end tokens and the tokenizer of a model.
 struct TextFiles {
   generate::GenerationFiles files;
   std::unique_ptr<tokenize::Tokenizer> tokenizer;

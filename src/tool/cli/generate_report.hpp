@@ -23,7 +23,7 @@ struct TextOutput {
 };
 
 /// Returns a callback for GenerateHooks::text, which prints the generated text or collects it in `out`.
-/// The callback stops the generation after a signal, or if the pipe on standard output has been closed.
+/// The callback stops the generation after a signal, or when the pipe on standard output has been closed.
 /// `out` must outlive the callback.
 std::function<bool(std::string_view)> text_hook(TextOutput& out);
 

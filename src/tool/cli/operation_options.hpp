@@ -60,14 +60,14 @@ inline std::vector<std::int64_t> parse_indices(const char* option, const std::st
 }
 
 /// Returns the help text of an input or output tensor.
-/// `types`: the tensor's element types; empty if they are those of q.
+/// `types`: the tensor's element types; empty: the text names no types.
 /// `forward_only`: true if gradients cannot be computed with this tensor.
 inline std::string help_of(std::string_view shape, std::string_view types, std::string_view help, bool forward_only) {
   return fmt::format("{}{}{}: {}{}", shape, types.empty() ? "" : ", ", types, help,
                      forward_only ? "; without gradients" : "");
 }
 
-/// Returns the table row of `row.traits.needs`, the input that must be given if `row`'s tensor is given.
+/// Returns the table row of the input that `row`'s tensor requires (row.traits.needs).
 template <class Tables, class Row>
 const auto& needed_row(const Row& row) {
   return Tables::kInputs[row_number(Tables::kInputs, row.traits.needs)];
@@ -78,7 +78,8 @@ void add_inputs(VerbOptions& verb, attend::OperationFiles<Tables>& files) {
   verb.group("Inputs");
   for (std::size_t n = 0; n < Tables::kInputs.size(); ++n) {
     const auto& row = Tables::kInputs[n];
-    // Leaves out bfloat16, which files do not have. The help of the verb names the dtypes of required inputs.
+    // Does not list bfloat16, because .npy files cannot hold it. Lists no dtypes for required inputs: the help of the
+    // verb names them.
     const std::string_view floats = row.traits.required ? "" : "float32, float64 or float16";
     const std::string_view types = row.elements == Elements::floats ? floats : types_of(row.elements);
     std::string help = help_of(row.shape, types, row.help, row.traits.forward_only);
@@ -167,7 +168,7 @@ void add_rows(VerbOptions& verb, Given<kRows>& given, const Visit& visit) {
   });
 }
 
-/// Declares --dtype and --threads. The other parameters complete the help text of --dtype.
+/// Declares --dtype and --threads. `converted` and `others` complete the help text of --dtype.
 /// `converted`: names of the arrays that --dtype converts. `others`: a sentence about arrays that may have another
 /// dtype.
 template <const auto& kRows>

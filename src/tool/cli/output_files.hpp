@@ -38,7 +38,7 @@ void check_overwrites(const std::vector<io::NamedPath>& outputs,
 void check_outputs(const std::vector<io::NamedPath>& outputs,
                    const std::function<void(InputFiles& inputs)>& list_inputs);
 
-/// Throws Error if writing to an output directory, which replaces the whole directory, would delete an input.
+/// Throws Error if writing to an output directory would delete an input. Writing replaces the whole directory.
 /// Also throws Error if the directory is a training run or its checkpoint.
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs);
 

@@ -8,7 +8,7 @@
 
 namespace headgate::cli {
 
-/// Declares --precision for a verb that runs models. The other parameters complete the help text.
+/// Declares --precision for a verb that runs models. `what` and `rest` complete the help text.
 /// `what`: names the operations that use bf16. `rest`: a sentence about what stays in f32.
 inline Option declare_precision(VerbOptions& verb, models::ModelPrecision& to, const std::string& what,
                                 const std::string& rest) {

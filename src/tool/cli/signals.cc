@@ -143,19 +143,19 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // If `stream` is closed, open() returns this very descriptor: it is the lowest free one, as all below it are open.
+    // If `stream` is closed, open() returns the descriptor of `stream`: all lower descriptors are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
 
 SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::move(acknowledgement)) {
   if (!acknowledgement_.empty()) {
-    // Begins with a newline, because the terminal echoes ^C on the current line, on which a progress bar may stand.
+    // Begins with a newline: the current line may hold a progress bar, and the terminal echoes ^C there.
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
   // Sets the time of the first signal to a time far in the future. The handler of the first signal stores g_received
-  // and then the actual time. A second signal that arrives in between counts as a copy of the first.
+  // first and the actual time afterwards. A second signal between these two stores counts as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

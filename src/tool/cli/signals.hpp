@@ -17,18 +17,18 @@ void remove_unfinished_files_on_signals();
 void report_files_too_large();
 
 /// Installs a handler for SIGBUS.
-/// A thread gets this signal if it reads a part of a memory-mapped file that another process has cut off.
+/// A thread gets this signal if it reads a memory-mapped file beyond the end to which another process has shortened it.
 /// The handler prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus.
 /// `who` must stay valid until the process ends.
 void report_lost_files(const char* who);
 
 /// Lets a verb finish its work after its output pipe has been closed.
-/// Without this call, the first write to the closed pipe ends the process.
-/// Ignores SIGPIPE: a write to a closed pipe then fails with an error.
-/// Opens closed standard streams as /dev/null, so that files opened later do not get their descriptors.
+/// Ignores SIGPIPE, which would end the process at the next write. The write fails with an error instead.
+/// Opens closed standard streams as /dev/null. Otherwise, files opened later would get the descriptors of these
+/// streams.
 void survive_lost_output();
 
-/// Records SIGINT, SIGTERM and SIGHUP while the object exists, so that the first of them does not end the process.
+/// Records SIGINT, SIGTERM and SIGHUP while the object exists. The first signal does not end the process.
 /// A second SIGINT or SIGTERM ends the process, unless it is a copy of the first signal.
 /// A signal is a copy if it arrives within a second of the first. A second Ctrl-C is never a copy.
 /// Copies occur because `timeout`, mpirun and a closing terminal signal both the process and its process group.

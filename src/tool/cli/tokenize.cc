@@ -203,7 +203,7 @@ int run_train(const TokenizeOptions& o) {
 int run_tokenize(const TokenizeOptions& given) {
   if (given.train) return run_train(given);
   TokenizeOptions o = given;
-  // --text takes several paths, so that the parser adds a MODEL that follows them to the list. Moves it to o.model.
+  // --text takes several paths, so the parser adds a MODEL after them to the same list. Moves the last path to o.model.
   if (o.model.empty() && o.text.size() > 1) {
     o.model = o.text.back();
     o.text.pop_back();

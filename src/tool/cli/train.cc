@@ -41,8 +41,8 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Prints the error and ends all processes of the group, because the others would wait for this one.
-/// If the group has only this process, rethrows the error instead. Must be called in a catch block.
+/// Prints the error and ends all processes of the group, which would otherwise wait for this one.
+/// In a group of one process, rethrows the error instead. Must be called in a catch block.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));
@@ -74,8 +74,8 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  // If this process returned a failure, a launcher could end the process that has failed before that one prints its
-  // error.
+  // Another process has failed and prints the error. If this process returned a failure, a launcher could end the other
+  // process before it prints.
   if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;

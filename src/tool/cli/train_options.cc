@@ -23,9 +23,9 @@ concept Explained = requires(Enum value) {
 };
 
 /// Lists the values of an enum option for --help, for instance "plain (default) or zero_centred".
-/// Adds explanations if there is an explanation_of() for the enum: "input (the layer's input; default), …".
+/// If explanation_of() takes the enum, adds explanations: "input (the layer's input; default), …".
 /// Omits "none" unless it is the default.
-/// `chosen`: the default value; empty if the help text describes the default elsewhere.
+/// `chosen`: the default value; empty: no value is marked as the default.
 template <typename Enum>
 std::string words_text(std::optional<Enum> chosen) {
   std::vector<std::string> words;
@@ -42,7 +42,7 @@ std::string words_text(std::optional<Enum> chosen) {
 }
 
 /// Returns the help text of the option that a table row describes, with the default value.
-/// of_task(task): returns the default config or settings of a training task, from which the default value is read.
+/// Reads the default from of_task(task), the default config or settings of a training task.
 template <class Row, class OfTask>
 std::string help_of(const Row& row, const OfTask& of_task) {
   std::string help(row.help);

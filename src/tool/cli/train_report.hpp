@@ -19,11 +19,12 @@ void print_end(const train::Run& run, double seconds, const std::string& loss);
 
 // Each function below prints a message and returns the exit status of `headgate train`.
 
-/// Reports that the run ended before its last step, because of a signal or, if signal_number is 0, of --stop-at.
+/// Reports that the run ended before its last step because of the signal `signal_number`.
+/// If signal_number is 0, reports that --stop-at ended the run.
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number);
 int report_divergence(const train::Diverged& error, const train::Run& run);
 /// Reports that other processes of the run have ended.
-/// Returns 128 plus the number of the signal that ended this process's training, as exit status.
+/// Returns the exit status 128 + N, where N is the signal that ended this process's training.
 int report_lost_group(const train::GroupLost& error, const train::Run& run, const std::string& out);
 /// Reports that the last checkpoint or some lines of metrics.jsonl could not be written.
 int report_loss(const train::Run& run, const std::string& out, const train::LoopEnd& end);

@@ -20,7 +20,7 @@ Activity::Activity(std::string text) : text_(std::move(text)) {
   if (!progress_is_shown()) return;
   try {
     thread_ = std::thread([this] { redraw(); });
-  } catch (const std::system_error&) {  // the system has no thread to spare: the work goes on without a progress line
+  } catch (const std::system_error&) {  // no thread could be created: the work continues without a progress line
   }
 }
 

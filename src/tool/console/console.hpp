@@ -6,10 +6,10 @@
 
 namespace headgate::console {
 
-/// Prints the text and flushes the stream.
-/// If the stream is a pipe that its reader has closed, redirects the stream to /dev/null and returns false.
-/// Later calls then succeed. If /dev/null cannot be opened, they return false too.
-/// Otherwise returns true, even if writing failed for another reason, which std::ferror() tells.
+/// Prints the text and flushes the stream. Returns false if the stream is a pipe that its reader has closed.
+/// It then redirects the stream to /dev/null, so that later calls succeed.
+/// If /dev/null cannot be opened, later calls return false too.
+/// Returns true if writing fails for another reason, which std::ferror() tells.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 
 /// Returns whether a stream is a terminal that supports control codes: TERM is set and is not "dumb".

@@ -56,7 +56,7 @@ ProgressBar::ProgressBar(Appearance appearance) : visible_(progress_is_shown()),
 }
 
 std::optional<double> ProgressBar::estimated_seconds_left(double fraction, Clock::time_point now) {
-  if (fraction <= first_fraction_) {  // no progress since the start, or a new task has begun at a lower fraction
+  if (fraction <= first_fraction_) {  // no progress since the start, or a new task begins at a lower fraction
     first_fraction_ = fraction;
     begin_ = now;
     return std::nullopt;

@@ -14,9 +14,10 @@ namespace headgate::console {
 /// If the terminal does not report its width, returns the value of COLUMNS, or 80 if that is unset.
 std::size_t terminal_columns();
 
-/// Returns whether progress may be shown on stderr.
-/// True if stderr is a terminal with control codes, is_quiet() is false, and the library does not log to stderr
-/// (is_verbose() is false).
+/// Returns whether progress may be shown on stderr. All of the following must hold:
+/// - stderr is a terminal with control codes;
+/// - is_quiet() is false;
+/// - is_verbose() is false, so that the library does not log to stderr.
 bool progress_is_shown();
 
 /// Returns the time to wait before progress appears: HEADGATE_PROGRESS_SECONDS seconds, 2 by default.

@@ -23,8 +23,8 @@ using train::Task;
 using train::TrainSettings;
 
 /// Returns the metrics of whole models that the demo's tables show.
-/// If `of_triggers`, returns only those with one value for tokens after a trigger and one for other tokens.
-/// Otherwise returns only those without this distinction.
+/// If `of_triggers` is true, returns the metrics with separate values for tokens after a trigger and for other tokens.
+/// If it is false, returns the metrics without this distinction.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {

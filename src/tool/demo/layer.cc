@@ -27,7 +27,7 @@ constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kDim = 128;
 
 /// Rows to compare with the oracle in each sampled head: single query rows, and the last kLastRows rows.
-/// Only the last rows see the last keys, so these rows alone determine dk and dv of the last keys.
+/// Only the last rows see the last keys, so only they contribute to dk and dv of these keys.
 constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;

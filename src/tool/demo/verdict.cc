@@ -24,8 +24,8 @@ std::string beginning(const std::string& name, bool gated) {
   return fmt::format("With {} {} gate,", name.starts_with('e') ? "an" : "a", name);
 }
 
-/// Returns a sentence about one model. It makes no comparison with other models, because the sentence about another
-/// model may say only that the model has not learnt to copy.
+/// Returns a sentence about one model. Makes no comparison with another model: the sentence about that model may say
+/// only that it has not learnt to copy.
 std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool gated) {
   const metrics::FigureRow& mean = runs.mean;
   if (!mean.find(metrics::kLossTrigger)) {
@@ -46,8 +46,8 @@ std::string backcopy_sentence(const std::string& begin, const Spread& runs, bool
                      mean.at(metrics::kGateOther), mean.at(metrics::kGateTrigger));
 }
 
-/// Returns the text that follows "the held-out loss".
-/// `more` is how much higher the loss is than without a gate, in nats per byte.
+/// Returns the end of a sentence that begins with "the held-out loss".
+/// `more`: the loss minus the loss without a gate, in nats per byte.
 std::string loss_difference(double more) {
   if (!std::isfinite(more)) return "is not finite";
   const std::string size = fmt::format("{:.3f}", std::abs(more));

@@ -16,8 +16,8 @@ struct NamedSpread {
   Spread figures;
 };
 
-/// Loss after a trigger, in nats, at or above which a model has not learnt to copy.
-/// The loss is almost 0 if it copies and about 3 if it guesses.
+/// Loss after a trigger, in nats. A model with this loss or a higher one has not learnt to copy.
+/// A model that copies has a loss of almost 0. A model that guesses has about 3.
 inline constexpr double kNotLearnt = 0.5;
 
 /// Returns a sentence for each model: how much attention goes to BOS where there is nothing to copy.

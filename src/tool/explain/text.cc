@@ -25,7 +25,7 @@ std::string rounded(double x, int decimals) {
   return text;
 }
 
-/// Returns the number that rounded() writes.
+/// Returns the number that rounded(x, decimals) writes as text.
 double rounded_number(double x, int decimals) {
   const std::string text = rounded(x, decimals);
   double read = x;

@@ -7,7 +7,7 @@
 namespace headgate::bench {
 
 /// Loops that measure peak rates, compiled for one vector target; T is float or double.
-/// Each returns a number that depends on all its work, so that the compiler cannot remove any of it.
+/// Each function returns a number that depends on all work of its loop, so that the compiler cannot remove the loop.
 template <typename T>
 struct PeakLoops {
   /// Runs `rounds` rounds. Each round makes one FMA in each of several independent chains.

@@ -44,8 +44,8 @@ namespace {
 
 using Row = std::vector<double>;
 
-/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16: 2⁻¹²⁶, the smallest normal number,
-/// over 2⁻⁸.
+/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16. It is 2⁻¹²⁶ / 2⁻⁸: the smallest
+/// normal number divided by the unit roundoff.
 constexpr double kFlushed = 0x1p-118;
 
 /// Number of factors of a product that native16 rounds.
@@ -55,7 +55,8 @@ constexpr double kRoundedFactors = 2.0;
 struct Sizes {
   std::int64_t B, Hq, Hk, Hv, Ho, T, D, Dv;
   double scale;
-  /// Smallest error bound of e^g, in unit roundoffs. Kernels may return 0 for an e^g below the smallest normal number.
+  /// Smallest error bound of e^g, in unit roundoffs. Not 0, because kernels may return 0 for an e^g below the smallest
+  /// normal number.
   double floor;
   bool delta, gated;
   bool drifts = true;  // whether the error bounds include errors of e^g
@@ -236,7 +237,7 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
   return out;
 }
 
-/// The decayed state a = diag(e^g) S, and `rest`: v minus aᵀk, the part that the delta rule reads from a.
+/// The decayed state a = diag(e^g) S. `rest` is v − aᵀk, where aᵀk is what the delta rule reads from a.
 struct Read {
   Row a;           // (D,Dv) diag(e^g) S
   Row a_error;     // (Dv) bound on the rounding error of each column of a
@@ -432,8 +433,8 @@ class BackwardPass {
   }
 
  private:
-  /// Backpropagates through the output y of token i. Adds dq, and adds the contribution of y to `gradient`, which then
-  /// is the gradient of the state after the token.
+  /// Backpropagates through the output y of token i. Adds to dq, and adds the contribution of y to `gradient`. This
+  /// completes `gradient`, the gradient of the state after the token.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);

@@ -23,8 +23,8 @@ struct LinearForwardArrays {
 /// state.
 struct LinearForward : LinearForwardArrays {
   LinearForwardArrays magnitude;
-  /// Bounds what native16 adds to the errors by rounding factors of products to bf16, in unit roundoffs of bf16. Empty
-  /// with exact.
+  /// Bounds the errors that native16 adds by rounding factors of products to bf16, in unit roundoffs of bf16. Empty for
+  /// `exact`.
   LinearForwardArrays rounded;
 };
 

@@ -107,9 +107,9 @@ class FiguresPass {
     return first;
   }
 
-  /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient. If the error of the total may
-  /// exceed a quarter of the total, accepts any quotient. This limit assumes that the tolerance rule multiplies
-  /// magnitudes by less than 64 unit roundoffs.
+  /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient. If the error of `total` may
+  /// exceed a quarter of its value, the error bound permits any quotient. This limit assumes that the tolerance rule
+  /// multiplies magnitudes by less than 64 unit roundoffs.
   Bounded share(const Bounded& x, const Bounded& total, double most) const {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;
@@ -163,7 +163,8 @@ class FiguresPass {
         const double e = std::exp(g);
         logarithms.add(g);
         decays.add(e);
-        // e^g has an error of 3 + 2|g| unit roundoffs. The tolerance rule multiplies magnitudes by at least 8.
+        // e^g has an error of 3 + 2|g| unit roundoffs. Divides by 8, because the tolerance rule multiplies magnitudes
+        // by at least 8.
         decay_bound += (e == 0.0 ? 0.0 : e * (1.0 + (3.0 + 2.0 * std::abs(g)) / 8.0)) + floor_;
       }
       const double b = in_.beta.present() ? load(in_.beta, s.b, in_.beta.shape[1] == 1 ? 0 : h, t, 0) : 1.0;
@@ -219,8 +220,8 @@ class FiguresPass {
   const LinearAttentionInputs& in_;
   std::int64_t N_, Hv_, Ho_, T_, D_, Dv_;
   double roundoff_;
-  // number added to the magnitude of each e^g, because kernels may return 0 for a subnormal e^g. It is the smallest
-  // normal number, divided by the unit roundoff.
+  // The smallest normal number divided by the unit roundoff. It is added to the magnitude of each e^g, because kernels
+  // may return 0 for a subnormal e^g.
   double floor_;
   // smallest magnitude of a weight: (8 + D) smallest subnormals, divided by 8 unit roundoffs
   double underflow_;

@@ -22,7 +22,7 @@ struct LinearFigureArray {
   std::vector<double> value, magnitude;
 };
 
-/// Weights of all queries, including those that the problem does not choose.
+/// Weights of all queries, not only of those that the problem selects.
 struct LinearWeightRows {
   LinearFigureArray weights;      // (B,Ho,T,T)
   LinearFigureArray state_query;  // (B,Ho,T,D)

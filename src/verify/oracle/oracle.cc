@@ -24,12 +24,12 @@ double compute_tiny(DType dtype) { return dtype == DType::f64 ? 0x1p-1022 : 0x1p
 /// Returns the unit roundoff of the compute type.
 double compute_roundoff(DType dtype) { return dtype == DType::f64 ? 0x1p-53 : 0x1p-24; }
 
-/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16. Such numbers are below 2⁻¹²⁶, the
-/// smallest normal number of bf16. A unit roundoff is 2⁻⁸.
+/// Largest error of a number that native16 flushes to 0, in unit roundoffs of bf16. It is 2⁻¹²⁶ / 2⁻⁸: the smallest
+/// normal number divided by the unit roundoff.
 constexpr double kFlushed = 0x1p-118;
 
-/// Returns the smallest normal number of the storage type. A saved y below it has an absolute rounding error, not a
-/// relative one.
+/// Returns the smallest normal number of the storage type. Below this number, the rounding error of a saved y is
+/// absolute, not relative.
 double storage_tiny(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-1022;
@@ -78,8 +78,8 @@ struct KeyValue {
   std::int64_t keys = 0;  // number of keys within key_lengths
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. A subnormal scaled
-  /// weight has an error of up to the smallest subnormal number, and |v| then multiplies this error.
+  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If the scaled weight is
+  /// subnormal, it errs by up to the smallest subnormal number. |v| then multiplies this error.
   std::vector<double> v_unscaled;
 };
 
@@ -132,7 +132,7 @@ struct Row {
   double lse = -kInfinity;
   double max_logit = -kInfinity;  // largest score of the visible keys
   double sink_p = 0.0;            // exp(sink − lse), the softmax weight of the sink
-  double logits = 1.0;            // 1 + A (see Forward), plus the error of the softmax sum
+  double logits = 1.0;            // 1 + A, with A as in Forward, plus the error of the softmax sum
   std::vector<double> o;          // (Dv)
   std::vector<double> o_abs;      // (Dv)  Σ p |v|, plus bounds for underflow and for nearly equal terms (LikeTerms)
   std::vector<double> o_rounded;  // (Dv)  Σ p |v| with native16, which rounds p and v to bf16; otherwise 0
@@ -143,7 +143,8 @@ std::int64_t position_of(const AttentionInputs& in, const Sizes& n, std::int64_t
   return i + (in.query_offsets.present() ? load_index(in.query_offsets, b) : n.S - n.T);
 }
 
-/// Returns which of S keys the list of query i has; all of them without lists. `hk` is a key/value head.
+/// Returns for each of S keys whether the list of query i has it. Without lists, the query has all keys. `hk` is a
+/// key/value head.
 std::vector<char> listed_keys(const AttentionInputs& in, const AttentionOptions& options, std::int64_t S,
                               std::int64_t b, std::int64_t hk, std::int64_t i) {
   if (!in.key_indices.present()) return std::vector<char>(S, 1);
@@ -196,7 +197,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
       const double t = std::tanh(dot / options.softcap);
       s = options.softcap * t;
       row.cap_slope[j] = 1.0 - t * t;
-      bound += dot_abs / options.softcap;  // error of 1 − tanh²: equal to the error of dot / softcap
+      bound += dot_abs / options.softcap;  // error of 1 − tanh²: at most that of dot / softcap
     }
     const double distance = slope * std::abs(static_cast<double>(position_of(in, n, b, i) - j));
     const double bias = n.bias.present() ? load(n.bias, b, h, i, j) : 0.0;
@@ -207,10 +208,11 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// Returns the relative error, in unit roundoffs, of a row's sum of exponentials. Only nearly equal exponentials count,
-/// because their rounding errors add up (LikeTerms). Returns 0 if all exponentials are 1 and there is no sink, because
-/// such sums are exact. Most kernels add at least two partial sums, each at most half of the total, so the bound is
-/// halved. The kernel of small heads has one sum of S terms; the rule's factor of 8 + √S / 2 allows for that.
+/// Returns a bound of the relative error of a row's sum of exponentials, in unit roundoffs.
+/// Only nearly equal exponentials count, because their rounding errors add up (LikeTerms).
+/// Returns 0 if all exponentials are 1 and there is no sink, because such sums are exact.
+/// Halves the bound: most kernels add at least two partial sums, each at most half of the total.
+/// The kernel of small heads has one sum of S terms; the rule's factor of 8 + √S / 2 allows for that.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;
@@ -283,8 +285,10 @@ double gate_logit(const AttentionInputs& in, const Sizes& n, std::int64_t b, std
 }
 
 /// Return magnitudes (error bounds) of g(z) and of g′(z): the sums of the absolute values of the terms of their
-/// formulas. If the function decays as e^−|z|, the sum is multiplied by 1 + |z|, because a relative error of z changes
-/// the exponent by a multiple of |z|. `floor` bounds the error of σ if it underflows.
+/// formulas.
+/// If the function decays as e^−|z|, the sum is multiplied by 1 + |z|. The reason is that a relative error of z changes
+/// the exponent by a multiple of |z|.
+/// `floor` bounds the error of σ if σ underflows.
 double value_terms(GateFn fn, double z, double floor) {
   const double g = std::abs(gate_value(fn, z).value);
   const double tail = 1.0 + std::max(-z, 0.0);
@@ -445,13 +449,13 @@ class BackwardPass {
   /// by (1 + 2⁻⁸)² − 1, slightly less than 2.02 unit roundoffs.
   static constexpr double kOneRounding = 1.02, kTwoRoundings = 2.02;
 
-  /// The gradient do of one row of o, its Δ, and bounds of the errors of both.
+  /// The gradient `do` of one row of o, the row's Δ, and error bounds of both.
   struct RowGradient {
     std::vector<double> d_o;      // (Dv)  do = dy ∘ g if the gate multiplies, otherwise dy
     std::vector<double> d_o_abs;  // (Dv)
     double delta = 0.0;           // Δ = rowsum(do ∘ o)
     double delta_abs = 0.0;
-    double delta_inherited = 0.0;  // Σ |dy| |y|: error of Δ if the saved y is rounded
+    double delta_inherited = 0.0;  // Σ |dy| |y|: error of Δ due to the rounding of the saved y
   };
 
   /// Rows of the gradients to which one query contributes, and the query's row of q.
@@ -485,7 +489,7 @@ class BackwardPass {
 
   /// Returns the error bound of a number that native16 may flush to 0; 0 without native16.
   double flushed() const { return n_.native16 ? kFlushed : 0.0; }
-  /// Returns the error bound of rounding an element of do to bf16, in unit roundoffs; 0 without native16.
+  /// Returns the error bound of an element of `do` that native16 rounds to bf16, in unit roundoffs; 0 without native16.
   double rounded_magnitude(double d_o) const { return n_.native16 ? std::abs(d_o) + kFlushed : 0.0; }
   /// Returns the magnitude (error bound, see Forward) of weight j.
   double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
@@ -501,7 +505,7 @@ class BackwardPass {
     }
   }
 
-  /// Returns dp = m do · v_j, where m is the dropout factor. `inherited` bounds the error if do is rounded to bf16.
+  /// Returns dp = m (do · v_j), where m is the dropout factor. `inherited` bounds the error if `do` is rounded to bf16.
   Term weight_gradient(const KeyValue& kv, const Row& row, const RowGradient& g, std::int64_t j) const {
     const double m = row.kept[j];
     const double* const v = kv.v.data() + j * n_.Dv;
@@ -522,14 +526,14 @@ class BackwardPass {
     return {ds, magnitude, row.p[j] * g.delta_inherited};
   }
 
-  /// Bounds the error that rounding do to bf16 causes in ds. Returns 0 without native16, which alone rounds do.
+  /// Bounds the error of ds that comes from rounding `do` to bf16. Returns 0 without native16, which alone rounds `do`.
   double product_rounding(const Row& row, const Term& dp, std::int64_t j) const {
     return n_.native16 ? kOneRounding * row.p[j] * dp.inherited + kFlushed : 0.0;
   }
   /// Bounds the error of rounding x to bf16; 0 without native16.
   double rounded_once(double x) const { return n_.native16 ? kOneRounding * std::abs(x) : 0.0; }
 
-  /// Adds dx k_j to dq and dx q to row j of dk, where dx = scale · ds · cap_slope is the gradient of q·k_j.
+  /// Adds dx · k_j to dq and dx · q to row j of dk. Here dx = scale · ds · cap_slope is the gradient of q·k_j.
   void add_dq_and_dk(const KeyValue& kv, const Row& row, const Term& ds, double rounding, const RowPlace& at,
                      std::int64_t j) {
     const Term dx{n_.scale * ds.value * row.cap_slope[j], std::abs(n_.scale) * ds.magnitude,
@@ -596,9 +600,9 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // Kernels compute o as y / g from the saved y. If g may be 0, they read a saved attn instead, and may do so for
-    // other gates, too. Reading attn and reading y lead to different bounds only for tiny numbers, where the rounding
-    // error of the saved number is absolute. The larger bound applies.
+    // Kernels compute o as y / g from the saved y. If g may be 0, they read the saved attn instead. They may also do so
+    // for other gates. The two ways have different error bounds only for tiny numbers, where the rounding error of the
+    // saved number is absolute. The larger bound applies.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

@@ -30,8 +30,8 @@ ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::in
   return view.present() ? narrow(view, dimension, begin, begin + size) : view;
 }
 
-/// Returns the rows and columns of a bias or mask that belong to one sequence. If `one_row` is true, all queries share
-/// the only row, which is then returned for every sequence.
+/// Returns one sequence's part of a bias or mask: its rows and columns. If `one_row` is true, all queries share the
+/// only row, and every sequence gets this row.
 ConstTensorView part_of_map(const ConstTensorView& map, const Place& at, bool one_row) {
   return part(one_row ? map : part(map, 2, at.q0, at.T), 3, at.k0, at.S);
 }
@@ -41,7 +41,7 @@ bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// The inputs of one sequence, as views of the packed inputs. With a block table and without query_offsets,
+/// The inputs of one sequence: views of its parts of the packed inputs. With a block table and without query_offsets,
 /// `in.query_offsets` is a view of `first_position`.
 struct OneSequence {
   std::int64_t first_position = 0;
@@ -146,7 +146,7 @@ ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, 
   return own;
 }
 
-/// Returns those selected queries that belong to the sequence, as indices within the sequence.
+/// Returns the selected queries that belong to the sequence, as indices within the sequence.
 std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const Place& at) {
   std::vector<std::int64_t> own;
   for (std::int64_t r = 0; r < selection.queries.shape[3]; ++r) {

@@ -29,8 +29,8 @@ struct Statistics {
   std::array<StatisticsArray, kStatisticsOutputs.size()> outputs;
 };
 
-/// Computes the statistics from the weights of `forward`, which has the same inputs and options. `top_keys` is K. Reads
-/// the gate only if it multiplies.
+/// Computes the statistics from the weights of `forward`, which has the same inputs and options. `top_keys` is K. Does
+/// not read a gate that is added.
 Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
                       const StatisticsSelection& selection, std::int64_t top_keys);
 

@@ -10,16 +10,16 @@
 
 namespace headgate::reference {
 
-/// Largest number of keys over which a forward pass may sum in a single block: kNarrowHeadRows of the kernel of small
-/// heads, which has no blocks.
+/// Largest number of keys that a forward pass may sum without dividing them into blocks. It is kNarrowHeadRows, the
+/// limit of the kernel of small heads.
 inline constexpr std::int64_t kUncutKeys = 512;
 
-/// Smallest factor C of the tolerance rule, which permits an error of C times a number's magnitude, in unit roundoffs.
-/// To permit an error of x unit roundoffs, the oracle therefore adds x / 8 to the magnitude.
+/// Smallest factor C of the tolerance rule. The rule permits an error of C times a number's magnitude, in unit
+/// roundoffs. To permit an error of x unit roundoffs, the oracle adds x / 8 to the magnitude.
 inline constexpr double kLeastConstant = 8.0;
 
-/// Returns the error that every weight may have, however small the weight is, in unit roundoffs of the compute type. It
-/// is the smallest normal number: kernels may return 0 for an exponential below it.
+/// Returns the smallest error bound of a weight, in unit roundoffs of the compute type. The error is the smallest
+/// normal number: kernels may return 0 for an exponential below it.
 inline double weight_floor(DType dtype) { return dtype == DType::f64 ? 0x1p-969 : 0x1p-102; }
 
 /// Compensated sum (Neumaier), as accurate as a sum in twice the precision. Plain f64 sums would have errors as large
@@ -39,11 +39,11 @@ class CompensatedSum {
 };
 
 /// Repeats a kernel's sum and bounds the rounding errors of successive terms that are nearly equal ("like" terms).
-/// An addition rounds to the spacing of numbers at the partial sum, and so loses low bits of the term. Its error is at
-/// most the term, and at most u times the partial sum, where u is the unit roundoff. Nearly equal terms lose the same
-/// bits, so their errors add up. Errors of other terms partly cancel and are not counted.
-/// bound() is in units of u. Each term that nearly equals the previous one adds the partial sum or term / u, whichever
-/// is smaller.
+/// An addition rounds to the spacing of numbers at the partial sum, and so loses low bits of the term.
+/// Its error is at most the term, and at most u times the partial sum, where u is the unit roundoff.
+/// Nearly equal terms lose the same bits, so their errors add up. Errors of other terms partly cancel and are not
+/// counted.
+/// bound() is in units of u: the sum of min(partial sum, term / u) over all terms that nearly equal the previous term.
 class LikeTerms {
  public:
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.

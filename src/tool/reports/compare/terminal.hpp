@@ -10,7 +10,7 @@ namespace headgate::compare {
 
 /// Formats a table that compares training runs. Each line holds the steps, tokens and last metric values of a run.
 /// Adds notes on records that were left out, and charts of the main figures over the steps.
-/// In the table and the charts, a letter stands for each run. "-" marks a missing value.
+/// The table and the charts name each run by a letter. "-" marks a missing value.
 std::string runs_text(const std::vector<ComparedRun>& runs);
 
 }  // namespace headgate::compare

@@ -20,7 +20,7 @@ namespace headgate::xray {
 
 namespace {
 
-/// Maximum number R of queries whose attention weights are computed at once. They fill a buffer of Hq · R · T weights.
+/// Maximum number R of queries whose attention weights are computed at once. The buffer holds Hq · R · T weights.
 /// For example, Hq = 8 query heads and T = 2048 tokens take 8 MiB in f32.
 constexpr std::int64_t kHeldQueries = 128;
 /// Maximum number of weights in the buffer: 32 MiB in f32. For long texts, R is reduced to keep this limit.
@@ -149,7 +149,8 @@ void Collector::begin(const models::LayerView<float>& view) {
 }
 
 /// Adds the attention weights of the queries in `view` to the sums of each head.
-/// For linear attention, adds the weights of all queries of the sequence, and must be called only after its last part.
+/// For linear attention, adds the weights of all queries of the sequence. Call it only after the last part of the
+/// sequence.
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -221,7 +222,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Adds the output gates silu(z) of linear attention. Uses their absolute values, which may exceed 1.
+/// Adds the absolute values of the output gates silu(z) of linear attention. They may exceed 1.
 void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
   for (std::int64_t h = 0; h < H; ++h) {

@@ -22,7 +22,8 @@ namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// A kind of override. `formula` replaces a head's gated output, the input of W_o. `figure` is the change of the loss.
+/// A kind of override. `formula` gives the replacement for a head's gated output, the input of W_o.
+/// `figure` is the change of the loss.
 /// In the formula, o is the attention output of the head and g its gate.
 /// For linear attention, o is the normalised output of a value head and g = silu(z) its output gate.
 struct OverrideRow {
@@ -67,7 +68,7 @@ std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config
 /// Returns the overrides that at least one layer of the model supports.
 std::vector<const OverrideRow*> overrides_of(const models::DecoderConfig& config);
 
-/// Describes a run of override_parts(). The results, which are the changes of the loss, are in its argument `report`.
+/// Describes a run of override_parts(). The changes of the loss are in the argument `report` of override_parts().
 struct OverrideRun {
   OverriddenPart part = OverriddenPart::heads;
   std::int64_t tokens = 0;  ///< number of tokens, from the beginning of the text

@@ -96,7 +96,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// Returns the choices of an evaluation that reads the same sequence as the X-ray with `choices`.
+/// Returns the choices for an evaluation of the sequence that the X-ray reads. `choices` are those of the X-ray.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -201,8 +201,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Adds no entry for the decoder of the override passes. The evaluation's decoder, which has an entry, is at least as
-  // large, and its memory is free again before these passes.
+  // Adds no entry for the decoder of the override passes. The decoder of the evaluation has an entry and is at least as
+  // large. Its memory is free again before the override passes.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }

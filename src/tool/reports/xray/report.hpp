@@ -29,7 +29,7 @@ struct Choices {
   std::int64_t map_cells = 96;             ///< maximum number of cells per side of a head's map
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;                              ///< maximum number of tokens in override passes
-  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< of all passes but the overrides, which use f32
+  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< precision of all passes but overrides (f32)
   ExecutionContext context{};
 };
 
@@ -39,7 +39,7 @@ struct ModelXray {
   models::DecoderConfig config;
   train::Evaluation evaluation;     ///< values of xray_metrics(), collected_figures() and the overrides
   std::int64_t map_cells = 0;       ///< M, the number of cells per side of each head's map
-  std::vector<std::string> pieces;  ///< (T) text of each token, possibly invalid UTF-8; its number without a tokenizer
+  std::vector<std::string> pieces;  ///< (T) token texts, possibly invalid UTF-8; token ids without a tokenizer
   std::vector<float> losses;        ///< (T) −log p of the next token, in nats; NaN for ignored targets
   std::vector<LayerRecord> layers;
   LargestActivation largest_activation;
@@ -70,7 +70,7 @@ models::LayerType type_of(const models::DecoderConfig& config, std::int64_t laye
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
 /// Callbacks of xray(). progress(model, fraction) is called during the work on each model.
-/// If overrides are requested, plan(line) is called for each model before the first one runs.
+/// If overrides are requested, plan(line) is called for every model before the work on the first model begins.
 /// `line` gives the cost of the model's overrides.
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;

@@ -128,7 +128,8 @@ struct Part {
 };
 
 /// The rules for all parts of a report that the page reads, in the order in which they are checked.
-/// A rule comes after the rules for the containing values and for the counts that its size depends on.
+/// The rule for a list entry or object member comes after that for the list or object.
+/// If the size of a value depends on a count, the rule for the count comes first.
 constexpr Part kParts[] = {
     {"", kObject},
     {"version", kCount, kVersion},
@@ -263,7 +264,7 @@ ordered_json parse_report(const std::string& name, std::string_view text) {
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
   std::set<std::string> known_texts, keys, names;
-  std::map<std::string, std::size_t> numbers;  // by name: the next number to try for a model with this name
+  std::map<std::string, std::size_t> numbers;  // for each name, the number to try for the next model of this name
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();

@@ -25,7 +25,7 @@ inline constexpr std::size_t kMostMapCells = 1024;
 /// Keeps unknown keys. The keys of each object are sorted.
 nlohmann::ordered_json parse_report(const std::string& name, std::string_view text);
 
-/// Joins reports into one that has the models of all, in order. Keeps one copy of each figure and each text.
+/// Joins reports into one with the models of all reports, in order. Keeps one copy of each figure and each text.
 /// If several models have the same name, gives the later ones a number: "name (2)". Requires at least one report.
 nlohmann::ordered_json joined_reports(const std::vector<nlohmann::ordered_json>& reports);
 

@@ -155,7 +155,7 @@ std::string layers_text(const ModelXray& model) {
                      console::text_table(lines));
 }
 
-/// The change of the loss when one head or layer is overridden, with the name of that head or layer.
+/// The change of the loss due to one override, with the name of the overridden head or layer.
 struct Change {
   std::string where;
   double value;

@@ -38,8 +38,10 @@ std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
 }
 
 /// Describes which layers have sinks. Requires at least one layer with sinks.
-/// Returns "from layer L on" for the first layer L with two properties. At least half of the heads of L have sinks.
-/// The mean of this fraction over L and all later layers is at least one half, too. L is not the last layer.
+/// Returns "from layer L on" for the first layer L with these properties:
+/// - L is not the last layer.
+/// - At least half of the heads of L have sinks.
+/// - The mean of this fraction over L and all later layers is at least one half.
 /// If there is no such layer, returns the range from the first to the last layer with sinks.
 std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
   constexpr double kMost = 0.5;
