@@ -453,7 +453,7 @@ void Case::fill_vectors() {
   });
 }
 
-/// Draws lists of keys. With lists_full, each list has keys from K different parts of the sequence.
+/// Draws lists of keys. With lists_full, a list has one key from each of K equal parts of the sequence.
 /// Otherwise entries may repeat, about one entry in eight is empty, and about half of the lists are ascending.
 void Case::fill_lists() {
   if (!key_indices_.present()) return;

@@ -19,8 +19,8 @@ namespace headgate::verify {
 /// Bits of NormCaseSpec::absent_gradients. A set bit omits that gradient.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
-/// Describes a test problem of the gated norm; NormCase creates its tensors. `threads` determines `context` of the
-/// options.
+/// Describes a test problem of the gated norm; NormCase creates its tensors. NormCase also sets `context` from
+/// `threads`.
 struct NormCaseSpec : GatedNormOptions {
   std::int64_t B = 1, H = 1, T = 1, D = 1;
   DType dtype = DType::f32;

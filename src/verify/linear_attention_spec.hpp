@@ -17,8 +17,11 @@ namespace headgate::verify {
 /// Shape of the decay g: none, (B,Hv,T,1) or (B,Hv,T,D).
 enum class DecayInput { none, headwise, per_feature };
 
-/// Strength of the state's decay e^g. normal: e^g is between 0.07 and 0.99; zero: g is 0; strong: g is from −10 to
-/// −1000, which clears the state; mixed: all of these and −∞.
+/// Strength of the state's decay e^g.
+/// - normal: e^g is between 0.07 and 0.99
+/// - zero: g is 0
+/// - strong: g is from −10 to −1000, which clears the state
+/// - mixed: all of these and −∞
 enum class DecayStrength { normal, zero, strong, mixed };
 
 /// Shape of β: none, (B,Hv,T,1), or (B,1,T,1) for one β shared by all heads.
@@ -64,9 +67,9 @@ enum LinearGradientBit : unsigned {
   kLinearDstate = 32
 };
 
-/// Describes a test problem of linear attention; LinearCase creates its tensors. `threads` determines `context` of the
-/// options. Without l2_norm, keys have a norm of 0.6 to 1, so that the recurrence is stable; with l2_norm they have any
-/// norm.
+/// Describes a test problem of linear attention; LinearCase creates its tensors. LinearCase also sets `context` from
+/// `threads`.
+/// Without l2_norm, keys have a norm of 0.6 to 1, so that the recurrence is stable. With l2_norm, they have any norm.
 struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
   DType dtype = DType::f32;
@@ -112,7 +115,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 LinearCaseSpec random_linear_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every feature and dtype, and sizes around chunk and vector lengths.
+/// Returns a fixed list of problems that covers every feature and dtype, and sizes near chunk and vector lengths.
 std::vector<LinearCaseSpec> standard_linear_cases();
 
 }  // namespace headgate::verify

@@ -62,7 +62,8 @@ struct ExpectedLinearFigures {
   reference::LinearStatistics statistics;
 };
 
-/// Runs both functions on the problem. Returns the first mismatch with the oracle.
+/// Runs linear_attention_weights and linear_attention_statistics on the problem. Returns the first mismatch with the
+/// oracle.
 std::optional<std::string> check_linear_statistics_case(LinearCase& problem, const ExpectedLinearFigures& expected,
                                                         const LinearStatisticsKernels& kernels = {},
                                                         WorstError* worst = nullptr);

@@ -25,8 +25,8 @@ enum ConvolutionGradientBit : unsigned {
   kConvolutionDstate = 8
 };
 
-/// Describes a test problem of the short convolution; ConvolutionCase creates its tensors. `threads` determines
-/// `context` of the options.
+/// Describes a test problem of the short convolution; ConvolutionCase creates its tensors. ConvolutionCase also sets
+/// `context` from `threads`.
 struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;

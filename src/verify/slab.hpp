@@ -70,7 +70,7 @@ class Slabs {
   std::vector<std::pair<std::string, std::unique_ptr<Slab>>> slabs_;
 };
 
-/// Returns whether all bytes of an element are 0xFF: it was never written, or was computed from poison.
+/// Returns whether all bytes of an element are 0xFF. Such an element was never written, or was computed from poison.
 bool is_poison(const TensorView& view, std::int64_t offset);
 
 }  // namespace headgate::verify

@@ -28,7 +28,7 @@ inline std::string describe(const SnapshotSpec& spec) {
                      spec.shared ? ":shared" : "");
 }
 
-/// Draws snapshots of one of the given dtypes, in a third of the problems.
+/// In a third of the problems, draws snapshots with one of the given dtypes.
 inline SnapshotSpec draw_snapshots(const Pick& pick, const std::array<DType, 2>& dtypes) {
   SnapshotSpec spec;
   if (!maybe(pick, 3)) return spec;

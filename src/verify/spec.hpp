@@ -15,8 +15,10 @@
 
 namespace headgate::verify {
 
-/// Distribution of the tensors' values. sharp: softmax is close to one-hot; extreme: logits and gate logits are in the
-/// thousands; denormal: some tensors have only subnormal numbers.
+/// Distribution of the tensors' values.
+/// - sharp: softmax is close to one-hot
+/// - extreme: logits and gate logits are in the thousands
+/// - denormal: some tensors have only subnormal numbers
 enum class Values { normal, sharp, extreme, denormal };
 
 /// Selects the keys that a mask or a bias hides.
@@ -78,9 +80,9 @@ struct StatisticsSpec {
   std::int64_t window = 1;
 };
 
-/// Describes a problem for tests, `headgate verify` and benchmarks; Case creates its tensors. The defaults are the
-/// simplest problem: a failing random problem is shrunk towards them. Case derives gate_threshold from `closed_share`,
-/// and `context` from `threads`.
+/// Describes a problem for tests, `headgate verify` and benchmarks; Case creates its tensors.
+/// The defaults are the simplest problem: a failing random problem is shrunk towards them.
+/// Case sets gate_threshold from `closed_share`, and `context` from `threads`.
 struct CaseSpec : AttentionOptions {
   std::int64_t B = 1, Hkv = 1, group = 1, T = 1, S = 1, D = 1, Dv = 1;  // Hq = Hkv · group
   DType dtype = DType::f32;
@@ -92,7 +94,7 @@ struct CaseSpec : AttentionOptions {
 
   MapSpec bias;
   bool bias_f32 = false;                               // true: bias is f32; false: the dtype of q
-  bool bias_hides = false;                             // some entries of the bias are −∞, as `hidden` says
+  bool bias_hides = false;                             // some entries of the bias are −∞; `hidden` selects them
   bool bias_breaks = false;                            // one bias entry is +∞ and one is NaN
   DType key_bias = DType::none;                        // dtype of key_bias, or none
   bool key_bias_by_batch = false;                      // true: each sequence has its own row of key_bias
@@ -101,15 +103,15 @@ struct CaseSpec : AttentionOptions {
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
-  Hidden hidden = Hidden::scattered;  // which keys the mask hides; if bias_hides, the bias too
+  Hidden hidden = Hidden::scattered;  // keys that the mask hides, and with bias_hides the bias
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64
   bool alibi_by_sequence = false;     // true: each sequence has its own slopes
   DType sinks = DType::none;          // dtype of sinks: none, f32 or f64
   bool sinks_by_query = false;        // true: each query has its own sink; false: each head
-  bool sinks_by_batch = false;        // with sinks_by_query: batches have sinks of their own
-  bool huge_hidden_keys = false;      // read only with sinks_by_query; true: each batch has its own sinks
+  bool sinks_by_batch = false;        // read only with sinks_by_query; true: each batch has its own sinks
+  bool huge_hidden_keys = false;      // true: k and v are huge but finite for keys that no query sees
 
   DType lse = DType::f32;    // dtype of lse: none, f32 or f64; a backward pass always saves lse
   DType dlse = DType::none;  // dtype of dlse: none, f32 or f64
@@ -142,8 +144,8 @@ struct CaseSpec : AttentionOptions {
   /// Return the number of pages per sequence and the total number of pages. At least two pages are unused.
   std::int64_t pages_each() const { return page > 0 ? S / page : 0; }
   std::int64_t pages() const { return sequences() * pages_each() + 2; }
-  /// Returns whether the forward pass must save attn: for gate functions that can be 0, such as silu, o cannot be
-  /// recovered from y.
+  /// Returns whether the forward pass must save attn. Gate functions that can be 0, such as silu, require this: o
+  /// cannot be recovered from y.
   bool saves_attn() const { return attn || (gate_input != GateInput::none && loses_output(gate_fn, gate_op)); }
 };
 
@@ -156,7 +158,7 @@ CaseSpec draw_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 CaseSpec random_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every feature and dtype, and sizes around block sizes.
+/// Returns a fixed list of problems that covers every feature and dtype, and sizes near the kernels' block sizes.
 std::vector<CaseSpec> standard_cases();
 
 }  // namespace headgate::verify

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// Returns half the distance from 1 to the next larger number of the dtype.
+/// Returns the unit roundoff of the dtype: half the distance from 1 to the next larger number.
 inline double unit_roundoff(DType dtype) {
   switch (dtype) {
     case DType::f64: return 0x1p-53;

@@ -24,7 +24,7 @@ namespace headgate::attend {
 struct Statistics {
   std::string directory;               ///< directory of the files; empty: no files are written
   std::int64_t top_keys = 0;           ///< keys per row in topk_index and topk_weight; 0: neither is written
-  std::optional<std::int64_t> window;  ///< window of window_share; empty: window_share is not written
+  std::optional<std::int64_t> window;  ///< W of window_share, in keys; empty: window_share is not written
   std::vector<std::int64_t> queries;   ///< queries whose weights are written as the output `rows`
   bool gated = false;                  ///< whether first_gated is written
 
@@ -50,7 +50,7 @@ struct Results : OperationResults<AttentionTables> {
   std::array<io::Array, kStatisticsOutputs.size()> statistics;  ///< one array for each row of kStatisticsOutputs
 };
 
-/// Checks the paths of all output files. Throws if a path is unusable, as check_paths() does. Writes nothing.
+/// Checks the paths of all output files. Throws the same errors as check_paths() if a path is unusable. Writes nothing.
 void check_outputs(const Files& files);
 
 /// Computes the outputs, statistics and gradients that `files` asks for.

@@ -68,7 +68,7 @@ io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSize
                         {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});
 }
 
-/// Makes an array for each output in `rows` that `wants` accepts. Returns views of the arrays.
+/// Makes an array for each output in `rows` for which wants(output) is true. Returns views of the arrays.
 template <class Rows, class Wants>
 auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes& sizes, const Wants& wants,
                   std::array<io::Array, std::tuple_size_v<Rows>>& arrays) {

@@ -54,7 +54,7 @@ struct LinearResults : OperationResults<LinearTables> {
   std::array<io::Array, kLinearStatistics.size()> statistics;  ///< one array for each row of kLinearStatistics
 };
 
-/// Checks the paths of all output files. Throws if a path is unusable, as check_paths() does. Writes nothing.
+/// Checks the paths of all output files. Throws the same errors as check_paths() if a path is unusable. Writes nothing.
 void check_outputs(const LinearFiles& files);
 
 /// Computes the outputs, weights, statistics and gradients that `files` asks for.

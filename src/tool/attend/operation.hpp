@@ -90,7 +90,7 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
 }
 
 /// Throws if two outputs have the same path, if an output would overwrite an input, or if a path is not writable.
-/// Writes nothing. Directories in `directories` may be missing: they are created later, when their files are written.
+/// Writes nothing. A missing directory is no error if it is in `directories`: it is created when its files are written.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);
 

@@ -8,7 +8,7 @@
 namespace headgate::bench {
 
 /// Returns a factory of jobs that run attention forward or backward on the problem `spec`.
-/// The factory's argument replaces spec.threads.
+/// The argument of the factory is the number of threads. It replaces spec.threads.
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
 /// Returns a factory of jobs that run attention_statistics() for the outputs that `spec` requests.

@@ -100,7 +100,7 @@ void add_guaranteed_rates(std::vector<BenchGroup>& groups) {
 }
 
 /// Adds cases that compare Precision::native16 with exact on bf16 tensors.
-/// On a CPU without bf16 products both run the same code, so that no ratio is guaranteed.
+/// On a CPU without bf16 products, both run the same code and no ratio is guaranteed.
 void add_native16(std::vector<BenchGroup>& groups) {
   const auto floor = native16_products().empty() ? std::nullopt : std::optional(kNative16Floor);
   const auto add = [&](BenchOp op, const std::string& shape, CaseSpec spec) {
@@ -360,8 +360,8 @@ void add_odd_shapes(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns `spec` as a packed batch where sequence n has lengths[n] keys. Each sequence has `new_tokens` queries.
-/// Without `new_tokens`, it has as many queries as keys.
+/// Returns `spec` as a packed batch where sequence n has lengths[n] keys and `new_tokens` queries.
+/// If `new_tokens` is empty, each sequence has as many queries as keys.
 CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::optional<std::int64_t> new_tokens = {}) {
   spec.cu_seqlens = DType::i32;
   spec.packed = static_cast<std::int64_t>(lengths.size());
@@ -372,8 +372,8 @@ CaseSpec packed(CaseSpec spec, const std::vector<std::int64_t>& lengths, std::op
   return spec;
 }
 
-/// Adds cases that compare a packed batch of very different lengths with equally long sequences of about as many FLOPs
-/// in total.
+/// Adds cases that compare a packed batch of very different lengths with a batch of equally long sequences. Both have
+/// about as many FLOPs in total.
 void add_packed(std::vector<BenchGroup>& groups) {
   const std::vector<std::int64_t> skewed{512, 4096, 128, 1024, 256, 2048, 128, 512};
   constexpr std::int64_t kEqual = 1680;

@@ -39,7 +39,8 @@ struct BenchGroup {
 /// If `threads` is 1, leaves out the groups that compare the rates of a case with one thread and with two.
 std::vector<BenchGroup> bench_groups(int threads);
 
-/// Returns `groups` without the cases whose names `wanted` rejects. Keeps a BenchRatio if both of its cases stay.
+/// Returns `groups` without the cases for whose names wanted(name) is false. Keeps a BenchRatio if both of its cases
+/// stay.
 std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
                                      const std::function<bool(const std::string& name)>& wanted);
 

@@ -9,7 +9,7 @@
 
 namespace headgate::bench {
 
-/// Work that bench times, such as one attention call, together with its data.
+/// A piece of work to time, such as one attention call, together with its data.
 class BenchJob {
  public:
   BenchJob() = default;

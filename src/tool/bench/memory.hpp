@@ -13,7 +13,7 @@ struct MemoryResult {
 /// Throws std::runtime_error if the child fails.
 MemoryResult measure_memory(int threads);
 
-/// Makes the calls of measure_memory() in its child process.
+/// Runs in the child process of measure_memory(). Makes the forward and the backward call.
 /// Prints one line: "peak_bytes forward_seconds backward_seconds".
 void run_memory_probe(int threads);
 

@@ -23,7 +23,7 @@ std::string table_head();
 /// Returns a group's lines of the table: one for each case, then one for each ratio.
 std::string table_rows(const GroupResult& group);
 std::string memory_row(const MemoryResult& memory);
-/// Returns a text with the number of guarantees that were met and a list of those that were missed.
+/// Returns a text with the number of guarantees met and a list of the guarantees missed.
 std::string summary_text(const BenchReport& report);
 std::string report_json(const BenchReport& report);
 

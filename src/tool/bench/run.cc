@@ -11,9 +11,9 @@
 namespace headgate::bench {
 namespace {
 
-constexpr int kPeakWindows = 2;  // measurements of FMA peak before each timed run
+constexpr int kPeakWindows = 2;  // number of measurements of FMA peak before each timed run
 
-/// A case with its job and the measurements so far.
+/// A case, its job, and the measurements made so far.
 struct RunningCase {
   const BenchCase* bench_case;
   int threads;

@@ -43,7 +43,7 @@ class ConvolutionJob : public BenchJob {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();
   }
-  /// Returns the bytes of x and y forward, and of x, dy and dx backward.
+  /// Returns the bytes that a pass reads or writes: x and y forward; x, dy and dx backward.
   /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;
@@ -85,7 +85,7 @@ class NormJob : public BenchJob {
   /// - Backward, 14 per element, with n = x · r and e = dy · g · weight: x² and its sum (2); n (1); dy · g (1); e (1);
   ///   e · n and its sum (2); dx = (e − n · mean(e · n)) · r (3); dweight and its sum (2); dgate (2).
   double flops() const override { return (op_ == BenchOp::forward ? 5.0 : 14.0) * elements(); }
-  /// Returns the bytes of x, gate and y forward, and of x, gate, dy, dx and dgate backward.
+  /// Returns the bytes that a pass reads or writes: x, gate and y forward; x, gate, dy, dx and dgate backward.
   /// Returns 0 for one token, whose data fits in the caches.
   double read_bytes() const override {
     if (problem_.spec().T == 1) return 0.0;

@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// Maps a word that users may type in place of a verb to the verb or option to suggest, such as "evaluate" to "eval".
+/// Maps a word such as "evaluate", typed in place of a verb, to the verb or option to suggest, such as "eval".
 struct Synonym {
   std::string_view word, verb;
 };

@@ -112,7 +112,7 @@ class VerbOptions {
 struct Request {
   std::string verb;     ///< verb to run
   std::string text;     ///< text to print for --help or --version
-  std::string refusal;  ///< error message if the arguments are invalid; `verb` is then the verb that they name, if any
+  std::string refusal;  ///< error message for invalid arguments; `verb` then holds the verb, if one was given
 };
 
 /// Parses `headgate VERB …`.

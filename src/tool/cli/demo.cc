@@ -69,9 +69,9 @@ void check_uses(const DemoArguments& arguments) {
   }
 }
 
-/// Returns the directory of the worked problems. Both places where it looks are relative to the executable.
-/// The first is the directory that an installation creates.
-/// The second is a link in the build folder to the examples of the source tree.
+/// Returns the directory of the worked problems. Looks in two places, relative to the executable:
+/// - the directory that an installation creates
+/// - a link in the build folder to the examples of the source tree
 /// Throws UsageError if neither has the problems.
 std::filesystem::path find_examples() {
   std::error_code unknown;
@@ -89,7 +89,7 @@ demo::XrayRequest xray_wanted(const DemoArguments& arguments, int threads) {
 }
 
 /// Prepares the training comparisons and opens the text on which the models train.
-/// The caller does this before it prints anything, so that the demo fails at once if the text is unreadable.
+/// Called before the first output, so that the demo fails at once if the text is unreadable.
 std::vector<demo::Comparison> open_comparisons(const DemoArguments& arguments, int threads) {
   std::vector<demo::Comparison> comparisons;
   if (!arguments.data) return comparisons;

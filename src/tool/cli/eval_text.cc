@@ -158,7 +158,7 @@ std::string threshold_line(const train::Evaluation& evaluation) {
 }
 
 /// Returns lines that compare the model with variants of itself and with a reference model.
-/// The variants are --gate-threshold, --cache-dtype and --activations. Each line begins with `name`.
+/// A variant is the model with --gate-threshold, --cache-dtype or --activations. Each line begins with `name`.
 std::string compared_lines(const train::Evaluation& evaluation, const std::string& name = "") {
   std::string out;
   if (const std::string line = threshold_line(evaluation); !line.empty()) out += name + line;

@@ -21,7 +21,7 @@ struct EvaluatedModel {
 };
 
 /// Formats the metric values of one model, with a line for each layer and a line for the whole model.
-/// HeadFigures::included adds a table of layers by heads for each metric value that heads have.
+/// With HeadFigures::included, adds a table for each metric value of heads: one line per layer, one column per head.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
 /// Formats a table that compares the metric values of several models on the same text, with a line for each model.

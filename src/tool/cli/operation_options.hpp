@@ -29,7 +29,7 @@
 #include "tool/console/activity.hpp"
 
 // Declares the options of `attend` and `linear`, which run one operation on tensors in .npy files.
-// Each operation has constexpr tables of its inputs, outputs, gradients and options. A row of a table gives one option.
+// Each operation has constexpr tables of its inputs, outputs, gradients and options. Each table row becomes one option.
 
 namespace headgate::cli {
 

@@ -62,8 +62,9 @@ void acknowledge() {
   [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
 }
 
-/// Handles SIGBUS. The kernel raises it in a thread that reads a mapped page beyond the end of a shortened file.
-/// If several threads receive it, the first prints the message and exits; the others wait.
+/// Handles SIGBUS. The kernel raises this signal in a thread that reads a mapped page beyond the end of a shortened
+/// file.
+/// If several threads get the signal, the first prints the message and exits; the others wait.
 extern "C" void headgate_cli_report_lost_file(int number, siginfo_t* info, void* /*context*/) {
   static std::atomic_flag reported = ATOMIC_FLAG_INIT;
   static std::array<char, 2 * PATH_MAX> line;
@@ -143,7 +144,8 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // If `stream` is closed, open() returns the descriptor of `stream`: all lower descriptors are open.
+    // open() returns the lowest free descriptor. This is `stream` if `stream` is closed, because all lower ones are
+    // open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }

@@ -20,7 +20,7 @@ struct TrainOptions {
 };
 
 /// Declares all options of `headgate train`.
-/// Most come from the rows of the tables kConfigKeys (the model) and kSettings (the training).
+/// Most options come from the rows of the tables kConfigKeys (the model) and kSettings (the training).
 void declare_train_options(VerbOptions& verb, TrainOptions& options);
 
 /// Declares --include, whose patterns select the files to read from directories of text.

@@ -7,8 +7,8 @@
 
 #include "tool/cli/command_line.hpp"
 
-// Declares the verbs (subcommands) of the command line. Each verb has its own source file.
-// Its function add_VERB() declares the options and returns a Verb, whose `run` executes the verb.
+// Declares the verbs (subcommands) of the command line. Each verb has a source file with a function add_VERB().
+// add_VERB() declares the options and returns a Verb. Verb::run executes the verb.
 // main() lists the verbs, runs the chosen one and prints an exception as one line on stderr.
 
 namespace headgate::cli {

@@ -21,7 +21,7 @@ struct Character {
 
 /// Returns the first character of `text`, which must not be empty. A byte of invalid UTF-8 counts as a character.
 Character first_character(std::string_view text) {
-  // First byte of U+1000. This character and those with higher code points count as two columns.
+  // First byte of U+1000 in UTF-8. Characters from U+1000 on count as two columns.
   constexpr unsigned char kFirstWide = 0xE1;
   const auto lead = static_cast<unsigned char>(text.front());
   std::size_t bytes = lead < 0xC0 || lead > 0xF7 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;

@@ -24,7 +24,7 @@ struct StatusLine {
   std::vector<LinePart> parts{};  ///< parts of the line, most important first
 };
 
-/// Returns how many columns `text` takes on a terminal at most. A control character counts as one column.
+/// Returns the largest number of columns that `text` may take on a terminal. A control character counts as one column.
 std::size_t columns_of(std::string_view text);
 
 /// Shortens `text` to at most `columns` columns by replacing its middle with "…". Replaces control characters by '?'.

@@ -12,8 +12,8 @@ inline constexpr std::size_t kTextIndent = 5;     ///< number of spaces before e
 
 using TableLines = std::vector<std::vector<std::string>>;
 
-/// Splits each heading at '_' into words and puts one word on each line, so that columns stay narrow.
-/// The last words of all headings share the last line.
+/// Splits each heading at '_' and puts each word on a line of its own, so that columns stay narrow.
+/// The last words of all headings stand on the last line.
 TableLines heading_lines(const std::vector<std::string>& headings);
 
 /// Formats a table from the cells of its lines, headings included. All lines must have the same number of cells.

@@ -26,7 +26,7 @@ constexpr std::size_t kMaxFileBytes = std::size_t{1} << 24;
 constexpr std::int64_t kMaxDim = 1024;
 constexpr std::int64_t kMaxHeads = 64;
 constexpr std::int64_t kMaxWeights = std::int64_t{1} << 22;  // Hq·T·S
-constexpr int kMaxDepth = 3;                                 // nesting of the JSON: object, matrix, row
+constexpr int kMaxDepth = 3;                                 // levels of nesting in the JSON: object, matrix, row
 
 std::string size_text(const Matrix& m) { return fmt::format("({},{})", m.rows, m.cols); }
 

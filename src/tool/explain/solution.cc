@@ -16,7 +16,7 @@ namespace {
 
 Matrix zeros(std::int64_t rows, std::int64_t cols) { return {rows, cols, std::vector<double>(rows * cols)}; }
 
-/// Returns the matrix product a·b. It computes the projections only; the oracle computes attention.
+/// Returns the matrix product a·b. Only the projections use this function; the oracle computes attention.
 Matrix product(const Matrix& a, const Matrix& b) {
   Matrix c = zeros(a.rows, b.cols);
   for (std::int64_t i = 0; i < a.rows; ++i) {

@@ -189,8 +189,7 @@ void scale_rows(Row& matrix, const Row& factors, std::int64_t Dv) {
   }
 }
 
-/// Holds xᵀm for a vector x and a matrix m: Σ_d x_d m_dj for each column j. `absolute` has the same sums of absolute
-/// values.
+/// Holds xᵀm for a vector x and a matrix m: Σ_d x_d m_dj for each column j. `absolute` holds Σ_d |x_d m_dj|.
 struct Product {
   Row value, absolute;
 };

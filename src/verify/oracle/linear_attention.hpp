@@ -19,7 +19,7 @@ struct LinearForwardArrays {
 };
 
 /// Outputs of the forward pass and their error bounds. `magnitude` times a small number of unit roundoffs bounds the
-/// rounding error of each element (docs/reference/numerics.md). linear_attention.cc explains how magnitudes follow the
+/// rounding error of each element (docs/reference/numerics.md). linear_attention.cc explains the magnitudes of the
 /// state.
 struct LinearForward : LinearForwardArrays {
   LinearForwardArrays magnitude;
@@ -40,7 +40,7 @@ struct LinearBackwardArrays {
 
 struct LinearBackward : LinearBackwardArrays {
   LinearBackwardArrays magnitude;
-  LinearBackwardArrays rounded;  ///< like that of LinearForward
+  LinearBackwardArrays rounded;  ///< as in LinearForward
 };
 
 /// Returns N, the number of sequences; each has one state per head of v.

@@ -183,7 +183,7 @@ class FiguresPass {
   /// values.
   /// - ‖S‖ has an error of ‖E‖, so ‖S‖⁴ has a relative error of 4 ‖E‖ / ‖S‖.
   /// - ‖SᵀS‖² = Σ σ⁴ has an error of 4 ‖E‖ (Σ σ⁶)^½ ≤ 4 ‖E‖ σ₁ (Σ σ⁴)^½. The largest, σ₁, is at least ‖S‖ / √rank.
-  /// A state of zeros has rank 0. For a state that may be zero in the compute type, accepts any rank.
+  /// A state of zeros has rank 0. If the state may be zero in the compute type, the error bound permits any rank.
   void add_last_state(std::int64_t head) {
     const double* const s = last_.state.data() + head * D_ * Dv_;
     const double* const bounds = last_.magnitude.state.data() + head * D_ * Dv_;

@@ -156,7 +156,7 @@ std::vector<std::int64_t> queries_of(const StatisticsSelection& selection, const
   return own;
 }
 
-/// Copies the rows of a sequence's selected queries to the rows of all selected queries, `to` (Hq,R,S).
+/// Copies the rows of a sequence's selected queries into `to` (Hq,R,S), which holds the rows of all selected queries.
 void put_rows(std::vector<double>& to, const std::vector<double>& from, const AttentionInputs& in,
               const StatisticsSelection& selection, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], S = key_columns(in), R = selection.queries.shape[3];

@@ -104,7 +104,7 @@ Sum gradient_of_sum(GateFn fn, const Sum& s, double dy, DType dtype) {
                                                               largest_near(s, dtype, silu_curvature) * s.magnitude)};
 }
 
-/// Accumulates sums. For the error bounds, also accumulates the absolute values of their terms.
+/// Accumulates sums and, for their error bounds, the absolute values of the terms.
 struct Sums {
   std::vector<CompensatedSum> sum;
   std::vector<double>& magnitude;

@@ -23,7 +23,7 @@ std::size_t row_of(Member member) {
   return row;
 }
 
-/// Stands for −log p if p is 0: slightly more than −log of the smallest f64 number, 744.4.
+/// Stands for −log p if p is 0. It is slightly more than 744.4, which is −log of the smallest f64 number.
 constexpr double kLongestLog = 745.2;
 
 double minus_log(double p) { return p == 0.0 ? kLongestLog : -std::log(p); }

@@ -14,8 +14,8 @@
 
 namespace headgate::reference {
 
-/// Returns |lse|, or 0 if lse is not finite. Kernels subtract lse from the scores of a row, so the rounding error of
-/// lse, which is relative to |lse|, becomes an error of the scores.
+/// Returns |lse|, or 0 if lse is not finite. Kernels subtract lse from the scores of a row. The rounding error of lse,
+/// which is proportional to |lse|, thus becomes an error of the scores.
 inline double subtracted_from_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
 /// An output's elements in the order of its shape, with error bounds as in Forward and Backward.

@@ -18,7 +18,7 @@ struct ComparedRun {
 /// Reads metrics.jsonl in each directory of a training run. Throws io::FileError.
 std::vector<ComparedRun> read_runs(const std::vector<std::string>& directories);
 
-/// Returns the loss figures. Training lowers them, so reports show their lowest value beside the last one.
+/// Returns the loss figures. Training lowers a loss, so reports show its lowest value beside the last one.
 std::vector<const metrics::Figure*> lower_is_better();
 
 /// Returns notes that say which records of a run were left out, one line per note.

@@ -57,8 +57,8 @@ bool has_override(const models::DecoderConfig& config, std::int64_t layer, Overr
   return reason_left_out(config.gate, kind).empty();
 }
 
-/// Observes a pass of the unchanged model and records what the overrides need later.
-/// Records the residual stream before each layer except the first, and the mean of each gate over the tokens.
+/// Observes a pass of the unchanged model and records what the overrides need:
+/// the residual stream before each layer except the first, and the mean of each gate over the tokens.
 class BasePass : public models::LayerObserver<float> {
  public:
   BasePass(const models::DecoderConfig& config, std::int64_t tokens, const ExecutionContext& context)
@@ -87,7 +87,8 @@ class BasePass : public models::LayerObserver<float> {
     }
   }
 
-  /// Returns the residual stream before a layer, (N,dim). Absent for the first layer, whose input is not recorded.
+  /// Returns the residual stream before a layer, (N,dim). The view is absent for the first layer, whose input is not
+  /// recorded.
   View<const float, 2> input_of(std::int64_t layer) const {
     if (layer == 0) return {};
     return {streams_.data() + (layer - 1) * tokens_ * config_.dim, {tokens_, config_.dim}};

@@ -8,7 +8,7 @@
 #include "library/core/view.hpp"
 
 // Computes the effective rank of a product a bᵀ of two tall matrices from their small Gram matrices aᵀa and bᵀb.
-// The X-ray computes it for W_v W_o of a head, and for what a head adds to the residual stream.
+// The X-ray computes this rank for W_v W_o of a head, and for a head's contribution to the residual stream.
 
 namespace headgate::xray {
 

@@ -78,7 +78,7 @@ struct Listener {
 };
 
 /// Loads the models choices.models and computes the X-ray of each.
-/// Throws the Error and io::FileError of evaluation_inputs().
+/// Throws Error and io::FileError like evaluation_inputs().
 std::vector<ModelXray> xray(const Choices& choices, const Listener& listener);
 
 /// Computes the X-ray of each loaded model and ignores choices.models. Throws the same errors as the other overload.

@@ -93,8 +93,10 @@ struct Limits {
 
 constexpr Limits exactly(std::size_t size) { return {size, size}; }
 
-/// Limits the size of a value. The size of a list is its number of entries, and that of a count is the count itself.
-/// The size of a base64 string is its number of decoded bytes. `reason` follows the limits in error messages.
+/// Limits the size of a value; `reason` follows the limits in error messages. The size is
+/// - the number of entries of a list,
+/// - the count itself if the value is a count,
+/// - the number of decoded bytes of a base64 string.
 struct Size {
   Limits (*limits)(const Place& place) = nullptr;  ///< returns the limits; null allows any size
   const char* reason = "";
