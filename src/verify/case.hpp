@@ -97,7 +97,7 @@ class Case : public OperationCase<CaseSpec, AttentionInputs, AttentionOptions, A
   TensorView cu_seqlens_q_, cu_seqlens_k_;
   TensorView block_table_, k_scale_, v_scale_, k_first_, v_first_;
   AttentionIncoming incoming_;
-  AttentionOutputs outputs_;  // shared by plain forward passes and those that save for a backward pass
+  AttentionOutputs outputs_;  // used by forward passes with and without a backward pass after them
   StatisticsSelection selection_;
   AttentionStatistics statistics_;
   std::optional<reference::Forward> forward_, undropped_;

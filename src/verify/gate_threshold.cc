@@ -12,8 +12,8 @@
 namespace headgate::verify {
 namespace {
 
-/// Returns a bound on the rounding error of a gate value g. The error is 8 + 2|z| unit roundoffs of f32. |z| is below
-/// 90 unless g underflows.
+/// Returns a bound on the rounding error of a gate value g. The error is at most 8 + 2|z| unit roundoffs of f32. Here
+/// |z| is below 90 unless g underflows.
 double margin(double g) { return 1e-4 * g + 1e-30; }
 
 /// Returns the largest |g| of each row, sorted in ascending order.

@@ -91,7 +91,7 @@ class ConvolutionCase : public OperationCase<ConvolutionCaseSpec, ShortConvoluti
 
   TensorView snapshot_lengths_;
   TensorView state_;                   // copy of the initial state of an in-place pass
-  ShortConvolutionInputs for_oracle_;  // inputs_ with the initial state
+  ShortConvolutionInputs for_oracle_;  // inputs_ with state_ as the initial state
   ShortConvolutionIncoming incoming_;
   ShortConvolutionOutputs outputs_;
   std::optional<reference::ShortConvolutionForward> forward_;

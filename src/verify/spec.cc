@@ -495,7 +495,7 @@ CaseSpec draw_spec(const Pick& pick) {
     spec.cu_seqlens = one_of(pick, std::array{DType::i32, DType::i64});
     spec.packed = one_of(pick, std::array<std::int64_t, 6>{2, 1, 3, 5, 9, 20});
   }
-  draw_threshold(spec, pick);  // drawn after the fields above, whose values for a seed must not depend on it
+  draw_threshold(spec, pick);  // drawn here, because the values of the fields above must not depend on the threshold
   draw_statistics(spec.statistics, pick);
   if (spec.dtype == DType::bf16 && maybe(pick, 2)) spec.precision = Precision::native16;
   spec.huge_hidden_keys = maybe(pick, 3);

@@ -103,7 +103,7 @@ struct CaseSpec : AttentionOptions {
   bool lists_full = false;        // true: each list has K different keys, drawn from K equal parts of the keys
   std::int64_t list_entries = 0;  // K
   MapSpec mask;
-  Hidden hidden = Hidden::scattered;  // keys that the mask hides, and with bias_hides the bias
+  Hidden hidden = Hidden::scattered;  // keys hidden by the mask and, if bias_hides, by the bias
   DType key_lengths = DType::none;    // dtype of key_lengths: none, i32 or i64
   DType query_offsets = DType::none;  // dtype of query_offsets: none, i32 or i64
   DType alibi_slopes = DType::none;   // dtype of alibi_slopes: none, f32 or f64

@@ -66,7 +66,7 @@ int run(int argc, char** argv) {
     return verb == verbs.end() ? kSuccess : verb->run();
   } catch (const std::bad_alloc&) {
     return report(who, "not enough memory");
-  } catch (const std::system_error& error) {  // fmt::print throws it if writing fails
+  } catch (const std::system_error& error) {  // fmt::print() throws std::system_error if writing fails
     return std::ferror(stdout) != 0 ? report_lost_output() : report(who, error.what());
   } catch (const std::exception& error) {
     return report(who, error.what());

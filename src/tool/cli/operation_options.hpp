@@ -139,7 +139,7 @@ inline std::string capitalised(std::string_view help) {
 template <class Row, class Options>
 std::string help_of(const Row& row, const Options& defaults) {
   using Value = typename Row::Value;
-  const std::optional<Value> value = row.of(defaults);  // empty if the row describes its default in words
+  const std::optional<Value> value = row.of(defaults);  // empty: the row describes its default in words
   if constexpr (std::is_enum_v<Value>) {
     return fmt::format("{} (default {}); {}", list_words<Value>(), word_of(*value), row.text.help);
   } else {

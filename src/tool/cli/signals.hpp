@@ -17,7 +17,7 @@ void remove_unfinished_files_on_signals();
 void report_files_too_large();
 
 /// Installs a handler for SIGBUS.
-/// A thread gets this signal if it reads a memory-mapped file beyond the end to which another process has shortened it.
+/// A thread gets this signal if it reads beyond the end of a memory-mapped file that another process has shortened.
 /// The handler prints "WHO: PATH: became shorter …", removes unfinished files and exits with kLostFileStatus.
 /// `who` must stay valid until the process ends.
 void report_lost_files(const char* who);

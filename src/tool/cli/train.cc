@@ -75,7 +75,7 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
   // Another process has failed and prints the error. If this process returned a failure, a launcher could end the other
-  // process before it prints.
+  // process before the error is printed.
   if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;

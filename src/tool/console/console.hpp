@@ -7,7 +7,7 @@
 namespace headgate::console {
 
 /// Prints the text and flushes the stream. Returns false if the stream is a pipe that its reader has closed.
-/// It then redirects the stream to /dev/null, so that later calls succeed.
+/// In this case, redirects the stream to /dev/null, so that later calls succeed.
 /// If /dev/null cannot be opened, later calls return false too.
 /// Returns true if writing fails for another reason, which std::ferror() tells.
 bool say(std::FILE* stream, const std::string& text) noexcept;

@@ -12,8 +12,8 @@ bool has_worked_problems(const std::filesystem::path& directory);
 /// Checks that the worked problems in `directory` can be read. Throws io::FileError or Error if one cannot.
 void check_worked_problems(const std::string& directory);
 
-/// Solves the four worked problems in `directory` and prints the solutions step by step.
-/// Compares each published output with the results of the oracle and of the f32 kernels.
+/// Solves the four worked problems in `directory` and prints the outputs.
+/// Compares each published output with that of a solution step by step and with that of the f32 kernels.
 /// Returns false if a result differs. Throws io::FileError or Error if a problem cannot be read or solved.
 bool show_worked_problems(const std::string& directory);
 

@@ -46,7 +46,7 @@ struct Sizes {
   bool gated, headwise;
   bool native16;
   std::int64_t forward_block;            // largest number of keys over which a forward pass sums in one block
-  std::int64_t first_sequence;           // index of batch 0 among the sequences of a packed batch
+  std::int64_t first_sequence;           // index, in a packed batch, of the sequence in batch 0
   ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
@@ -208,7 +208,7 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
   }
 }
 
-/// Returns a bound of the relative error of a row's sum of exponentials, in unit roundoffs.
+/// Returns a bound on the relative error of a row's sum of exponentials, in unit roundoffs.
 /// Only nearly equal exponentials count, because their rounding errors add up (LikeTerms).
 /// Returns 0 if all exponentials are 1 and there is no sink, because such sums are exact.
 /// Halves the bound: most kernels add at least two partial sums, each at most half of the total.

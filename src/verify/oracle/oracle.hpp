@@ -59,8 +59,8 @@ struct Backward : BackwardArrays {
   BackwardArrays like_terms;
 };
 
-/// Computes the forward pass. `first_sequence` is the index of batch 0 among the sequences of a packed batch; the
-/// dropout mask depends on it.
+/// Computes the forward pass. `first_sequence` is the index, in a packed batch, of the sequence in batch 0. The dropout
+/// mask depends on this index.
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence = 0);
 
 /// Returns S, the number of columns of the weights.

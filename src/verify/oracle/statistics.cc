@@ -233,7 +233,7 @@ class Pass {
   const StatisticsSelection& selection_;
   std::int64_t top_keys_, T_, S_;
   double roundoff_;
-  double floor_;  // smallest error bound of a weight, in unit roundoffs (weight_floor in oracle.cc)
+  double floor_;  // smallest error bound of a weight, in unit roundoffs (weight_floor in sums.hpp)
   bool gated_;
   std::int64_t b_ = 0, h_ = 0, head_ = 0;
 };

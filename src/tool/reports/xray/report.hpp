@@ -29,7 +29,7 @@ struct Choices {
   std::int64_t map_cells = 96;             ///< maximum number of cells per side of a head's map
   std::optional<OverriddenPart> overrides{};
   std::int64_t override_tokens = 256;                              ///< maximum number of tokens in override passes
-  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< precision of all passes but overrides (f32)
+  models::ModelPrecision precision = models::ModelPrecision::f32;  ///< precision; override passes always use f32
   ExecutionContext context{};
 };
 
