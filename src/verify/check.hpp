@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// The functions to check. The defaults are the library's; tests of the checks replace them.
+/// The functions to check. By default, these are the functions of the library; tests of the checks replace them.
 struct Kernels {
   std::function<void(const AttentionOutputs&, const AttentionInputs&, const AttentionOptions&)> forward =
       attention_forward;

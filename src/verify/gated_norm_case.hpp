@@ -72,7 +72,7 @@ class NormCase : public OperationCase<NormCaseSpec, GatedNormInputs, GatedNormOp
   std::optional<reference::GatedNormBackward> backward_;
 };
 
-/// The functions to check. The defaults are the library's; tests of the checks replace them.
+/// The functions to check. By default, these are the functions of the library; tests of the checks replace them.
 struct NormKernels {
   std::function<void(const TensorView&, const GatedNormInputs&, const GatedNormOptions&)> forward = gated_norm_forward;
   std::function<void(const GatedNormGradients&, const GatedNormInputs&, const ConstTensorView&,

@@ -12,8 +12,8 @@ struct ConvolutionCaseSpec;
 struct LinearCaseSpec;
 struct NormCaseSpec;
 
-/// A way to run a problem: a backend and, for the CPU backend, a vector target. Each supported target is listed once.
-/// The target that supports native16 is listed again for each kind of native16 products that the CPU has.
+/// A way to run a problem: a backend and, for the CPU backend, a vector target. implementations() lists each supported
+/// target once. It lists the target that supports native16 again for each kind of native16 products that the CPU has.
 struct Implementation {
   std::string name;      ///< "TARGET", "TARGET PRODUCTS", or the backend if it has no targets
   std::string backend;   ///< argument of set_backend
@@ -26,8 +26,8 @@ struct Implementation {
   /// Returns whether this implementation should run a problem of linear attention. Problems of Precision::exact run
   /// once for each vector target.
   bool takes(const LinearCaseSpec& spec) const;
-  /// The short convolution and the gated norm run once per vector target, because they have no other backends and no
-  /// native16 products.
+  /// The short convolution and the gated norm run once per vector target: these operations have no other backends and
+  /// no native16 products.
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return is_plain_target(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return is_plain_target(); }
   /// Returns whether this is a vector target that multiplies bf16 numbers in its default way.

@@ -11,7 +11,7 @@
 
 namespace headgate::verify {
 
-/// The functions to check. The defaults are the library's; tests of the checks replace them.
+/// The functions to check. By default, these are the functions of the library; tests of the checks replace them.
 struct LinearKernels {
   std::function<void(const LinearAttentionOutputs&, const LinearAttentionInputs&, const LinearAttentionOptions&)>
       forward = linear_attention_forward;

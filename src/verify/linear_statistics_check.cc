@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint64_t kChosenStream = 121;
 constexpr std::int64_t kMostChosen = 7;
 
-/// Number of tokens whose sums the kernels keep in the compute type before they add them in f64.
+/// Number of tokens over which the kernels sum in the compute type. The kernels add these partial sums in f64.
 constexpr std::int64_t kSummedTokens = 64;
 
 LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {

@@ -17,7 +17,8 @@
 
 namespace headgate::verify {
 
-/// The functions to check. The defaults are the library's; tests of the checks replace or wrap them.
+/// The functions to check. By default, these are the functions of the library; tests of the checks replace or wrap
+/// them.
 struct LinearStatisticsKernels {
   std::function<void(const LinearAttentionWeights&, const LinearAttentionInputs&, const ConstTensorView& queries,
                      const LinearAttentionOptions&)>

@@ -43,7 +43,7 @@ struct TargetErrors {
   WorstError norm_forward{}, norm_backward{};
 };
 
-/// The functions to check. The defaults are the library's; tests of the run replace them.
+/// The functions to check. By default, these are the functions of the library; tests of the run replace them.
 struct RunKernels {
   Kernels attention = {};
   LinearKernels linear = {};

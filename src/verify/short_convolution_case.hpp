@@ -31,7 +31,7 @@ struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;
   Layout layout = Layout::bhtd;
-  bool channels_first = false;  // true: x and y are in (B,C,T) order in memory, whatever the layout
+  bool channels_first = false;  // true: x and y are in (B,C,T) order in memory, regardless of `layout`
   bool weight_f32 = false;      // true: weight is f32; false: the dtype of x
   DType bias = DType::none;     // dtype of bias: none, f32 or the dtype of x
 
@@ -98,7 +98,7 @@ class ConvolutionCase : public OperationCase<ConvolutionCaseSpec, ShortConvoluti
   std::optional<reference::ShortConvolutionBackward> backward_;
 };
 
-/// The functions to check. The defaults are the library's; tests of the checks replace them.
+/// The functions to check. By default, these are the functions of the library; tests of the checks replace them.
 struct ConvolutionKernels {
   std::function<void(const ShortConvolutionOutputs&, const ShortConvolutionInputs&, const ShortConvolutionOptions&)>
       forward = short_convolution_forward;

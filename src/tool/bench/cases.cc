@@ -417,7 +417,8 @@ void add_packed(std::vector<BenchGroup>& groups) {
 }
 
 /// Adds cases where each query attends to a list of 2048 keys out of 32768 or more.
-/// Compares these cases with attention to 2048 keys without a list. Compares their statistics with the forward pass.
+/// Compares these cases with attention to 2048 keys without a list.
+/// Compares the statistics of these cases with the forward pass.
 /// The shapes are those of GQA and of MLA with absorbed projections.
 void add_listed(std::vector<BenchGroup>& groups) {
   constexpr std::int64_t kListed = 2048;

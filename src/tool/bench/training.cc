@@ -66,7 +66,7 @@ class TrainingJob : public BenchJob {
 
   void run() override { trainer_.step(); }
   double flops() const override { return trainer_.flops_per_step(); }
-  /// Returns f32 even for training in bf16, so that the report compares both with the f32 FMA peak.
+  /// Returns f32 even for training in bf16, because the report compares both dtypes with the f32 FMA peak.
   DType compute_dtype() const override { return DType::f32; }
 
   nlohmann::ordered_json facts() const override {

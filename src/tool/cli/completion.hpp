@@ -16,7 +16,7 @@ enum class Shell { bash, zsh, fish };
 /// Returns a completion script. It completes verbs, options, the known values of options, and paths.
 std::string completion_script(const ToolDescription& tool, Shell shell);
 
-/// Returns the first clause of a help text. Completion menus show it beside an option.
+/// Returns the first clause of a help text. Completion menus show this clause beside an option.
 std::string first_clause(const std::string& help);
 
 }  // namespace headgate::cli

@@ -32,7 +32,7 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Minimum number of decimals in the tables with one column per head. A figure with more decimals keeps them.
+// Minimum number of decimals in the tables with one column per head. A figure with more decimals keeps its own number.
 constexpr int kLeastDecimals = 3;
 
 /// Formats a table cell: the value, or "-" if there is no value.

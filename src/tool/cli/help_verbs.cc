@@ -14,7 +14,7 @@
 #include "tool/cli/verbs.hpp"
 
 // Declares the verbs help, completion and man, which describe the other verbs.
-// They read the options of all verbs from the CommandLine object, which must therefore outlive them.
+// These verbs read the options of all verbs from the CommandLine object, which must therefore outlive them.
 
 namespace headgate::cli {
 

@@ -85,9 +85,8 @@ std::string paragraphs(const std::string& text) {
   return as_is ? out + ".EE\n" : out;
 }
 
-/// Formats the footer of --help in roff.
-/// The first line of a paragraph becomes a section heading if it ends in a colon and the next line is indented.
-/// Text before the first heading goes into a section NOTES.
+/// Formats the footer of --help in roff. The first line of a paragraph becomes a section heading under two conditions:
+/// it ends in a colon, and the next line is indented. Text before the first heading goes into a section NOTES.
 std::string footer_sections(const std::string& footer) {
   std::string out, open;
   bool notes = false;

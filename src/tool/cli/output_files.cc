@@ -58,8 +58,8 @@ void check_output_directory(const io::NamedPath& output, const std::function<voi
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Checks each path in a call of its own. A call refuses two outputs that are the same file, but two entries of the
-  // directory may be links to one file.
+  // Checks each path in a call of its own, because a call refuses two outputs that are the same file. Here two entries
+  // of the directory may be links to one file.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

@@ -19,7 +19,7 @@ class InputFiles {
   void add_file(const std::string& option, const std::string& path);
   /// Adds all files of the given models. Each model is a file, a directory or a training run.
   void add_models(const std::string& argument, const std::vector<std::string>& models);
-  /// Adds text files. For a directory, adds the files in it that `choice` selects.
+  /// Adds text files. In a directory, adds the files that `choice` selects.
   void add_text(const std::string& option, const std::vector<std::string>& paths, const train::FileChoice& choice = {});
 
   const std::vector<io::NamedPath>& paths() const { return paths_; }

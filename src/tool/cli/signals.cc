@@ -28,8 +28,8 @@ namespace {
 constexpr std::array kEndingSignals{SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGXCPU};
 constexpr std::array kWatchedSignals{SIGINT, SIGTERM, SIGHUP};
 
-// The handlers below may interrupt any thread at any point.
-// They therefore call only functions that POSIX lists as async-signal-safe, and access only lock-free atomics.
+// The handlers below may interrupt any thread at any point. The handlers therefore call only functions that POSIX lists
+// as async-signal-safe, and access only lock-free atomics.
 std::atomic<int> g_received{0};
 std::atomic<bool> g_received_from_keyboard{false};
 std::atomic<std::int64_t> g_received_at_ms{0};  // time of the first signal, on the monotonic clock

@@ -88,7 +88,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     if (!o.json) print_nothing_to_do(trainer);
     return kSuccess;
   }
-  constexpr int kPeakWindows = 30;  // measurements of FMA peak, each of one millisecond
+  constexpr int kPeakWindows = 30;  // number of measurements of FMA peak, each of one millisecond
   bench::PeakMeter meter(active_target(), DType::f32, trainer.settings().threads);
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);

@@ -23,7 +23,7 @@ inline constexpr int kCheckFailed = 1;
 inline constexpr int kBadUsage = 2;  ///< exit status: bad options, bad input, or a file that cannot be read or written
 
 /// Thrown for bad options or bad input. main() prints "headgate VERB: what()" and exits with status kBadUsage.
-/// It does the same for headgate::Error.
+/// main() does the same for headgate::Error.
 class UsageError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

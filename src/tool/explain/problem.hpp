@@ -42,7 +42,8 @@ struct WorkedProblem {
   bool gate_headwise = false;
 };
 
-/// Reads a problem from a JSON file. Throws io::FileError with the file, the key and the sizes that disagree.
+/// Reads a problem from a JSON file. Throws io::FileError, whose message names the file, the key and the sizes that
+/// disagree.
 WorkedProblem read_worked_problem(const std::string& path);
 
 }  // namespace headgate::explain

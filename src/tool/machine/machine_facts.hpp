@@ -9,7 +9,7 @@
 
 namespace headgate::bench {
 
-/// Keeps a PeakMeter for each dtype and number of threads, with the highest rate that it has measured.
+/// Keeps a PeakMeter for each dtype and number of threads, with the highest rate that this meter has measured.
 /// Keeps a ReadMeter for each number of threads.
 class PeakMeters {
  public:
@@ -46,7 +46,7 @@ struct MachineFacts {
 
 MachineFacts measure_machine(const std::string& isa, int threads, PeakMeters& peaks);
 
-/// Measures the machine again. Keeps the old rate where it is higher than the new one.
+/// Measures the machine again. For each rate, keeps the higher of the old and the new value.
 void measure_again(MachineFacts& facts, PeakMeters& peaks);
 
 }  // namespace headgate::bench

@@ -383,8 +383,8 @@ struct Term {
 /// The sums of one gradient, and of the quantities that bound their errors.
 class GradientSum {
  public:
-  /// `roundoff` is the unit roundoff of the type in which the kernels accumulate these sums. It is 0 if that type is
-  /// wider than the compute type.
+  /// `roundoff`: unit roundoff of the type in which the kernels accumulate the gradient; 0 if that type is wider than
+  /// the compute type.
   GradientSum(Backward& out, std::vector<double> BackwardArrays::*which, std::int64_t size, double roundoff)
       : value_(out.*which),
         magnitude_(out.magnitude.*which),

@@ -33,7 +33,7 @@ struct Bounded {
   double value = 0.0, magnitude = 0.0, like_terms = 0.0;
 };
 
-/// A sum with error bounds. It is split into the same blocks as in the kernels.
+/// A sum with error bounds. The sum is split into the same blocks as in the kernels.
 class BoundedSum {
  public:
   explicit BoundedSum(double roundoff) : roundoff_(roundoff) {}

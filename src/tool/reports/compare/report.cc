@@ -32,7 +32,8 @@ std::string_view definition_of(const metrics::Figure& figure) {
 }
 
 /// Describes the figures (named metric values) that at least one run has recorded, each with a sentence that explains
-/// it. Figures by trigger have no sentence of their own and get the definition of their metric.
+/// it.
+/// A figure by trigger token has no sentence of its own and gets the definition of its metric.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {

@@ -222,7 +222,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Adds the absolute values of the output gates silu(z) of linear attention. They may exceed 1.
+/// Adds |silu(z)| for the output gates silu(z) of linear attention. This value may exceed 1.
 void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
   for (std::int64_t h = 0; h < H; ++h) {

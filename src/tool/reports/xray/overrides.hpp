@@ -77,8 +77,8 @@ struct OverrideRun {
 };
 
 /// Returns the number of passes that override_parts() makes through the model.
-/// The first pass runs all layers without an override. One pass follows for each override of each head or layer; it
-/// begins at the overridden layer.
+/// The first pass runs all layers without an override. One more pass follows for each override of each head or layer.
+/// This pass begins at the overridden layer.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
 /// Returns how many bytes override_parts() allocates, its decoder not counted.

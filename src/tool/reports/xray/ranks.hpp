@@ -36,7 +36,7 @@ Gram gram_of_columns(View<const float, 2> x);
 std::vector<double> singular_values(const Gram& a, const Gram& b);
 
 /// Returns the effective rank e^H of a matrix, where H is the entropy of its singular values σ divided by Σσ.
-/// It is 1 if one σ is nonzero, n if n are nonzero and equal, and 0 if all are 0.
+/// The effective rank is 1 if one σ is nonzero, n if n are nonzero and equal, and 0 if all are 0.
 /// Source: Roy and Vetterli, The effective rank, 2007.
 double effective_rank(const std::vector<double>& singular_values);
 

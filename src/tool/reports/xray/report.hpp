@@ -58,7 +58,8 @@ inline constexpr metrics::Figure kMeanDistance{
         "softmax, layers of linear attention by the magnitudes of the weights hidden in their state."};
 
 /// Returns the per-head figures that the Collector computes.
-/// They cannot be metrics: they need all attention weights, weight matrices, or a head's output for the whole text.
+/// These figures cannot be metrics: they need all attention weights, weight matrices, or a head's output for the whole
+/// text.
 std::vector<const metrics::Figure*> collected_figures();
 
 /// Returns the type of a layer. An attention layer with a sliding window has the type sliding_attention.

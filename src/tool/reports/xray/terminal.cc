@@ -33,7 +33,8 @@ namespace headgate::xray {
 
 namespace {
 
-/// A colour scale from dark blue to bright yellow, in the 256-colour palette. Colour-blind readers can tell it apart.
+/// A colour scale from dark blue to bright yellow, in the 256-colour palette. Colour-blind readers can distinguish its
+/// colours.
 constexpr std::array kColours{17, 18, 24, 30, 36, 72, 108, 144, 179, 220, 226};
 constexpr std::string_view kShades = " .:-=+*#%@";
 
