@@ -26,7 +26,7 @@ enum ConvolutionStream : std::uint64_t {
 
 constexpr std::array kConvolutionDTypes{DType::f32, DType::f64, DType::bf16, DType::f16};
 
-/// Numbers of tokens near the number of taps, and near the number of tokens that a kernel processes at a time.
+/// Numbers of tokens near two limits: the number of taps, and the number of tokens that a kernel processes at a time.
 constexpr std::array<std::int64_t, 14> kConvolutionTokens{1, 2, 3, 5, 7, 8, 9, 16, 33, 64, 65, 127, 256, 500};
 /// Numbers of channels around multiples of the vector length.
 constexpr std::array<std::int64_t, 12> kConvolutionChannels{1, 2, 5, 8, 16, 17, 31, 32, 48, 67, 100, 131};

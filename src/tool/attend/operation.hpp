@@ -89,7 +89,10 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
   return paths;
 }
 
-/// Throws if two outputs have the same path, if an output would overwrite an input, or if a path is not writable.
+/// Throws in these cases:
+/// - two outputs have the same path
+/// - an output would overwrite an input
+/// - a path is not writable
 /// Writes nothing. A missing directory is no error if it is in `directories`: it is created when its files are written.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);
@@ -238,8 +241,7 @@ std::string file_of_argument(const OperationFiles<Tables>& files, std::string_vi
   return "";
 }
 
-/// Runs call().
-/// If it throws Error about an argument that was read from a file, throws io::FileError with the file's path instead.
+/// Runs call(). Converts an Error about an argument from a file to an io::FileError with the path of the file.
 template <class Tables, class Call>
 void run_on_files(const OperationFiles<Tables>& files, const Call& call) {
   try {

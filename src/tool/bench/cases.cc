@@ -62,7 +62,8 @@ constexpr double kHalfClosedFloor = 1.7;
 constexpr double kAllStatisticsFloor = 1.0 / 1.15;
 constexpr double kScoreStatisticsFloor = 1.0 / 0.6;
 
-/// Returns the spec of a problem with T = S = length, D = Dv = dim, and an elementwise sigmoid gate that multiplies.
+/// Returns the spec of a problem with T = S = length and D = Dv = dim.
+/// The gate is an elementwise sigmoid that multiplies the output.
 CaseSpec square(std::int64_t heads, std::int64_t length, std::int64_t dim) {
   CaseSpec spec;
   spec.Hkv = heads;

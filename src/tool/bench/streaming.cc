@@ -124,7 +124,7 @@ BenchGroup alone(const std::string& name, BenchOp op, const Spec& spec) {
   return {{{name, make_job, 0, {}}}, {}};
 }
 
-/// Returns the spec of the short convolution of q, k and v in a layer of 16 heads of 128 features: C = 3 · 16 · 128.
+/// Returns the spec of a short convolution of q, k and v. The layer has 16 heads of 128 features, so C = 3 · 16 · 128.
 /// With one token, the convolution updates its state in place.
 ConvolutionCaseSpec convolution(DType dtype, std::int64_t tokens) {
   ConvolutionCaseSpec spec;
@@ -138,7 +138,7 @@ ConvolutionCaseSpec convolution(DType dtype, std::int64_t tokens) {
   return spec;
 }
 
-/// Returns the spec of the gated norm in a layer of 16 heads of 128 features, in (B,T,H,D) memory order.
+/// Returns the spec of a gated norm with 16 heads of 128 features, in (B,T,H,D) memory order.
 NormCaseSpec norm(DType dtype, std::int64_t tokens) {
   NormCaseSpec spec;
   spec.H = 16;

@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// Maps a word such as "evaluate", typed in place of a verb, to the verb or option to suggest, such as "eval".
+/// Maps a word that users may type in place of a verb to the verb or option to suggest. Example: "evaluate" to "eval".
 struct Synonym {
   std::string_view word, verb;
 };
@@ -66,7 +66,7 @@ constexpr std::array<Synonym, 12> kSynonyms{{{"evaluate", "eval"},
                                              {"check", "verify"},
                                              {"test", "verify"}}};
 
-/// Returns the verb or option to suggest for `word`, or an empty string if kSynonyms does not list the word.
+/// Returns the verb or option that kSynonyms suggests for `word`, or an empty string if there is none.
 std::string_view verb_meant_by(std::string_view word) {
   while (word.starts_with('-')) word.remove_prefix(1);
   const auto* found =

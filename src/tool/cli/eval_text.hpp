@@ -24,7 +24,7 @@ struct EvaluatedModel {
 /// With HeadFigures::included, adds a table for each metric value of heads: one line per layer, one column per head.
 std::string layers_text(const EvaluatedModel& model, train::HeadFigures heads);
 
-/// Formats a table that compares the metric values of several models on the same text, with a line for each model.
+/// Formats a table that compares the metric values of several models on the same text. Each model has a line.
 std::string comparison_text(const std::vector<EvaluatedModel>& models);
 
 /// Returns the output of --json: an object for a single model, or a list of objects for several models.

@@ -30,7 +30,7 @@ struct JsonOutput {
   std::string file;    ///< --json-out: path of the file to write; empty for no file
 
   bool wanted() const { return print || !file.empty(); }
-  /// Writes `text` to the file first and then to stdout, so that nothing is printed if the file cannot be written.
+  /// Writes `text` to the file first and then to stdout. Prints nothing if the file cannot be written.
   void write(const std::string& verb, const std::string& text) const {
     if (!file.empty()) write_output(verb, file, text);
     if (print) std::fwrite(text.data(), 1, text.size(), stdout);

@@ -65,8 +65,8 @@ class IdLines {
   void finish() {}
 };
 
-/// Prints tokens as one JSON object with the lists "ids", "tokens" and "offsets".
-/// Prints "ids" as tokens arrive, and saves the data of the other two lists in a temporary file until the end.
+/// Prints tokens as one JSON object with the lists "ids", "tokens" and "offsets". Prints "ids" as tokens arrive.
+/// Saves the data of the other two lists in a temporary file until the end.
 class JsonObject {
  public:
   explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }

@@ -24,8 +24,8 @@ inline constexpr double kNotLearnt = 0.5;
 /// With a gate, counts only the attention that passes it: training does not constrain attention behind a closed gate.
 std::string backcopy_verdict(const std::vector<NamedSpread>& models);
 
-/// Returns sentences that compare each gated model's loss with the first model's, and a warning that one seed proves
-/// little. `tokens` is the number of training tokens.
+/// Returns sentences that compare the loss of each gated model with that of the first model.
+/// Adds a warning that one seed proves little. `tokens` is the number of training tokens.
 std::string text_verdict(const std::vector<NamedSpread>& models, double tokens);
 
 }  // namespace headgate::demo

@@ -50,8 +50,8 @@ const std::array<Published, 4>& published() {
   return kPublished;
 }
 
-/// Returns the tolerance of a published value.
-/// It is half a unit of the last decimal plus four f32 roundoffs, because the published values were computed in f32.
+/// Returns the tolerance of a published value: half a unit of its last decimal plus four f32 roundoffs.
+/// The roundoffs are added because the published values were computed in f32.
 double tolerance_of(const Published& problem, double value) {
   return 0.5 * std::pow(10.0, -problem.decimals) + 4.0 * 0x1p-24 * std::abs(value);
 }

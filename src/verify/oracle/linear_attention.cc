@@ -11,27 +11,27 @@
 
 // This file bounds the rounding errors of the state from token to token.
 //
-// The columns s of the state S, one per feature of v, do not mix. A token computes a = diag(e^g) s, then the new column
-// (I − β k kᵀ) a + k β v. It thus multiplies s by F = (I − β k kᵀ) diag(e^g). The backward pass multiplies the columns
-// of dS by Fᵀ.
+// The columns s of the state S, one per feature of v, do not mix. A token decays a column to a = diag(e^g) s. The new
+// column is (I − β k kᵀ) a + k β v. The token thus multiplies s by F = (I − β k kᵀ) diag(e^g). The backward pass
+// multiplies the columns of dS by Fᵀ.
 //
-// A token also multiplies the column's earlier error by F. It then adds its own rounding errors. These are bounded by a
-// sum of absolute values: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
+// A token also multiplies the column's earlier error by F. The token then adds rounding errors of its own. A sum of
+// absolute values bounds these errors: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
 //
 // The accumulated error is carried as one Euclidean norm per column. Carrying absolute values would replace −β k kᵀ by
-// |β| |k| |k|ᵀ. For correlated keys such a bound grows exponentially although the recurrence contracts, and would
+// |β| |k| |k|ᵀ. For correlated keys, such a bound grows exponentially although the recurrence contracts. It would
 // accept any result.
 //
-// A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|). This is at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤
-// 2. The same bound is used for D = 1, although F may then be 0. The reason is that kernels compute aᵀk for two tokens
-// at once: the second product is rounded before it is corrected for the first token's update.
+// A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|). This factor is at most 1 if ‖k‖ ≤ 1 and
+// 0 ≤ β ≤ 2. The same bound is used for D = 1, although F may then be 0. The reason is that kernels compute aᵀk for two
+// tokens at once. They round the second product before they correct it for the first token's update.
 // The error of one element of a column is at most the norm. The error of a product xᵀs is at most ‖x‖ times the norm.
 //
 // With native16, kernels round the factors of products to bf16: q, k, the state, and what tokens write to it. Each
-// error in f32 above then has a counterpart in bf16. It is bounded by the same sums and norms, in unit roundoffs of
-// bf16, but without the drift: e^g stays f32. The bound is doubled, because both factors of a product are rounded. In
-// heads of one feature nothing averages these errors, and kernels come close to the bound. Gradients are bounded in the
-// same way, by a second backward pass without drift.
+// error in f32 above then has a counterpart in bf16. The same sums and norms bound the counterpart, in unit roundoffs
+// of bf16. The counterpart has no drift, because e^g stays f32. The bound is doubled, because both factors of a product
+// are rounded. In heads of one feature, these errors do not average out, and kernels come close to the bound. Gradients
+// are bounded in the same way, by a second backward pass without drift.
 //
 // Two kinds of rounding errors add up differently over tokens:
 // - Errors of sums and products have either sign. They form a random walk, so their squares are added.

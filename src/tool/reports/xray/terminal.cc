@@ -207,7 +207,7 @@ std::string change_lines(const ModelXray& model) {
   return out;
 }
 
-/// Formats a table of the changes of the loss, with a line for each layer and a column for each kind of override.
+/// Formats a table of the changes of the loss. Each layer has a line, and each kind of override has a column.
 std::string change_table(const ModelXray& model) {
   const std::vector<const OverrideRow*> kinds = overrides_of(model.config);
   std::vector<std::vector<std::string>> lines{{"layer"}};
