@@ -29,7 +29,7 @@ struct BenchRatio {
   std::optional<double> floor;                 ///< guaranteed ratio of the two rates, if any
 };
 
-/// Cases that run alternately, so that a slowdown of the machine affects all of them alike.
+/// Cases that run alternately, so that a slowdown of the machine affects all cases.
 struct BenchGroup {
   std::vector<BenchCase> cases;
   std::vector<BenchRatio> ratios;

@@ -74,7 +74,7 @@ std::string_view verb_meant_by(std::string_view word) {
   return found == kSynonyms.end() ? std::string_view() : found->verb;
 }
 
-/// Returns the option of the subcommand `verb` whose spelling is closest to the mistyped option `word`.
+/// Returns the option of the subcommand `verb` that is spelled most like the mistyped option `word`.
 /// Returns an empty string if no option is close.
 std::string nearest_option(const std::string& word, const CLI::App& verb) {
   const std::size_t begin = word.find_first_not_of('-');

@@ -12,8 +12,8 @@
 
 namespace headgate::cli {
 
-/// Declares an option whose value is the word of an enumerator, as OptionWords<Enum> lists them.
-/// Parsing stores the enumerator in `to`, an Enum or a std::optional<Enum>.
+/// Declares an option whose values are the words in OptionWords<Enum>.
+/// Parsing stores the enumerator of the given word in `to`, an Enum or a std::optional<Enum>.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
                     const std::string& help) {

@@ -11,7 +11,7 @@ namespace headgate::demo {
 /// Selects the text that models read in the demo's X-rays, and the directory of the HTML pages.
 struct XrayRequest {
   std::string text;                    ///< path of the text: a file or a directory
-  std::vector<std::string> include{};  ///< which files of a directory to read, as in TrainSettings::include
+  std::vector<std::string> include{};  ///< selects the files of a directory to read, as TrainSettings::include does
   std::string directory{};             ///< directory of the pages; empty: none are written
   int threads = 1;
 };

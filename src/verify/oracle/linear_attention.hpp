@@ -40,7 +40,7 @@ struct LinearBackwardArrays {
 
 struct LinearBackward : LinearBackwardArrays {
   LinearBackwardArrays magnitude;
-  LinearBackwardArrays rounded;  ///< as in LinearForward
+  LinearBackwardArrays rounded;  ///< see LinearForward
 };
 
 /// Returns N, the number of sequences; each has one state per head of v.

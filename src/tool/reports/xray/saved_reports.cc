@@ -266,7 +266,7 @@ ordered_json parse_report(const std::string& name, std::string_view text) {
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
   std::set<std::string> known_texts, keys, names;
-  std::map<std::string, std::size_t> numbers;  // for each name, the number to try for the next model of this name
+  std::map<std::string, std::size_t> numbers;  // by name: the number to try for the next model of this name
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();
