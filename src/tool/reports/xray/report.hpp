@@ -21,7 +21,7 @@ namespace headgate::xray {
 struct Choices {
   std::vector<std::string> models;
   std::vector<std::string> text;           ///< paths of text files and directories
-  std::vector<std::string> include{};      ///< selects the files to read in directories, as EvaluationChoices::include does
+  std::vector<std::string> include{};      ///< selects the files of directories, as EvaluationChoices::include does
   bool held_out = false;                   ///< uses only the end of the text, which training holds out for evaluation
   std::string token_ids{};                 ///< path of a .npy file of token ids, used in place of `text`
   std::int64_t tokens = 2048;              ///< maximum length of the sequence, taken from the beginning of the text
