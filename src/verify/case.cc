@@ -495,9 +495,9 @@ void Case::fill_table() {
 }
 
 /// Fills k, v and their scales. Keeps the poison bytes 0xFF in rows that kernels must not read:
-/// - rows at and beyond a sequence's length
-/// - rows that k_first and v_first replace
-/// - unused pages
+/// - rows at and beyond a sequence's length;
+/// - rows that k_first and v_first replace;
+/// - rows of unused pages.
 /// These bytes are NaN, or −1 in int8 with a scale of NaN.
 void Case::fill_keys() {
   const Factors f = factors_of(spec_);

@@ -90,9 +90,9 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
 }
 
 /// Throws in these cases:
-/// - two outputs have the same path
-/// - an output would overwrite an input
-/// - a path is not writable
+/// - two outputs have the same path;
+/// - an output would overwrite an input;
+/// - a path is not writable.
 /// Writes nothing. A missing directory is no error if it is in `directories`: it is created when its files are written.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);

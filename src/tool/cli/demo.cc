@@ -70,8 +70,8 @@ void check_uses(const DemoArguments& arguments) {
 }
 
 /// Returns the directory of the worked problems. Looks in two places, relative to the executable:
-/// - the directory that an installation creates
-/// - a link in the build folder to the examples of the source tree
+/// - the directory that an installation creates;
+/// - a link in the build folder to the examples of the source tree.
 /// Throws UsageError if neither has the problems.
 std::filesystem::path find_examples() {
   std::error_code unknown;
