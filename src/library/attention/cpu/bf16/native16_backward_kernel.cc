@@ -355,8 +355,8 @@ class Native16BackwardWorker {
                                 dbias};
     const float factor = plan_.rules.query_factor();
     if (whole && rules != nullptr) {
-      rules->visit<Overflow::stays_hidden>(plan_.fused, c,
-                                           [&](const auto& rule) HWY_ATTR { gradients_of(square, factor, rule); });
+      rules->visit<Overflow::handled>(plan_.fused, c,
+                                      [&](const auto& rule) HWY_ATTR { gradients_of(square, factor, rule); });
     } else if (whole && !plan_.rules.any()) {
       gradients_of(square, factor, NoRule());
     } else {

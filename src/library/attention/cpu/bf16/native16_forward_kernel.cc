@@ -274,8 +274,8 @@ class Native16ForwardWorker {
       if (!plan_.rules.any()) {
         add_weights(s, columns, factor, NoRule());
       } else {
-        s.rules.visit<Overflow::stays_hidden>(
-            fused_, c, [&](const auto& rule) HWY_ATTR { add_weights(s, columns, factor, rule); });
+        s.rules.visit<Overflow::handled>(fused_, c,
+                                         [&](const auto& rule) HWY_ATTR { add_weights(s, columns, factor, rule); });
       }
     }
   }

@@ -80,13 +80,13 @@ struct MaskRows : RuleRows {
   }
 };
 
-/// Selects how RegisterRules handles overflow:
-///   becomes_nan   a score of +∞ plus a bias of −∞ is NaN, and two finite biases may add up to ±∞; the kernel detects
-///                 NaN;
-///   stays_hidden  a bias of −∞ makes every score −∞, and the sum of two finite biases is clamped, as in ScoreRules.
-/// In both cases, log2(e) times a single finite bias may overflow to ±∞, whereas ScoreRules clamps the product.
-/// If running maxima are moderate, the key's weight is 0, ∞ or NaN in either case.
-enum class Overflow { becomes_nan, stays_hidden };
+/// Selects whether RegisterRules handles overflow when it adds biases:
+///   unhandled   A score of +∞ plus a bias of −∞ is NaN. Two finite biases may add up to ±∞.
+///               The kernel must check for NaN.
+///   handled     A bias of −∞ makes every score −∞. The sum of two finite biases is clamped, as in ScoreRules.
+/// With both values, log2(e) times a finite bias may overflow to ±∞. ScoreRules clamps this product.
+/// Where running maxima are moderate, the key's weight is 0, ∞ or NaN with or without clamping.
+enum class Overflow { unhandled, handled };
 
 /// Applies score rules in registers. Addend is BiasRows or NoRule. Second is KeyBiasRow, MaskRows or NoRule.
 /// Adds terms in the order of ScoreRules, so that scores are bitwise identical unless they overflow (Overflow).
@@ -113,7 +113,7 @@ struct RegisterRules {
     const Tag<T> d;
     const auto log2e = hn::Set(d, static_cast<T>(kLog2e));
     const auto bias = addend.load(m, x);
-    if constexpr (kOverflow == Overflow::becomes_nan) {
+    if constexpr (kOverflow == Overflow::unhandled) {
       auto term = hn::Mul(bias, log2e);
       if constexpr (kHasKeyBias) term = hn::Add(term, hn::Mul(second.load(x), log2e));
       return hn::Add(score, term);

@@ -364,8 +364,8 @@ class ForwardWorker {
       return;
     }
     // A strip with fewer than kMR rows computes its padding rows too.
-    s.rules.template visit<Overflow::becomes_nan>(fused_, c,
-                                                  [&](const auto& rule) HWY_ATTR { multiply_whole<kMR>(s, c, rule); });
+    s.rules.template visit<Overflow::unhandled>(fused_, c,
+                                                [&](const auto& rule) HWY_ATTR { multiply_whole<kMR>(s, c, rule); });
     s.near_maxima = softmax_.may_be_within_slack(s);
   }
 
