@@ -45,8 +45,8 @@ std::int64_t member_bytes(const CacheShape& s, const Member& m) {
   return (bytes + kAlignment_bytes - 1) / kAlignment_bytes * kAlignment_bytes;
 }
 
-/// Returns the bytes that one sequence's first rows take, the keys and values that are stored without rounding.
-std::size_t whole_bytes(const CacheShape& s) {
+/// Returns the bytes of one sequence's unrounded rows: its first keys and values.
+std::size_t unrounded_bytes(const CacheShape& s) {
   std::int64_t bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * (s.head_dim + s.value_dim);
   for (const std::int64_t n : {s.kv_heads, s.whole_first}) {
     require(!__builtin_mul_overflow(bytes, n, &bytes) && bytes <= kMostBytes,
@@ -77,7 +77,7 @@ void check_shape(const CacheShape& s) {
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);
-  (void)whole_bytes(some);
+  (void)unrounded_bytes(some);
 }
 
 CacheShape shape_of(const CacheTensors& t, std::int64_t whole_first, DType whole_dtype) {
@@ -140,10 +140,10 @@ BasicTensorView<Void> rows_of(const BasicTensorView<Void>& view, std::int64_t pa
   return part;
 }
 
-/// Returns views of the first rows of one sequence in `memory`, which stores these rows without rounding.
+/// Returns views of one sequence's unrounded rows, which `memory` holds.
 /// Keys have shape (1,Hkv,F,D) and values (1,Hkv,F,Dv).
 template <typename Byte>
-auto first_rows(Byte* memory, const CacheShape& s) {
+auto unrounded_rows(Byte* memory, const CacheShape& s) {
   const Shape k{1, s.kv_heads, s.whole_first, s.head_dim}, v{1, s.kv_heads, s.whole_first, s.value_dim};
   const auto bytes = static_cast<std::int64_t>(dtype_bytes(s.whole_dtype)) * s.kv_heads * s.whole_first * s.head_dim;
   using View = std::conditional_t<std::is_const_v<Byte>, ConstTensorView, TensorView>;
@@ -260,11 +260,11 @@ const KvCache::Tokens& KvCache::tokens(const char* function, std::int64_t sequen
 std::int64_t KvCache::add_sequence() {
   const auto unused = std::find_if(sequences_.begin(), sequences_.end(), [](const Tokens& t) { return !t.used; });
   const auto at = unused - sequences_.begin();
-  std::vector<std::byte> whole(whole_bytes(shape_));
+  std::vector<std::byte> unrounded(unrounded_bytes(shape_));
   if (unused == sequences_.end()) sequences_.emplace_back();
   Tokens& added = sequences_[static_cast<std::size_t>(at)];
   added.used = true;
-  added.whole = std::move(whole);
+  added.whole = std::move(unrounded);
   return at;
 }
 
@@ -349,9 +349,9 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   for (std::int64_t b = 0; b < B; ++b) {
     Tokens& t = sequences_[static_cast<std::size_t>(sequences[static_cast<std::size_t>(b)])];
     if (const std::int64_t n = std::min(T, whole_rows(t) - t.length); n > 0) {
-      const auto whole = first_rows(t.whole.data(), shape_);
-      convert_unchecked(rows_of(whole[0], 0, t.length, n), rows_of(k, b, 0, n));
-      convert_unchecked(rows_of(whole[1], 0, t.length, n), rows_of(v, b, 0, n));
+      const auto unrounded = unrounded_rows(t.whole.data(), shape_);
+      convert_unchecked(rows_of(unrounded[0], 0, t.length, n), rows_of(k, b, 0, n));
+      convert_unchecked(rows_of(unrounded[1], 0, t.length, n), rows_of(v, b, 0, n));
     }
     for (std::int64_t done = 0; done < T;) {
       const std::int64_t row = t.length % shape_.page;
@@ -380,8 +380,8 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
 }
 
-/// Returns how many keys at the start of the sequence are also stored without rounding.
-/// This number is whole_first, or less if slide() has dropped some of these keys.
+/// Returns how many rows at the start of the sequence are also stored without rounding.
+/// This number is whole_first, or less if slide() has dropped some of these rows.
 std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
@@ -408,9 +408,10 @@ void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> 
     to.data = memory.data();
     for (std::int64_t b = 0; b < B; ++b) {
       const Tokens& t = tokens("batch", sequences[static_cast<std::size_t>(b)]);
-      const std::int64_t held = std::min(t.length, batch.first), whole = std::min(held, whole_rows(t));
-      convert_unchecked(rows_of(to, b, 0, whole), rows_of(first_rows(t.whole.data(), shape_)[n], 0, 0, whole));
-      for (std::int64_t j = whole; j < held; ++j) {
+      const std::int64_t held = std::min(t.length, batch.first), unrounded = std::min(held, whole_rows(t));
+      convert_unchecked(rows_of(to, b, 0, unrounded),
+                        rows_of(unrounded_rows(t.whole.data(), shape_)[n], 0, 0, unrounded));
+      for (std::int64_t j = unrounded; j < held; ++j) {
         const std::int64_t page = t.pages[static_cast<std::size_t>(j / shape_.page)], row = j % shape_.page;
         dequantize(rows_of(to, b, j, 1), rows_of(pages, page, row, 1), rows_of(scales, page, row, 1));
       }

@@ -56,15 +56,15 @@ inline RowPrefetch prefetch_rows(const HeadRows<const void>& from, std::int64_t 
 
 /// The tensors of the keys, or those of the values.
 struct KeyTensors {
-  const ConstTensorView& rows;   ///< k or v
-  const ConstTensorView& scale;  ///< scales of int8 rows; absent for other dtypes
-  const ConstTensorView& first;  ///< first rows of each sequence in floating point, beside int8 rows; may be absent
+  const ConstTensorView& rows;       ///< k or v
+  const ConstTensorView& scale;      ///< scales of int8 rows; absent for other dtypes
+  const ConstTensorView& unrounded;  ///< first rows of each sequence in floating point, beside int8 rows; may be absent
 };
 inline KeyTensors key_tensors(const Problem& p) { return {p.inputs.k, p.inputs.k_scale, p.inputs.k_first}; }
 inline KeyTensors value_tensors(const Problem& p) { return {p.inputs.v, p.inputs.v_scale, p.inputs.v_first}; }
 
 /// Rows of k or v of one sequence and head. The rows may be stored in pages. They may be int8, with one scale per row.
-/// Beside int8 rows, a second tensor may hold the sequence's first rows in floating point, without scales.
+/// Beside int8 rows, a second tensor may hold the sequence's first rows in floating point. These rows are unrounded.
 class KeyRows {
  public:
   KeyRows(const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h)
@@ -74,7 +74,7 @@ class KeyRows {
         table_(p.inputs.block_table),
         rows_(page_ > 0 ? HeadRows<const void>(of.rows, 0, h) : key_rows(of.rows, s, h)),
         scales_(page_ > 0 || !of.scale.present() ? HeadRows<const void>(of.scale, 0, h) : key_rows(of.scale, s, h)),
-        first_(of.first, s.number, h),
+        unrounded_(of.unrounded, s.number, h),
         page_stride_(of.rows.strides[0]),
         scale_page_stride_(of.scale.strides[0]) {}
 
@@ -82,15 +82,17 @@ class KeyRows {
   /// Returns the column stride in elements.
   std::int64_t stride() const { return rows_.stride; }
   bool scaled() const { return scales_.present(); }
-  /// Returns how many rows at the start of the sequence are in the floating-point tensor. These rows have no scale.
-  std::int64_t first_rows() const { return first_.rows; }
+  /// Returns how many rows at the start of the sequence are unrounded. These rows have no scale.
+  std::int64_t unrounded_rows() const { return unrounded_.rows; }
 
   /// Returns a view of row j. The view does not include the row's scale.
-  HeadRows<const void> row(std::int64_t j) const { return j < first_.rows ? first_.range(j, 1) : stored_row(j); }
-  /// Returns row j as it is stored in the tensor of dtype(), even if j < first_rows().
+  HeadRows<const void> row(std::int64_t j) const {
+    return j < unrounded_.rows ? unrounded_.range(j, 1) : stored_row(j);
+  }
+  /// Returns row j as it is stored in the tensor of dtype(), even if j < unrounded_rows().
   HeadRows<const void> stored_row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const {
-    return j < first_.rows ? 1.0F : *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1);
+    return j < unrounded_.rows ? 1.0F : *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1);
   }
 
   /// Elements at addresses first, first + step, first + 2 · step, …
@@ -157,7 +159,7 @@ class KeyRows {
   std::int64_t page_, table_row_;
   ConstTensorView table_;
   HeadRows<const void> rows_, scales_;  // rows of the sequence, or rows of page 0 if k and v are stored in pages
-  HeadRows<const void> first_;          // the sequence's first rows in floating point, or absent
+  HeadRows<const void> unrounded_;      // the sequence's unrounded rows, or absent
   std::int64_t page_stride_, scale_page_stride_;
 };
 
@@ -171,7 +173,7 @@ inline KeyRows rows_of_values(const Problem& p, const Sequence& s, std::int64_t 
 template <typename T>
 const T* dense_row(const KeyRows& from, std::int64_t j, T* HWY_RESTRICT buffer) {
   const T* row = dense_row(from.row(j), 0, buffer);
-  if (!from.scaled() || j < from.first_rows()) return row;
+  if (!from.scaled() || j < from.unrounded_rows()) return row;
   const T scale = static_cast<T>(from.scale(j));
   for (std::int64_t x = 0; x < from.cols; ++x) buffer[x] *= scale;
   return buffer;

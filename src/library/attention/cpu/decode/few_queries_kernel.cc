@@ -316,11 +316,11 @@ class FewQueriesWorker {
   OrderedKeys order_of(const Sequence& sequence, const KeyRange& keys, bool with_rules) const {
     const Visibility visibility(p_, sequence);
     OrderedKeys order{keys.begin, keys.end - keys.begin};
-    const std::int64_t first_rows = std::max<std::int64_t>(p_.inputs.k_first.shape[2] - keys.begin, 0);
-    order.whole = std::min(order.count, round_up(first_rows, kTileKeys));
+    const std::int64_t unrounded_rows = std::max<std::int64_t>(p_.inputs.k_first.shape[2] - keys.begin, 0);
+    order.before_streams = std::min(order.count, round_up(unrounded_rows, kTileKeys));
     if (!(with_rules && plan_.rules.by_position()) && visibility.row(sequence.T - 1).begin <= keys.begin) {
       const std::int64_t seen_by_all = std::min(visibility.row(0).end, keys.end) - keys.begin;
-      order.streamed = std::max<std::int64_t>(seen_by_all - order.whole, 0) / kTileKeys * kTileKeys;
+      order.streamed = std::max<std::int64_t>(seen_by_all - order.before_streams, 0) / kTileKeys * kTileKeys;
     }
     return order;
   }

@@ -41,25 +41,25 @@ constexpr std::int64_t split_keys(std::int64_t S) {
 inline constexpr std::int64_t kMostTileKeys = 2 * kTileKeys;
 
 /// Order in which a split uses its keys, which are keys first … first + count:
-///   1. the first `whole` keys, ascending; they include all keys with floating-point rows beside int8 rows;
+///   1. the first `before_streams` keys, ascending; they include all keys with unrounded rows;
 ///   2. the next `streamed` keys, cut into kTileKeys streams of equal length; a stream is a run of consecutive keys;
 ///      the order takes key 0 of every stream, then key 1 of every stream, and so on;
 ///   3. the remaining keys, ascending.
 /// Hardware prefetchers follow each stream (docs/design/decoding.md).
 struct OrderedKeys {
   std::int64_t first = 0, count = 0;
-  std::int64_t whole = 0;     ///< number of keys before the streams; a multiple of kTileKeys, or `count`
-  std::int64_t streamed = 0;  ///< number of keys in all kTileKeys streams together
+  std::int64_t before_streams = 0;  ///< number of keys before the streams; a multiple of kTileKeys, or `count`
+  std::int64_t streamed = 0;        ///< number of keys in all kTileKeys streams together
 
   /// Returns the number of keys per stream.
   std::int64_t stream_keys() const { return streamed / kTileKeys; }
   /// Returns the position in the order after the last stream.
-  std::int64_t streams_end() const { return whole + streamed; }
+  std::int64_t streams_end() const { return before_streams + streamed; }
   /// Returns the key at position n in the order.
   std::int64_t key(std::int64_t n) const {
-    const std::int64_t in_streams = n - whole;
+    const std::int64_t in_streams = n - before_streams;
     if (in_streams < 0 || in_streams >= streamed) return first + n;
-    return first + whole + in_streams % kTileKeys * stream_keys() + in_streams / kTileKeys;
+    return first + before_streams + in_streams % kTileKeys * stream_keys() + in_streams / kTileKeys;
   }
 };
 
@@ -110,11 +110,11 @@ class SplitRows {
   void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
-        with_converted(keys_.whole, ahead, following, visit);
-        if (keys_.whole == keys_.count) return;
+        with_converted(keys_.before_streams, ahead, following, visit);
+        if (keys_.before_streams == keys_.count) return;
         fill_with_following(keys_.count + ahead, following);
         const StoredRows<E> rows{slots_, ahead, requests().into_first_level};
-        return visit(rows.from(keys_.whole), keys_.whole, keys_.count - keys_.whole);
+        return visit(rows.from(keys_.before_streams), keys_.before_streams, keys_.count - keys_.before_streams);
       }
     }
     with_converted(keys_.count, ahead, following, visit);
@@ -152,7 +152,7 @@ class SplitRows {
       rows_->scales(scales, keys_.first, keys_.count);
       to_slots(buffer, 0, keys_.count, scales);
     }
-    std::fill_n(buffer, std::clamp<std::int64_t>(rows_->first_rows() - keys_.first, 0, keys_.whole), T{1});
+    std::fill_n(buffer, std::clamp<std::int64_t>(rows_->unrounded_rows() - keys_.first, 0, keys_.before_streams), T{1});
     std::fill(buffer + keys_.count, buffer + round_up(keys_.count, kLanes<T>), T{0});
     return buffer;
   }
@@ -219,12 +219,12 @@ class SplitRows {
     const E** HWY_RESTRICT slots = slots_;
     const std::int64_t apart = keys_.stream_keys() * run.step;  // distance between streams, in elements
     std::int64_t r = begin;
-    for (; r < std::min(end, keys_.whole); ++r) slots[r] = run.first + r * run.step;
+    for (; r < std::min(end, keys_.before_streams); ++r) slots[r] = run.first + r * run.step;
     // Computes each address from the first address. Incrementing four pointers would be shorter, but GCC 12 miscompiles
     // that for SSE4.
-    const E* const streams = run.first + keys_.whole * run.step;
+    const E* const streams = run.first + keys_.before_streams * run.step;
     for (; r < std::min(end, keys_.streams_end()); r += kTileKeys) {
-      const E* row = streams + (r - keys_.whole) / kTileKeys * run.step;
+      const E* row = streams + (r - keys_.before_streams) / kTileKeys * run.step;
       for (std::int64_t s = 0; s < kTileKeys; ++s) slots[r + s] = row + s * apart;
     }
     for (; r < end; ++r) slots[r] = run.first + r * run.step;
@@ -235,9 +235,10 @@ class SplitRows {
   void to_slots(Each* HWY_RESTRICT to, std::int64_t begin, std::int64_t end, const From* HWY_RESTRICT keys) const {
     const std::int64_t apart = keys_.stream_keys();
     std::int64_t r = begin;
-    for (; r < std::min(end, keys_.whole); ++r) to[r] = static_cast<Each>(keys[r]);
-    const From* HWY_RESTRICT streams = keys + keys_.whole;
-    for (std::int64_t k = (r - keys_.whole) / kTileKeys; r < std::min(end, keys_.streams_end()); ++k, r += kTileKeys) {
+    for (; r < std::min(end, keys_.before_streams); ++r) to[r] = static_cast<Each>(keys[r]);
+    const From* HWY_RESTRICT streams = keys + keys_.before_streams;
+    for (std::int64_t k = (r - keys_.before_streams) / kTileKeys; r < std::min(end, keys_.streams_end());
+         ++k, r += kTileKeys) {
       for (std::int64_t s = 0; s < kTileKeys; ++s) to[r + s] = static_cast<Each>(streams[s * apart + k]);
     }
     std::copy(keys + r, keys + end, to + r);

@@ -71,7 +71,7 @@ class ListedRows {
   template <class Visit>
   void with(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
-      if (in_place_ && !has_first_rows(block)) return visit(in_place(block), std::int64_t{0}, block.count);
+      if (in_place_ && !has_unrounded_rows(block)) return visit(in_place(block), std::int64_t{0}, block.count);
     }
     for (std::int64_t first = 0; first < block.count; first += kWidened) {
       const std::int64_t n = std::min(kWidened, block.count - first);
@@ -99,10 +99,11 @@ class ListedRows {
  private:
   static constexpr std::int64_t kWidened = 64;
 
-  /// Returns true if the block lists a key whose row is not stored as E.
-  bool has_first_rows(const ListedBlock& block) const {
-    const std::int64_t first = rows_->first_rows();
-    return first > 0 && std::any_of(block.keys, block.keys + block.count, [=](std::int64_t j) { return j < first; });
+  /// Returns true if the block lists a key with an unrounded row, which is not stored as E.
+  bool has_unrounded_rows(const ListedBlock& block) const {
+    const std::int64_t unrounded = rows_->unrounded_rows();
+    return unrounded > 0 &&
+           std::any_of(block.keys, block.keys + block.count, [=](std::int64_t j) { return j < unrounded; });
   }
 
   const E* address(std::int64_t key, const KeyRows::Run<E>& run) const {
