@@ -165,7 +165,7 @@ class Native16BackwardWorker {
 
   /// Computes one whole key/value head. Packs the operands for this thread alone.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
-    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    const PackedHeads own = head.as_part(plan_.max_head_counts, p_.group, thread_);
     select(own, head.h);
     const std::int64_t query_tiles = p_.group * own.tiles;
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);

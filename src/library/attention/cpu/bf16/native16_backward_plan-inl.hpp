@@ -51,13 +51,13 @@ struct Native16BackwardPlan {
     block_rows = std::clamp(whole_squares(longest.S), kSquare, kBlock);
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
-    largest = heads.largest;
+    max_head_counts = heads.max_head_counts;
     whole_heads = !dbias.wanted() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    most = batches.most();
+    buffer_counts = batches.max_batch_counts();
     dbias.set_parts(heads.tile_blocks);
-    const std::int64_t tasks = std::max(most.blocks, most.tiles);
+    const std::int64_t tasks = std::max(buffer_counts.blocks, buffer_counts.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+    if (whole_heads) buffer_counts.set_head_buffers(max_head_counts, p.group, threads);
   }
 
   double head_bytes(const PackedHeads& part) const {
@@ -78,8 +78,8 @@ struct Native16BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< queries per tile (at most kTile) and keys per block (at most kBlock)
-  HeadCounts largest;                  ///< largest numbers of tiles, blocks and panels of any head
-  HeadCounts most;                     ///< numbers of tiles, blocks and panels that fit in the packed buffers
+  HeadCounts max_head_counts;          ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts buffer_counts;            ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;  ///< true if each head is computed by a single thread; always false with dbias
 };
@@ -132,7 +132,7 @@ struct Native16BackwardScratch {
 struct Native16BackwardBuffers {
   Native16BackwardBuffers(Workspace& ws, const Native16BackwardPlan& plan) {
     const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
-    const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
+    const std::int64_t tiles = plan.buffer_counts.tiles, blocks = plan.buffer_counts.blocks;
     keys_t = ws.take<BFloat16>("keys, transposed", blocks, keys_rows * plan.D_padded);
     keys = ws.take<BFloat16>("keys", blocks, keys_rows * plan.D_padded);
     values_t = ws.take<BFloat16>("values, transposed", blocks, keys_rows * plan.Dv_padded);
@@ -145,7 +145,7 @@ struct Native16BackwardBuffers {
     lse_rest = ws.take<float>("lse, remainders", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
-    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
     tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
     dbias = BiasGradientBuffers<float>(ws, plan.p, plan.dbias);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16BackwardScratch>(plan));

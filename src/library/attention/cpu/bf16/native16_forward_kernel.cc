@@ -123,7 +123,7 @@ class Native16ForwardWorker {
 
   /// Computes one whole key/value head. Packs its keys and values for this thread alone.
   void run_head(const HeadTask& head, const HeadTask& /*next*/) {
-    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    const PackedHeads own = head.as_part(plan_.max_head_counts, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       for (std::int64_t tile = 0; tile < own.tiles; ++tile) run_tile(own, head.h * p_.group + g, tile);

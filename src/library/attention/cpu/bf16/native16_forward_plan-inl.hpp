@@ -41,11 +41,11 @@ struct Native16ForwardPlan {
       : p(problem), list(sequences), rules(problem), D_padded(whole_squares(p.D)), Dv_padded(whole_squares(p.Dv)) {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
-    largest = heads.largest;
+    max_head_counts = heads.max_head_counts;
     whole_heads = heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    most = batches.most();
-    threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
-    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+    buffer_counts = batches.max_batch_counts();
+    threads = static_cast<int>(std::clamp<std::int64_t>(buffer_counts.tiles, 1, p.context.threads));
+    if (whole_heads) buffer_counts.set_head_buffers(max_head_counts, p.group, threads);
   }
 
   double head_bytes(const PackedHeads& part) const {
@@ -57,8 +57,8 @@ struct Native16ForwardPlan {
   ScoreRules<float> rules;
   std::int64_t D_padded, Dv_padded;
   std::int64_t tile_rows = kTile;
-  HeadCounts largest;  ///< largest numbers of tiles, blocks and panels of any head
-  HeadCounts most;     ///< numbers of tiles, blocks and panels that fit in the packed buffers
+  HeadCounts max_head_counts;  ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts buffer_counts;    ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;  ///< true if each head is computed by a single thread
 };
@@ -95,9 +95,9 @@ struct Native16ForwardScratch {
 /// Buffers shared by all threads. They hold the packed K and V of one batch of heads.
 struct Native16ForwardBuffers {
   Native16ForwardBuffers(Workspace& ws, const Native16ForwardPlan& plan) {
-    keys = ws.take<BFloat16>("keys", plan.most.panels, kSquare * plan.D_padded);
-    values = ws.take<BFloat16>("values", plan.most.panels, kSquare * plan.Dv_padded);
-    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    keys = ws.take<BFloat16>("keys", plan.buffer_counts.panels, kSquare * plan.D_padded);
+    values = ws.take<BFloat16>("values", plan.buffer_counts.panels, kSquare * plan.Dv_padded);
+    parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
     scratch = ws.take<std::byte>("threads", plan.threads, count_bytes<Native16ForwardScratch>(plan));
   }
 

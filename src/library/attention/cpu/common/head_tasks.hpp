@@ -28,8 +28,8 @@ inline double shared_head_bytes(int threads) {
 ///   Heads balance the load: all heads take at least 4 · `threads` times as many bytes as the largest head.
 inline bool heads_are_tasks(const HeadSurvey& heads, int threads, double most_bytes) {
   constexpr double kHeadsPerThread = 4;
-  return heads.largest_bytes > 0 && heads.largest_bytes <= most_bytes &&
-         heads.all_bytes >= kHeadsPerThread * threads * heads.largest_bytes;
+  return heads.max_head_bytes > 0 && heads.max_head_bytes <= most_bytes &&
+         heads.total_bytes >= kHeadsPerThread * threads * heads.max_head_bytes;
 }
 
 /// Returns true if the second-level cache has room for the next head's rows besides `bytes` bytes of packed operands.

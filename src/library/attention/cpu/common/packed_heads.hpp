@@ -38,12 +38,12 @@ struct HeadCounts {
     for (const auto count : kCounts) this->*count = std::max(this->*count, other.*count);
   }
 
-  /// Sets the numbers of tiles, blocks and panels for `places` buffers, each with room for one key/value head.
-  /// `largest` is the capacity of one buffer.
-  void pack_one_each(const HeadCounts& largest, std::int64_t group, std::int64_t places) {
-    tiles = places * group * largest.tiles;
-    blocks = places * largest.blocks;
-    panels = places * largest.panels;
+  /// Sets the numbers of tiles, blocks and panels for `buffers` buffers of one key/value head each.
+  /// `capacity` is the capacity of one buffer.
+  void set_head_buffers(const HeadCounts& capacity, std::int64_t group, std::int64_t buffers) {
+    tiles = buffers * group * capacity.tiles;
+    blocks = buffers * capacity.blocks;
+    panels = buffers * capacity.panels;
   }
 
  private:
@@ -93,24 +93,24 @@ struct HeadTask {
   std::int64_t h = 0, g = 0;
   std::int64_t piece = 0, pieces = 1;  ///< index of the block, tile or piece; number of pieces
 
-  /// Returns a part that consists of this head alone. Its operands are in buffer number `place`.
-  /// Each buffer has room for `largest`.
-  PackedHeads alone(const HeadCounts& largest, std::int64_t group, std::int64_t place) const {
+  /// Returns a part that consists of this head alone. Its operands are in buffer number `buffer`.
+  /// `capacity` is the capacity of one buffer.
+  PackedHeads as_part(const HeadCounts& capacity, std::int64_t group, std::int64_t buffer) const {
     PackedHeads own = *part;
     own.h0 = h;
     own.heads = 1;
-    own.first_tile = place * group * largest.tiles;
-    own.first_block = place * largest.blocks;
-    own.first_panel = place * largest.panels;
+    own.first_tile = buffer * group * capacity.tiles;
+    own.first_block = buffer * capacity.blocks;
+    own.first_panel = buffer * capacity.panels;
     return own;
   }
 };
 
 /// Totals and maxima over all key/value heads of a work list.
 struct HeadSurvey {
-  HeadCounts largest;        ///< largest numbers of tiles, blocks and panels of any head
-  double largest_bytes = 0;  ///< packed bytes of the largest head
-  double all_bytes = 0;
+  HeadCounts max_head_counts;    ///< largest numbers of tiles, blocks and panels of any head
+  double max_head_bytes = 0;     ///< packed bytes of the largest head
+  double total_bytes = 0;        ///< packed bytes of all heads
   std::int64_t tile_blocks = 0;  ///< query tiles times key blocks of one head, summed over all sequences
 };
 
@@ -164,20 +164,21 @@ class HeadBatches {
     for (Cursor cursor; p_.Hkv > 0 && !at_end(cursor); ++cursor.n) {
       const PackedHeads part = part_at(cursor);
       const double bytes = plan_.head_bytes(part);
-      all.largest.raise_to({1, 1, part.tiles, part.blocks, part.panels});
-      all.largest_bytes = std::max(all.largest_bytes, bytes);
-      all.all_bytes += bytes * static_cast<double>(part.heads);
+      all.max_head_counts.raise_to({1, 1, part.tiles, part.blocks, part.panels});
+      all.max_head_bytes = std::max(all.max_head_bytes, bytes);
+      all.total_bytes += bytes * static_cast<double>(part.heads);
       all.tile_blocks += part.tiles * part.blocks;
     }
     return all;
   }
 
   /// Returns the maximum over all batches, for each count separately.
-  HeadCounts most() const {
-    HeadCounts most;
+  HeadCounts max_batch_counts() const {
+    HeadCounts maxima;
     Cursor cursor;
-    for (HeadCounts batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr)) most.raise_to(batch);
-    return most;
+    for (HeadCounts batch = next(cursor, nullptr); batch.parts > 0; batch = next(cursor, nullptr))
+      maxima.raise_to(batch);
+    return maxima;
   }
 
  private:

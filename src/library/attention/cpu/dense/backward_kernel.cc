@@ -133,7 +133,7 @@ struct BackwardWorker<T>::Strip {
 /// `next` is the head that the thread will probably take next.
 template <typename T>
 void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
-  const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+  const PackedHeads own = head.as_part(plan_.max_head_counts, p_.group, thread_);
   select(own, head.h);
   const std::int64_t query_tiles = p_.group * own.tiles;
   for (std::int64_t block = 0; block < own.blocks; ++block) pack_keys(block);

@@ -58,14 +58,14 @@ struct BackwardPlan {
     block_rows = std::clamp(std::max(round_up(longest.S, kMR), round_up(longest.S, kNR<T>)), kMR, kBlock);
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
-    largest = heads.largest;
+    max_head_counts = heads.max_head_counts;
     whole_heads = !dbias.wanted() && heads_are_tasks(heads, p.context.threads, kOwnHead_bytes);
-    prefetches_heads = whole_heads && next_head_fits(heads.largest_bytes);
-    most = batches.most();
+    prefetches_heads = whole_heads && next_head_fits(heads.max_head_bytes);
+    buffer_counts = batches.max_batch_counts();
     dbias.set_parts(heads.tile_blocks);
-    const std::int64_t tasks = std::max(most.blocks, most.tiles);
+    const std::int64_t tasks = std::max(buffer_counts.blocks, buffer_counts.tiles);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
-    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+    if (whole_heads) buffer_counts.set_head_buffers(max_head_counts, p.group, threads);
   }
 
   /// Returns the packed bytes of one head.
@@ -85,8 +85,8 @@ struct BackwardPlan {
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
   std::int64_t tile_rows, block_rows;  ///< rows of a packed query tile and of a packed key block, with padding
-  HeadCounts largest;                  ///< largest numbers of tiles, blocks and panels of any head
-  HeadCounts most;                     ///< numbers of tiles, blocks and panels that fit in the packed buffers
+  HeadCounts max_head_counts;          ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts buffer_counts;            ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; always false with dbias
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
@@ -136,7 +136,7 @@ struct BackwardBuffers {
     const BackwardProblem& p = plan.p;
     const std::int64_t rows = plan.tile_rows, keys_rows = plan.block_rows;
     const std::int64_t panels = divide_up(keys_rows, kNR<T>), strips = rows / kMR;
-    const std::int64_t tiles = plan.most.tiles, blocks = plan.most.blocks;
+    const std::int64_t tiles = plan.buffer_counts.tiles, blocks = plan.buffer_counts.blocks;
     keys_t = ws.take<T>("keys, transposed", blocks, panels, p.D, kNR<T>);
     keys = ws.take<T>("keys", blocks, keys_rows * plan.D_padded);
     values_t = ws.take<T>("values, transposed", blocks, panels, p.Dv, kNR<T>);
@@ -149,7 +149,7 @@ struct BackwardBuffers {
     lse_rest = ws.take<T>("lse, remainders", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
-    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
     tasks = ws.take<HeadTask>("key blocks", plan.whole_heads ? 0 : blocks);
     dbias = BiasGradientBuffers<T>(ws, p, plan.dbias);
     const std::size_t bytes = count_bytes<BackwardScratch<T>>(plan);

@@ -139,7 +139,7 @@ class ForwardWorker {
   /// Computes one whole key/value head. Packs its keys and values for this thread alone.
   /// `next` is the head that the thread will probably take next.
   void run_head(const HeadTask& head, const HeadTask& next) {
-    const PackedHeads own = head.alone(plan_.largest, p_.group, thread_);
+    const PackedHeads own = head.as_part(plan_.max_head_counts, p_.group, thread_);
     for (std::int64_t block = 0; block < own.blocks; ++block) pack_block(own, head.h, block);
     for (std::int64_t g = 0; g < p_.group; ++g) {
       if (plan_.prefetches_heads) prefetch_next_head(own, g + 1 < p_.group ? head : next, (g + 1) % p_.group);

@@ -58,14 +58,14 @@ struct ForwardPlan {
         tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile) {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
-    largest = heads.largest;
+    max_head_counts = heads.max_head_counts;
     const int threads_asked = p.context.threads;
     whole_heads = !selects() && heads_are_tasks(heads, threads_asked, shared_head_bytes(threads_asked));
-    prefetches_heads = whole_heads && p.page == 0 && next_head_fits(heads.largest_bytes);
-    prefetches_tiles = whole_heads && !prefetches_heads && heads.largest_bytes <= kOwnHead_bytes;
-    most = batches.most();
-    threads = static_cast<int>(std::clamp<std::int64_t>(most.tiles, 1, p.context.threads));
-    if (whole_heads) most.pack_one_each(largest, p.group, threads);
+    prefetches_heads = whole_heads && p.page == 0 && next_head_fits(heads.max_head_bytes);
+    prefetches_tiles = whole_heads && !prefetches_heads && heads.max_head_bytes <= kOwnHead_bytes;
+    buffer_counts = batches.max_batch_counts();
+    threads = static_cast<int>(std::clamp<std::int64_t>(buffer_counts.tiles, 1, p.context.threads));
+    if (whole_heads) buffer_counts.set_head_buffers(max_head_counts, p.group, threads);
   }
 
   /// Returns true if there is a gate threshold, which lets the kernel skip rows.
@@ -81,9 +81,9 @@ struct ForwardPlan {
   ScoreRules<T> rules;
   Dropout<T> dropout;
   std::int64_t Dv_padded;
-  std::int64_t tile_rows;  ///< largest number of queries per tile
-  HeadCounts largest;      ///< largest numbers of tiles, blocks and panels of any head
-  HeadCounts most;         ///< numbers of tiles, blocks and panels that fit in the packed buffers
+  std::int64_t tile_rows;      ///< largest number of queries per tile
+  HeadCounts max_head_counts;  ///< largest numbers of tiles, blocks and panels of any head
+  HeadCounts buffer_counts;    ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; always false if selects()
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
@@ -129,12 +129,12 @@ struct ForwardScratch {
 template <typename T>
 struct ForwardBuffers {
   ForwardBuffers(Workspace& ws, const ForwardPlan<T>& plan) {
-    keys = ws.take<T>("keys", plan.most.panels, plan.p.D, kNR<T>);
-    values = ws.take<T>("values", plan.most.panels, kNR<T> * plan.Dv_padded);
-    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    keys = ws.take<T>("keys", plan.buffer_counts.panels, plan.p.D, kNR<T>);
+    values = ws.take<T>("values", plan.buffer_counts.panels, kNR<T> * plan.Dv_padded);
+    parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
     if (plan.selects()) {
-      open_rows = ws.take<std::int64_t>("open rows", plan.most.tiles, plan.tile_rows);
-      open_counts = ws.take<std::int64_t>("open rows", plan.most.tiles);
+      open_rows = ws.take<std::int64_t>("open rows", plan.buffer_counts.tiles, plan.tile_rows);
+      open_counts = ws.take<std::int64_t>("open rows", plan.buffer_counts.tiles);
     }
     const std::size_t bytes = count_bytes<ForwardScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);

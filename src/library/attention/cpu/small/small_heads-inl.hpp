@@ -228,20 +228,20 @@ struct SmallHeadsPlan {
   SmallHeadsPlan(const Problem& problem, const WorkList& sequences)
       : p(problem), list(sequences), longest(longest_sequence(problem, sequences)), terms(p, p.gate_threshold == 0) {
     const HeadBatches batches(*this);
-    most = batches.most();
-    if (kCutsHeads && most.heads > 0) {
+    max_batch_counts = batches.max_batch_counts();
+    if (kCutsHeads && max_batch_counts.heads > 0) {
       const std::int64_t panels = p.group * divide_up(longest.T, kNR<float>);
-      pieces = std::min(divide_up(std::int64_t{kTasksPerThread} * p.context.threads, most.heads), panels);
+      pieces = std::min(divide_up(std::int64_t{kTasksPerThread} * p.context.threads, max_batch_counts.heads), panels);
     }
-    threads = static_cast<int>(std::clamp<std::int64_t>(most.heads * pieces, 1, p.context.threads));
+    threads = static_cast<int>(std::clamp<std::int64_t>(max_batch_counts.heads * pieces, 1, p.context.threads));
   }
 
   const Problem& p;
   WorkList list;
   Sequence longest;  ///< T and S are the largest T and the largest S of the listed sequences
   ScoreTermsPlan terms;
-  HeadCounts most;
-  std::int64_t pieces = 1;  ///< number of tasks per head
+  HeadCounts max_batch_counts;  ///< largest numbers of parts and heads of any batch
+  std::int64_t pieces = 1;      ///< number of tasks per head
   int threads = 1;
 };
 
@@ -251,7 +251,7 @@ struct SmallHeadsBuffers {
   using T = typename Scratch::Element;
 
   SmallHeadsBuffers(Workspace& ws, const Plan& plan) {
-    parts = ws.take<PackedHeads>("parts", plan.most.parts);
+    parts = ws.take<PackedHeads>("parts", plan.max_batch_counts.parts);
     if (plan.terms.planes > 0) {
       terms = ws.take<T>("terms of scores", plan.terms.planes, divide_up(plan.longest.T, kNR<T>), plan.longest.S + kMR,
                          kNR<T>);

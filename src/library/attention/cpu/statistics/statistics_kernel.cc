@@ -726,7 +726,7 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
 template <typename T>
 void statistics_typed(const StatisticsProblem& p) {
   const StatisticsPlan<T> plan(p, WorkList(p));
-  if (plan.most.parts == 0) return;
+  if (plan.buffer_counts.parts == 0) return;
   const Placed<StatisticsBuffers<T>> placed(plan);
   if (p.report != nullptr) p.report->memory_bytes = placed.bytes();
   const StatisticsBuffers<T>& shared = *placed;

@@ -64,10 +64,10 @@ struct StatisticsPlan {
     packs_keys = (!by_list && (scan || window)) || row_strips > 0;
 
     const HeadBatches batches(*this);
-    longest_panels = batches.survey().largest.panels;
-    most = batches.most();
+    longest_panels = batches.survey().max_head_counts.panels;
+    buffer_counts = batches.max_batch_counts();
     threads = static_cast<int>(std::clamp<std::int64_t>(
-        std::max(by_tile ? most.tiles : 0, most.heads * p.group * row_strips), 1, p.context.threads));
+        std::max(by_tile ? buffer_counts.tiles : 0, buffer_counts.heads * p.group * row_strips), 1, p.context.threads));
   }
 
   /// Returns the bytes packed per key/value head.
@@ -98,7 +98,7 @@ struct StatisticsPlan {
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR queries that the selection lists
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
-  HeadCounts most;                  ///< numbers of tiles, blocks and panels that fit in the packed buffers
+  HeadCounts buffer_counts;         ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
 
  private:
@@ -182,16 +182,16 @@ struct StatisticsScratch {
 template <typename T>
 struct StatisticsBuffers {
   StatisticsBuffers(Workspace& ws, const StatisticsPlan<T>& plan) {
-    const HeadCounts& most = plan.most;
-    const std::int64_t D = plan.p.D, query_heads = most.heads * plan.p.group;
-    parts = ws.take<PackedHeads>("parts", most.parts);
-    if (plan.packs_keys) keys = ws.take<T>("keys", most.panels, D, kNR<T>);
+    const HeadCounts& counts = plan.buffer_counts;
+    const std::int64_t D = plan.p.D, query_heads = counts.heads * plan.p.group;
+    parts = ws.take<PackedHeads>("parts", counts.parts);
+    if (plan.packs_keys) keys = ws.take<T>("keys", counts.panels, D, kNR<T>);
     if (plan.chosen_keys > 0) {
-      chosen = ws.take<T>("chosen keys", most.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
+      chosen = ws.take<T>("chosen keys", counts.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
     }
     figure_sums = ws.take<double>("figure sums", query_heads, static_cast<std::int64_t>(kRowFigures));
     key_sums = ws.take<double>("key sums", query_heads, plan.listed_keys);
-    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", most.panels * plan.p.group, kNR<T>);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", counts.panels * plan.p.group, kNR<T>);
     turns = ws.take<std::int64_t>("turns", query_heads);
     const std::size_t bytes = count_bytes<StatisticsScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
