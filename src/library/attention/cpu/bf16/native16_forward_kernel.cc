@@ -43,42 +43,43 @@ struct StripScores {
   std::int64_t ldw;
 };
 
-/// Computes weights = exp2(s + start), rounded to bf16, with one `start` per row.
+/// Computes weights = exp2(s + negated_maxima[row]), rounded to bf16.
 /// The score s is factor · scores, to which `rule` is applied if Rule is RegisterRules. `scores` then has kSquare
 /// columns.
 /// Adds the exponentials, before rounding, to sums (rows, lanes).
-/// With kSees, also updates seen (rows, lanes), the largest exponent of each row and lane.
-template <bool kSees, class Rule>
-HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor, const float* HWY_RESTRICT start,
-                                                float* HWY_RESTRICT sums, float* HWY_RESTRICT seen, const Rule& rule) {
+/// With kTracksLargest, also updates row_max_exponents (rows, lanes), the largest exponent of each row and lane.
+template <bool kTracksLargest, class Rule>
+HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float factor,
+                                                const float* HWY_RESTRICT negated_maxima, float* HWY_RESTRICT sums,
+                                                float* HWY_RESTRICT row_max_exponents, const Rule& rule) {
   constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
   const Tag<float> d;
   constexpr std::int64_t kN = kLanes<float>;
   const auto f = hn::Set(d, factor);
   if constexpr (kHasRule) rule.template prefetch<kSquare, kSquare>();
-  const auto exponent = [&](std::int64_t m, const float* at, std::int64_t j, hn::Vec<Tag<float>> first) HWY_ATTR {
+  const auto exponent = [&](std::int64_t m, const float* at, std::int64_t j, auto negated_maximum) HWY_ATTR {
     const auto score = hn::Load(d, at + j);
-    if constexpr (kHasRule) return hn::Add(rule.apply(hn::Mul(f, score), m, j), first);
-    return hn::MulAdd(f, score, first);
+    if constexpr (kHasRule) return hn::Add(rule.apply(hn::Mul(f, score), m, j), negated_maximum);
+    return hn::MulAdd(f, score, negated_maximum);
   };
   for (std::int64_t m = 0; m < s.rows; ++m) {
     const float* HWY_RESTRICT from = s.scores + m * s.lds;
     BFloat16* HWY_RESTRICT to = s.weights + m * s.ldw;
-    const auto first = hn::Set(d, start[m]);
+    const auto negated_maximum = hn::Set(d, negated_maxima[m]);
     auto sum = hn::Load(d, sums + m * kN);
-    [[maybe_unused]] auto largest = first;
-    if constexpr (kSees) largest = hn::Load(d, seen + m * kN);
+    [[maybe_unused]] auto largest = negated_maximum;
+    if constexpr (kTracksLargest) largest = hn::Load(d, row_max_exponents + m * kN);
     for (std::int64_t j = 0; j < s.cols; j += 2 * kN) {
-      const auto x0 = exponent(m, from, j, first);
-      const auto x1 = exponent(m, from, j + kN, first);
-      if constexpr (kSees) largest = hn::Max(largest, hn::Max(x0, x1));
+      const auto x0 = exponent(m, from, j, negated_maximum);
+      const auto x1 = exponent(m, from, j + kN, negated_maximum);
+      if constexpr (kTracksLargest) largest = hn::Max(largest, hn::Max(x0, x1));
       const auto p0 = exp2_fast(d, x0);
       const auto p1 = exp2_fast(d, x1);
       sum = hn::Add(sum, hn::Add(p0, p1));
       _mm512_storeu_si512(to + j, halves_of(p0.raw, p1.raw));
     }
     hn::Store(sum, d, sums + m * kN);
-    if constexpr (kSees) hn::Store(largest, d, seen + m * kN);
+    if constexpr (kTracksLargest) hn::Store(largest, d, row_max_exponents + m * kN);
   }
 }
 
@@ -235,8 +236,9 @@ class Native16ForwardWorker {
   /// Calls weights_of() for some columns of the strip. Tracks the largest exponents if max_logit is requested.
   template <class Rule>
   void add_weights(SoftmaxRows& s, const StripScores& columns, float factor, const Rule& rule) const {
-    if (softmax_.keeps_largest()) return weights_of<true>(columns, factor, s.start, s.sums, s.seen, rule);
-    weights_of<false>(columns, factor, s.start, s.sums, s.seen, rule);
+    if (softmax_.keeps_largest())
+      return weights_of<true>(columns, factor, s.negated_maxima, s.sums, s.row_max_exponents, rule);
+    weights_of<false>(columns, factor, s.negated_maxima, s.sums, s.row_max_exponents, rule);
   }
 
   /// Computes the strip's weights relative to its current running maxima.

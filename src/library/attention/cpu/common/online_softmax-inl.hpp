@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the softmax in one pass over the keys; included once per Highway target.
 //
-// A strip passes through these states in each key block. Exponentials are exp2(score + start).
+// A strip passes through these states in each key block. Exponentials are exp2(score + negated_maxima[row]).
 //
-//   state        near_maxima  start    what happens
-//   new row      false        unset    begin() takes the maximum of the first panel that the row sees
-//   near         true         −maxima  the kernel computes exponentials by panel, from column `done` on
-//   exceeded     true         −maxima  an exponent exceeds kSlack: finish() discards the sums, then as "whole block"
-//   whole block  false        unset    finish() computes all scores, raises the maxima, then computes exponentials
+//   state        near_maxima  negated_maxima  what happens
+//   new row      false        unset           begin() takes the maximum of the first panel that the row sees
+//   near         true         set             the kernel computes exponentials by panel, from column `done` on
+//   exceeded     true         set             an exponent exceeds kSlack: finish() goes on as in "whole block"
+//   whole block  false        unset           finish() computes all scores, raises the maxima, computes exponentials
 //
 // A block begins as "whole block" if a kernel asks for it, because of its score rules, or if a row sees no key of its
 // first panel.
@@ -36,9 +36,10 @@ struct SoftmaxStrip : Strip<T> {
   bool near_maxima = false;  ///< true if the strip keeps its running maxima, which is the common case
   std::int64_t done = 0;     ///< columns before `done` hold exponentials, later columns hold scores
   /// negated running maxima. 0 for rows that have seen no key. −∞ for padding rows, which makes their exponentials 0
-  T start[kRows];
-  HWY_ALIGN T largest[kLanes<T>];       ///< largest exponents (score − running maximum) in the block, one per lane
-  HWY_ALIGN T seen[kRows * kLanes<T>];  ///< largest exponents of each row, one per lane; used if max_logit is requested
+  T negated_maxima[kRows];
+  HWY_ALIGN T max_exponents[kLanes<T>];  ///< largest exponents (score − running maximum) in the block, one per lane
+  /// largest exponents of each row, one per lane; used if max_logit is requested
+  HWY_ALIGN T row_max_exponents[kRows * kLanes<T>];
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
 
@@ -48,22 +49,22 @@ struct SoftmaxStrip : Strip<T> {
 template <typename T>
 class LargestExponent {
  public:
-  /// Loads the largest exponents from `seen`, one per lane. store() writes the updated exponents back.
-  explicit LargestExponent(T* HWY_RESTRICT seen) : seen_(seen) {
-    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), seen);
+  /// Loads the largest exponents from `max_exponents`, one per lane. store() writes the updated exponents back.
+  explicit LargestExponent(T* HWY_RESTRICT max_exponents) : max_exponents_(max_exponents) {
+    if constexpr (!kExp2Saturates<T>) max0_ = max1_ = hn::Load(Tag<T>(), max_exponents);
   }
-  HWY_INLINE void see(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
+  HWY_INLINE void update(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
     if constexpr (!kExp2Saturates<T>) {
       max0_ = hn::Max(x0, max0_);  // if x0 is NaN, MAXPS returns max0_
       max1_ = hn::Max(x1, max1_);
     }
   }
   HWY_INLINE void store() const {
-    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), seen_);
+    if constexpr (!kExp2Saturates<T>) hn::Store(hn::Max(max0_, max1_), Tag<T>(), max_exponents_);
   }
 
  private:
-  T* seen_;
+  T* max_exponents_;
   hn::Vec<Tag<T>> max0_, max1_;
 };
 
@@ -118,17 +119,17 @@ class OnlineSoftmax {
   // In the functions below, Kernel provides the members that visit_blocks requires, and:
   //   kKeepsFirstPanel     true if begin() may compute the first panel's exponentials from its scores;
   //   score(s, c0, c1)     computes columns [c0, c1) of the scores times log2(e), with −∞ for hidden keys;
-  //   weigh(s, c0, c1)     computes exp2(score + s.start) for these columns, and adds the results to s.sums.
+  //   weigh(s, c0, c1)     computes the exponentials of these columns, and adds them to s.sums.
   // If keeps_largest(), largest scores are found in one of two ways:
-  //   near_maxima is true    the kernel updates s.seen with the exponents that it computes;
+  //   near_maxima is true    the kernel updates s.row_max_exponents with the exponents that it computes;
   //   near_maxima is false   raise_maxima() finds the largest scores in memory.
 
   /// Clears the sums and the largest exponents of a block.
   template <std::int64_t kRows>
   void clear(SoftmaxStrip<T, kRows>& s) const {
-    std::fill_n(s.largest, kLanes<T>, kHidden);
+    std::fill_n(s.max_exponents, kLanes<T>, kHidden);
     std::fill_n(s.sums, kRows * kLanes<T>, T{0});
-    if (keeps_largest()) std::fill_n(s.seen, kRows * kLanes<T>, kHidden);
+    if (keeps_largest()) std::fill_n(s.row_max_exponents, kRows * kLanes<T>, kHidden);
   }
 
   /// Begins a key block. If `lazy`, rows keep their running maxima while the block's scores are near these maxima.
@@ -147,7 +148,7 @@ class OnlineSoftmax {
       s.near_maxima = lowest_maximum(s) != kHidden;
       if (!s.near_maxima) return;
     }
-    start_at_maxima(s);
+    negate_maxima(s);
     if (!has_new_row || !Kernel::kKeepsFirstPanel) return;
     kernel.weigh(s, s.at.c0, first_end);
     s.done = first_end;
@@ -163,11 +164,11 @@ class OnlineSoftmax {
     if (!s.near_maxima || !within_slack(s)) {
       kernel.score(s, s.at.c0, s.at.c1);
       rose = raise_maxima(s, s.at.c0, s.at.c1, Kernel::Plan::kScoreStride);
-      start_at_maxima(s);
+      negate_maxima(s);
       std::fill_n(s.sums, kRows * kLanes<T>, T{0});
       kernel.weigh(s, s.at.c0, s.at.c1);
     } else if (keeps_largest()) {
-      take_seen(s);
+      raise_largest(s);
     }
     const Tag<T> d;
     T* HWY_RESTRICT sums = sums_.at(s.r);
@@ -182,7 +183,7 @@ class OnlineSoftmax {
   template <std::int64_t kRows>
   static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
-    return kExp2Saturates<T> || hn::AllFalse(d, hn::Gt(hn::Load(d, s.largest), hn::Set(d, T{kSlack})));
+    return kExp2Saturates<T> || hn::AllFalse(d, hn::Gt(hn::Load(d, s.max_exponents), hn::Set(d, T{kSlack})));
   }
 
   /// Returns the lowest running maximum of the strip's rows.
@@ -193,16 +194,16 @@ class OnlineSoftmax {
 
  private:
   template <std::int64_t kRows>
-  void start_at_maxima(SoftmaxStrip<T, kRows>& s) const {
-    for (std::int64_t m = 0; m < kRows; ++m) s.start[m] = m < s.rows ? -shift(s.r + m) : kHidden;
+  void negate_maxima(SoftmaxStrip<T, kRows>& s) const {
+    for (std::int64_t m = 0; m < kRows; ++m) s.negated_maxima[m] = m < s.rows ? -shift(s.r + m) : kHidden;
   }
 
-  /// Raises largest_ of each row to the row's largest score in the block: running maximum + largest exponent in s.seen.
+  /// Raises largest_ of each row to the row's largest score in the block: running maximum + largest exponent.
   template <std::int64_t kRows>
-  void take_seen(const SoftmaxStrip<T, kRows>& s) const {
+  void raise_largest(const SoftmaxStrip<T, kRows>& s) const {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      const T exponent = hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.seen + m * kLanes<T>)));
+      const T exponent = hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.row_max_exponents + m * kLanes<T>)));
       largest_(s.r + m) = std::max(largest_(s.r + m), maxima_(s.r + m) + exponent);
     }
   }
@@ -214,7 +215,7 @@ class OnlineSoftmax {
   template <std::int64_t kRows>
   static bool within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
-    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.largest))) <= kSlack;
+    if constexpr (!kExp2Saturates<T>) return hn::GetLane(hn::MaxOfLanes(d, hn::Load(d, s.max_exponents))) <= kSlack;
     auto sum = hn::Zero(d);
     for (std::int64_t m = 0; m < s.rows; ++m) sum = hn::Max(hn::Load(d, s.sums + m * kLanes<T>), sum);
     return hn::GetLane(hn::MaxOfLanes(d, sum)) <= T{1 << kSlack};

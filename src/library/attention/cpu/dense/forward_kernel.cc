@@ -34,24 +34,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes p = exp2(s + start) for a tile of kRows rows and one panel. The score s is ab, or rule(ab) if there is a
-/// rule.
+/// Computes p = exp2(s + negated_maxima[row]) for a tile of kRows rows and one panel. The score s is ab, or rule(ab) if
+/// there is a rule.
 /// Scores stay in registers, and p is written once. Adds p to `sums` (kRows, lanes). Updates the largest exponents:
-///   largest   (lanes), for each lane;
-///   seen      (kRows, lanes), for each row and lane, unless null.
+///   max_exponents       (lanes), for each lane;
+///   row_max_exponents   (kRows, lanes), for each row and lane, unless null.
 /// `a` has Layout, `b` is dense as in multiply_add(), and `p` has row stride ldp.
 template <std::int64_t kRows, class Layout, typename T, class Rule>
 HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K,
-                                        T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT start,
-                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT largest, T* HWY_RESTRICT seen,
-                                        const Rule& rule) {
+                                        T* HWY_RESTRICT p, std::int64_t ldp, const T* HWY_RESTRICT negated_maxima,
+                                        T* HWY_RESTRICT sums, T* HWY_RESTRICT max_exponents,
+                                        T* HWY_RESTRICT row_max_exponents, const Rule& rule) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
   static_assert(kNV == 2);
   hn::Vec<Tag<T>> x[kRows][kNV];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    x[m][0] = x[m][1] = kHasRule ? hn::Zero(d) : hn::Set(d, start[m]);
+    x[m][0] = x[m][1] = kHasRule ? hn::Zero(d) : hn::Set(d, negated_maxima[m]);
   }
   if constexpr (kHasRule) rule.template prefetch<kMR, kNR<T>>();
   multiply_add<Layout, kRows, kNV>(x, a, b, K);
@@ -59,18 +59,19 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
     // Adds the bias and the maximum after the product. If the sums began with them, scores would not be bitwise
     // identical to those of ScoreRules and the backward pass.
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, start[m]));
-      x[m][1] = hn::Add(rule.apply(x[m][1], m, kN), hn::Set(d, start[m]));
+      x[m][0] = hn::Add(rule.apply(x[m][0], m, 0), hn::Set(d, negated_maxima[m]));
+      x[m][1] = hn::Add(rule.apply(x[m][1], m, kN), hn::Set(d, negated_maxima[m]));
     }
   }
-  if (seen != nullptr) {
+  if (row_max_exponents != nullptr) {
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-      hn::Store(hn::Max(hn::Max(x[m][0], x[m][1]), hn::Load(d, seen + m * kN)), d, seen + m * kN);
+      T* row_max = row_max_exponents + m * kN;
+      hn::Store(hn::Max(hn::Max(x[m][0], x[m][1]), hn::Load(d, row_max)), d, row_max);
     }
   }
-  LargestExponent<T> exponents(largest);
+  LargestExponent<T> exponents(max_exponents);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
-    exponents.see(x[m][0], x[m][1]);
+    exponents.update(x[m][0], x[m][1]);
     const auto p0 = exp2_fast(d, x[m][0]);
     const auto p1 = exp2_fast(d, x[m][1]);
     hn::Store(p0, d, p + m * ldp);
@@ -208,7 +209,7 @@ class ForwardWorker {
       products<ProductWrite::overwrite_from>(s, c, c + kNR<T>);
       rule_and_hide(s, c, c + kNR<T>);
     }
-    if (softmax_.keeps_largest()) see_exponents(s, c);
+    if (softmax_.keeps_largest()) update_row_max_exponents(s, c);
     exponentials(s, c, c + kNR<T>);
   }
 
@@ -340,12 +341,13 @@ class ForwardWorker {
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
   const T* keys(const SoftmaxRows& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
-  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sum of row m begins at start[m].
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sum of row m begins at
+  /// negated_maxima[m].
   template <ProductWrite kWrite>
   void products(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {
       multiply_strip<typename Plan::ScoreLeft, kWrite>(s.rows, kNV, queries(s), keys(s, c), p_.D, s.scores + c,
-                                                       Plan::kScoreStride, s.start);
+                                                       Plan::kScoreStride, s.negated_maxima);
     }
   }
 
@@ -371,9 +373,9 @@ class ForwardWorker {
 
   template <std::int64_t kRows, class Rule>
   void multiply_whole(BlockStrip& s, std::int64_t c, const Rule& rule) const {
-    multiply_exponentials<kRows, typename Plan::ScoreLeft>(queries(s), keys(s, c), p_.D, s.scores + c,
-                                                           Plan::kScoreStride, s.start, s.sums, s.largest,
-                                                           softmax_.keeps_largest() ? s.seen : nullptr, rule);
+    multiply_exponentials<kRows, typename Plan::ScoreLeft>(
+        queries(s), keys(s, c), p_.D, s.scores + c, Plan::kScoreStride, s.negated_maxima, s.sums, s.max_exponents,
+        softmax_.keeps_largest() ? s.row_max_exponents : nullptr, rule);
   }
 
   /// Returns true if the sum of exponentials of any row of the strip is NaN.
@@ -392,7 +394,7 @@ class ForwardWorker {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
     subtract_maxima(s, s.at.c0, s.at.c1);
-    for (std::int64_t c = s.at.c0; softmax_.keeps_largest() && c < s.at.c1; c += kNR<T>) see_exponents(s, c);
+    for (std::int64_t c = s.at.c0; softmax_.keeps_largest() && c < s.at.c1; c += kNR<T>) update_row_max_exponents(s, c);
     exponentials(s, s.at.c0, s.at.c1);
   }
 
@@ -401,19 +403,20 @@ class ForwardWorker {
     const Tag<T> d;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
-      const auto start = hn::Set(d, s.start[m]);
-      for (std::int64_t j = c0; j < c1; j += kLanes<T>) hn::Store(hn::Add(hn::Load(d, row + j), start), d, row + j);
+      const auto negated_maximum = hn::Set(d, s.negated_maxima[m]);
+      for (std::int64_t j = c0; j < c1; j += kLanes<T>)
+        hn::Store(hn::Add(hn::Load(d, row + j), negated_maximum), d, row + j);
     }
   }
 
-  /// Updates s.seen, the largest exponent of each row and lane, from the panel at column c.
-  void see_exponents(SoftmaxRows& s, std::int64_t c) const {
+  /// Updates s.row_max_exponents from the panel at column c.
+  void update_row_max_exponents(SoftmaxRows& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride + c;
-      T* HWY_RESTRICT seen = s.seen + m * kN;
-      hn::Store(hn::Max(hn::Max(hn::Load(d, row), hn::Load(d, row + kN)), hn::Load(d, seen)), d, seen);
+      T* HWY_RESTRICT row_max = s.row_max_exponents + m * kN;
+      hn::Store(hn::Max(hn::Max(hn::Load(d, row), hn::Load(d, row + kN)), hn::Load(d, row_max)), d, row_max);
     }
   }
 
@@ -422,7 +425,7 @@ class ForwardWorker {
   void exponentials(SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
-    LargestExponent<T> exponents(s.largest);
+    LargestExponent<T> exponents(s.max_exponents);
     for (std::int64_t m = 0; m < s.rows; ++m) {
       T* HWY_RESTRICT row = s.scores + m * Plan::kScoreStride;
       T* HWY_RESTRICT sum = s.sums + m * kN;
@@ -430,7 +433,7 @@ class ForwardWorker {
       for (std::int64_t j = c0; j < c1; j += 2 * kN) {
         const auto x0 = hn::Load(d, row + j);
         const auto x1 = hn::Load(d, row + j + kN);
-        exponents.see(x0, x1);
+        exponents.update(x0, x1);
         const auto p0 = exp2_fast(d, x0);
         const auto p1 = exp2_fast(d, x1);
         hn::Store(p0, d, row + j);
