@@ -45,7 +45,7 @@ struct GradientSquare {
   const float* dp;         ///< do vᵀ, (kSquare, kSquare)
   const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null without softcap
   const float* lse;        ///< log-sum-exp of each query's scores, times log2(e), (kSquare)
-  const float* rest;       ///< rounding errors of `lse`, (kSquare)
+  const float* lse_error;  ///< rounding errors of `lse`, (kSquare)
   const float* delta;      ///< (kSquare)
   BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
   BFloat16* ds_pairs;
@@ -91,7 +91,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float
       auto p0 = exp2_fast(d, exponent(m + r, 0, lse));
       auto p1 = exp2_fast(d, exponent(m + r, kN, lse));
       if (has_coarse_lse(s.lse[m + r])) {
-        const auto scale = hn::Set(d, std::exp2(-s.rest[m + r]));
+        const auto scale = hn::Set(d, std::exp2(-s.lse_error[m + r]));
         p0 = corrected_weight(d, p0, scale);
         p1 = corrected_weight(d, p1, scale);
       }
@@ -197,11 +197,11 @@ class Native16BackwardWorker {
     const std::int64_t n = std::min(kTile, sequence_.T - i0), padded = whole_squares(n);
     const View<BFloat16, 2> q = shared_.q.sub(batch), d_o = shared_.d_o.sub(batch);
     float* lse = shared_.lse.at(batch);
-    float* rest = shared_.lse_rest.at(batch);
+    float* lse_error = shared_.lse_error.at(batch);
     float* delta = shared_.delta.at(batch);
     // Pads the tile with zero rows to a multiple of kSquare queries. lse = ∞ makes P = 0 in the padding.
     std::fill(lse + n, lse + padded, std::numeric_limits<float>::infinity());
-    std::fill(rest + n, rest + padded, 0.0F);
+    std::fill(lse_error + n, lse_error + padded, 0.0F);
     std::fill(delta + n, delta + padded, 0.0F);
     if (n < padded) {
       std::fill_n(q.at(n), (padded - n) * plan_.D_padded, BFloat16{});
@@ -212,7 +212,7 @@ class Native16BackwardWorker {
     std::fill_n(scratch_.d_o.data, plan_.Dv_padded, 0.0F);
     double sink_part = 0;
     for (std::int64_t r = 0; r < n; ++r) {
-      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, rest + r, delta + r, &sink_part);
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.data, lse + r, lse_error + r, delta + r, &sink_part);
       round_row(d_o.at(r), scratch_.d_o.data, plan_.Dv_padded);
       load_halves_padded(q.at(r), queries.at<BFloat16>(i0 + r, 0, p_.D), queries.stride, p_.D);
     }
@@ -345,7 +345,7 @@ class Native16BackwardWorker {
                                 dp_at(c),
                                 scratch_.slope.data,
                                 shared_.lse.at(t.batch, r),
-                                shared_.lse_rest.at(t.batch, r),
+                                shared_.lse_error.at(t.batch, r),
                                 shared_.delta.at(t.batch, r),
                                 pairs_of(scratch_.weight_pairs).at(c / kTileCols, r),
                                 pairs_of(scratch_.ds_pairs).at(c / kTileCols, r),

@@ -142,7 +142,7 @@ struct Native16BackwardBuffers {
     d_o_t = ws.take<BFloat16>("do, transposed", tiles, plan.Dv_padded, rows);
     dq = ws.take<float>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<float>("lse", tiles, rows);
-    lse_rest = ws.take<float>("lse, remainders", tiles, rows);
+    lse_error = ws.take<float>("lse errors", tiles, rows);
     delta = ws.take<float>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
@@ -156,7 +156,7 @@ struct Native16BackwardBuffers {
   View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
   View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
   View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_rest;    ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
+  View<float, 2> lse, lse_error;   ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
   View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
   View<std::int64_t, 1> dq_turns;  ///< next turn to add to dq (Turnstile), one per packed tile
   View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence

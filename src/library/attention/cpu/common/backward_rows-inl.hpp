@@ -51,14 +51,14 @@ struct QueryRows {
 ///   d_o            receives do, the gradient of the ungated output (Dv rounded up to vectors);
 ///   from.dgate     receives dz, the gradient of the gate logits, unless absent;
 ///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
-///   rest           receives the rounding error of `lse`;
+///   lse_error      receives the rounding error of `lse`;
 ///   delta          receives Δ − dlse, where Δ = rowsum(do ∘ o);
 ///   sink_part      receives an added term: the query's contribution to dsinks;
 ///   from.dsinks    receives this contribution too, unless absent;
 ///   own            is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
-                 T* rest, T* delta, double* sink_part) {
+                 T* lse_error, T* delta, double* sink_part) {
   const GateRowOperands<T> row{padded_row(from.dy, i, own.dy.data),
                                padded_row(from.y, i, own.y.data),
                                from.attn.present() ? padded_row(from.attn, i, own.attn.data) : nullptr,
@@ -84,7 +84,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
   const bool nothing_seen = lse_natural == -std::numeric_limits<double>::infinity();
   const SplitLse<T> split = split_lse<T>(lse_natural, from.lse.dtype);
   *lse = nothing_seen ? std::numeric_limits<T>::infinity() : split.value;
-  *rest = split.rest;
+  *lse_error = split.rest;
   if (!from.sinks.present()) return;
   double sink = 0;
   load_row(&sink, from.sinks, i, 0, 1);
@@ -96,7 +96,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
 /// Prepares queries i … i + n like prepare_row(). Ignores sinks. Requires QueryRows::all_dense().
 template <typename T>
 HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, std::int64_t i, std::int64_t n,
-                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT rest,
+                               const View<T, 2>& d_o, T* HWY_RESTRICT lse, T* HWY_RESTRICT lse_error,
                                T* HWY_RESTRICT delta) {
   const auto row_of = [&](std::int64_t r) HWY_ATTR {
     const auto at = [&](const HeadRows<const void>& rows)
@@ -124,7 +124,7 @@ HWY_NOINLINE void prepare_rows(const BackwardProblem& p, const QueryRows& from, 
     for (std::int64_t r = 0; r < rows; ++r) {
       const SplitLse<T> split = split_lse<T>(natural[r], from.lse.dtype);
       lse[r0 + r] = natural[r] == -kInfinity ? std::numeric_limits<T>::infinity() : split.value;
-      rest[r0 + r] = split.rest;
+      lse_error[r0 + r] = split.rest;
     }
   }
 }
@@ -137,8 +137,8 @@ bool has_coarse_lse(T lse) {
   return std::abs(lse) >= kLeast;
 }
 
-/// Corrects a weight p = exp2(s − lse) for the rounding error `rest` of lse.
-/// Returns min(p · factor, 1), where factor = 2^−rest.
+/// Corrects a weight p = exp2(s − lse) for the rounding error `lse_error` of lse.
+/// Returns min(p · factor, 1), where factor = 2^−lse_error.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V corrected_weight(D d, V p, V factor) {
   const auto one = hn::Set(d, hn::TFromD<D>{1});
@@ -148,9 +148,9 @@ HWY_INLINE V corrected_weight(D d, V p, V factor) {
 
 /// Applies corrected_weight() to n weights.
 template <typename T>
-HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T rest) {
+HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T lse_error) {
   const Tag<T> d;
-  const auto factor = hn::Set(d, std::exp2(-rest));
+  const auto factor = hn::Set(d, std::exp2(-lse_error));
   update_row(weights, n, [d, factor](auto p) HWY_ATTR { return corrected_weight(d, p, factor); });
 }
 

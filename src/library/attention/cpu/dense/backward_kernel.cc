@@ -186,12 +186,12 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
   const std::int64_t n = std::min(kTile, sequence_.T - i0);
   const View<T, 3> out_strips = shared_.out_strips.sub(packed_tile(g, tile));
   T* lse = shared_.lse.at(packed_tile(g, tile));
-  T* rest = shared_.lse_rest.at(packed_tile(g, tile));
+  T* lse_error = shared_.lse_error.at(packed_tile(g, tile));
   T* delta = shared_.delta.at(packed_tile(g, tile));
   // Pads the last strip with zero rows. lse = ∞ makes P = 0 in these rows. Sums over queries exclude the padding.
   const std::int64_t padded = round_up(n, kMR);
   std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
-  std::fill(rest + n, rest + padded, T{0});
+  std::fill(lse_error + n, lse_error + padded, T{0});
   std::fill(delta + n, delta + padded, T{0});
   if (n < padded) std::fill_n(out_strips.at(n / kMR), kMR * p_.Dv, T{0});
   const std::int64_t h = query_head(g);
@@ -202,7 +202,7 @@ void BackwardWorker<T>::prepare_queries(std::int64_t g, std::int64_t tile) const
     const std::int64_t rows = std::min(kMR, n - r0);
     for (std::int64_t m = 0; m < rows; ++m) {
       const std::int64_t r = r0 + m;
-      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.at(m), lse + r, rest + r, delta + r, &sink_part);
+      prepare_row(p_, scratch_, from, i0 + r, scratch_.d_o.at(m), lse + r, lse_error + r, delta + r, &sink_part);
       copy_to_panels(out_panels(g, tile), r, scratch_.d_o.at(m));
       d_o[m] = scratch_.d_o.at(m);
     }
@@ -309,7 +309,7 @@ template <typename T>
 void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   multiply_columns(scratch_.probabilities, t.q_strips.at(s.r / kMR), t.keys_t, s);
   const T* row_lse = shared_.lse.at(packed_tile(t.g, t.tile), s.r);
-  const T* row_rest = shared_.lse_rest.at(packed_tile(t.g, t.tile), s.r);
+  const T* row_lse_error = shared_.lse_error.at(packed_tile(t.g, t.tile), s.r);
   const Tag<T> d;
   for (std::int64_t m = 0; m < kMR; ++m) {
     T* HWY_RESTRICT row = scratch_.probabilities.at(s.r + m);
@@ -324,7 +324,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
     const std::int64_t end = round_up(seen.end, kLanes<T>);
     for (std::int64_t j = seen.begin / kLanes<T> * kLanes<T>; j < end; j += kLanes<T>)
       hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, row + j), lse)), d, row + j);
-    if (has_coarse_lse(row_lse[m])) correct_weights(row + seen.begin, seen.end - seen.begin, row_rest[m]);
+    if (has_coarse_lse(row_lse[m])) correct_weights(row + seen.begin, seen.end - seen.begin, row_lse_error[m]);
     std::fill(row, row + seen.begin, T{0});
     std::fill(row + seen.end, row + plan_.block_rows, T{0});
   }

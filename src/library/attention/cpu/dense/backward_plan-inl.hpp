@@ -146,7 +146,7 @@ struct BackwardBuffers {
     out_panels = ws.take<T>("do panels", tiles, rows * plan.Dv_padded);
     dq = ws.take<T>("dq", tiles, rows, plan.D_padded);
     lse = ws.take<T>("lse", tiles, rows);
-    lse_rest = ws.take<T>("lse, remainders", tiles, rows);
+    lse_error = ws.take<T>("lse errors", tiles, rows);
     delta = ws.take<T>("delta", tiles, rows);
     dq_turns = ws.take<std::int64_t>("turns of dq", tiles);
     parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
@@ -161,7 +161,7 @@ struct BackwardBuffers {
   View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
   View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
-  View<T, 2> lse, lse_rest;             ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
+  View<T, 2> lse, lse_error;            ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
   View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
   View<std::int64_t, 1> dq_turns;       ///< next turn to add to dq (Turnstile), one per packed tile
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence

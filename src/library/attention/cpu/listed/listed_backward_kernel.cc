@@ -103,7 +103,7 @@ struct ListedBackwardScratch {
     weights = ws.take<T>("probabilities", group, kListedStride);
     ds = ws.take<T>("ds", group, kListedStride);
     dq = ws.take<T>("dq", group, plan.D_padded);
-    for (View<T, 1>* row : {&lse, &lse_rest, &delta}) *row = ws.take<T>("lse and delta", group);
+    for (View<T, 1>* row : {&lse, &lse_error, &delta}) *row = ws.take<T>("lse and delta", group);
     for (View<T, 1>* row : {&dy, &y, &attn, &gate, &dgate}) *row = ws.take<T>("rows of a query", plan.Dv_padded);
     scaled = ws.take<T>("scaled", std::max(plan.D_padded, plan.Dv_padded));
     factors = ws.take<T>("dropout factors", kListedBlock);
@@ -117,7 +117,7 @@ struct ListedBackwardScratch {
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
   /// results of prepare_row() for each head of the group: lse · log2(e), rounding error of lse · log2(e), and Δ − dlse
-  View<T, 1> lse, lse_rest, delta;
+  View<T, 1> lse, lse_error, delta;
   View<T, 1> dy, y, attn, gate, dgate;
   View<T, 1> scaled;    ///< one row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> factors;   ///< dropout factors of a block of keys
@@ -334,7 +334,7 @@ class ListedBackwardWorker {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;
       prepare_row(p_, scratch_, QueryRows(p_, sequence_, head(g)), i, shared_.d_o.at(c, g), &scratch_.lse(g),
-                  &scratch_.lse_rest(g), &scratch_.delta(g), &sink_term);
+                  &scratch_.lse_error(g), &scratch_.delta(g), &sink_term);
       shared_.sink_terms(c, g) = sink_term;
       T* const q = shared_.q.at(c, g);
       load_row(q, query_rows(p_.inputs.q, sequence_, head(g)), i, 0, p_.D);
@@ -374,7 +374,7 @@ class ListedBackwardWorker {
     const auto lse = hn::Set(d, scratch_.lse(g));
     for (std::int64_t j = 0; j < padded; j += kLanes<T>)
       hn::Store(exp2_fast(d, hn::Sub(hn::Load(d, p + j), lse)), d, p + j);
-    if (has_coarse_lse(scratch_.lse(g))) correct_weights(p, n, scratch_.lse_rest(g));
+    if (has_coarse_lse(scratch_.lse(g))) correct_weights(p, n, scratch_.lse_error(g));
     if (plan_.dropout.any()) {
       T* HWY_RESTRICT factors = scratch_.factors.data;
       plan_.dropout.factors_of(factors, sequence_, head(g), i, block.keys, n);

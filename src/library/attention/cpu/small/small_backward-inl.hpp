@@ -91,7 +91,7 @@ struct SmallBackwardScratch {
     dv = ws.take<T>("dv", plan.longest.S, Dv_padded);
     dq = ws.take<T>("dq", kMR, D_padded);
     lse = ws.take<T>("lse", round_up(kQueryTile, kNR<T>));
-    lse_rest = ws.take<T>("lse, remainders", round_up(kQueryTile, kNR<T>));
+    lse_error = ws.take<T>("lse errors", round_up(kQueryTile, kNR<T>));
     delta = ws.take<T>("delta", round_up(kQueryTile, kNR<T>));
     dy = ws.take<T>("dy", Dv_padded);
     y = ws.take<T>("y", Dv_padded);
@@ -110,7 +110,7 @@ struct SmallBackwardScratch {
   View<T, 2> probabilities, ds;  ///< P, and scale · ds, each (keys, queries of a tile)
   View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads; unused if summed in the tensors
   View<T, 2> dq;                 ///< dq of the rows of one register tile
-  View<T, 1> lse, lse_rest;      ///< for each query of a tile: lse · log2(e); rounding error of lse · log2(e)
+  View<T, 1> lse, lse_error;     ///< for each query of a tile: lse · log2(e); rounding error of lse · log2(e)
   View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 1> scaled;                    ///< one row of dk or dv, not yet rounded
@@ -265,19 +265,19 @@ class SmallBackwardWorker {
   /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
-    T* HWY_RESTRICT rest = scratch_.lse_rest.data;
+    T* HWY_RESTRICT lse_error = scratch_.lse_error.data;
     T* HWY_RESTRICT delta = scratch_.delta.data;
     if (from.all_dense<T>()) {
-      prepare_rows(p_, from, i, n, scratch_.d_o, lse, rest, delta);
+      prepare_rows(p_, from, i, n, scratch_.d_o, lse, lse_error, delta);
     } else {
       double sink_part = 0;  // unused, because another kernel computes calls with sinks
       for (std::int64_t r = 0; r < n; ++r)
-        prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, rest + r, delta + r, &sink_part);
+        prepare_row(p_, scratch_, from, i + r, scratch_.d_o.at(r), lse + r, lse_error + r, delta + r, &sink_part);
     }
     // Pads the panel after its n queries. lse = ∞ makes P = 0 in the padding.
     const std::int64_t padded = round_up(n, kNR<T>);
     std::fill(lse + n, lse + padded, std::numeric_limits<T>::infinity());
-    std::fill(rest + n, rest + padded, T{0});
+    std::fill(lse_error + n, lse_error + padded, T{0});
     std::fill(delta + n, delta + padded, T{0});
     for (std::int64_t r = 0; r < padded; ++r) delta[r] = -delta[r];
   }
@@ -367,7 +367,7 @@ class SmallBackwardWorker {
   HWY_NOINLINE void correct_probabilities(std::int64_t j, std::int64_t rows, std::int64_t r, std::int64_t n) const {
     for (std::int64_t x = 0; x < n; ++x) {
       if (!has_coarse_lse(scratch_.lse(r + x))) continue;
-      const T factor = std::exp2(-scratch_.lse_rest(r + x));
+      const T factor = std::exp2(-scratch_.lse_error(r + x));
       for (std::int64_t m = 0; m < rows; ++m) {
         T& p = scratch_.probabilities(j + m, r + x);
         p = p * factor > T{1} ? T{1} : p * factor;

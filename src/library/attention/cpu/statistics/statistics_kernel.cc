@@ -300,10 +300,10 @@ class StatisticsWorker {
     const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
     for (std::int64_t r = 0; r < count_; ++r) {
       load_row(&scratch_.lse(r), lse, first_ + r, 0, 1);
-      scratch_.start(r) = start_of(scratch_.lse(r));
-      scratch_.rest(r) = rest_of(scratch_.lse(r));
+      scratch_.negated_lse(r) = negated_lse_of(scratch_.lse(r));
+      scratch_.negated_lse_error(r) = negated_lse_error_of(scratch_.lse(r));
     }
-    std::fill(scratch_.start.data + count_, scratch_.start.data + kTile, kHidden);
+    std::fill(scratch_.negated_lse.data + count_, scratch_.negated_lse.data + kTile, kHidden);
     std::fill_n(scratch_.maxima.data, scratch_.maxima.count(), kHidden);
     std::fill_n(scratch_.entropies.data, scratch_.entropies.count(), T{0});
     std::fill_n(scratch_.in_window.data, scratch_.in_window.count(), T{0});
@@ -318,10 +318,10 @@ class StatisticsWorker {
   }
 
   /// Returns −lse · log2(e), rounded to T. Returns −∞ if lse is infinite, so that all weights of the row are 0.
-  static T start_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
-  /// Returns the rounding error of start_of(): −lse · log2(e) ≈ start_of(lse) + rest_of(lse).
+  static T negated_lse_of(double lse) { return std::isinf(lse) ? kHidden : in_log2_units<T>(-lse); }
+  /// Returns the rounding error of negated_lse_of(): −lse · log2(e) ≈ negated_lse_of(lse) + negated_lse_error_of(lse).
   /// Returns 0 if the error does not matter (split_lse()).
-  T rest_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
+  T negated_lse_error_of(double lse) const { return -split_lse<T>(lse, p_.lse.dtype).rest; }
   /// Returns min(x, 0) for an exponent x = score − lse, because weights are at most 1. Returns NaN for NaN.
   static T exponent(T x) { return x > T{0} ? T{0} : x; }
 
@@ -340,7 +340,7 @@ class StatisticsWorker {
                                                                         s.scores + c, Plan::kScoreStride);
     } else {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite_exponents>(
-          s.rows, kNV, s.queries, keys, p_.D, s.scores + c, Plan::kScoreStride, scratch_.start.at(s.r));
+          s.rows, kNV, s.queries, keys, p_.D, s.scores + c, Plan::kScoreStride, scratch_.negated_lse.at(s.r));
     }
   }
 
@@ -355,8 +355,8 @@ class StatisticsWorker {
     const ListedScores<T>& listed = *scratch_.listed;
     const std::int64_t count = listed.count(r);
     T* const row = listed.scores(r, h_ % p_.group);
-    const T start = scratch_.start(r), rest = scratch_.rest(r);
-    for (std::int64_t c = 0; c < count; ++c) row[c] = exponent(row[c] + start + rest);
+    const T negated_lse = scratch_.negated_lse(r), negated_lse_error = scratch_.negated_lse_error(r);
+    for (std::int64_t c = 0; c < count; ++c) row[c] = exponent(row[c] + negated_lse + negated_lse_error);
     std::fill(row + count, row + round_up(count, kNR<T>), kHidden);
     BlockStrip s;
     s.r = r;
@@ -385,8 +385,8 @@ class StatisticsWorker {
     if (seen.empty()) return;
     plan_.rules.apply(row + seen.begin, nullptr, sequence_, h_, i, j0 + seen.begin, seen.end - seen.begin,
                       scratch_.rule_row.data);
-    const T start = scratch_.start(r), rest = scratch_.rest(r);
-    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + start + rest);
+    const T negated_lse = scratch_.negated_lse(r), negated_lse_error = scratch_.negated_lse_error(r);
+    for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + negated_lse + negated_lse_error);
   }
 
   /// Sets hidden keys in columns [c0, c1) to −∞.
@@ -518,7 +518,7 @@ class StatisticsWorker {
       } else if (plan_.rules.any()) {
         plan_.rules.apply(row + x, nullptr, sequence_, h_, i, j, 1, scratch_.rule_row.data);
       }
-      row[x] = exponent(row[x] + scratch_.start(r) + scratch_.rest(r));
+      row[x] = exponent(row[x] + scratch_.negated_lse(r) + scratch_.negated_lse_error(r));
     }
   }
 
@@ -608,16 +608,16 @@ class StatisticsWorker {
     const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
     const HeadRows<void> whole(out_.rows, sequence_.b, h_);
     const T* source[kMR];
-    T* start = scratch_.start.data;
-    std::fill_n(start, kMR, kHidden);
+    T* negated_lse = scratch_.negated_lse.data;
+    std::fill_n(negated_lse, kMR, kHidden);
     KeyRange seen{sequence_.S, 0};
     for (std::int64_t m = 0; m < rows.count; ++m) {
       const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
       source[m] = dense_row(queries, i, scratch_.packing.at(m));
       double row_lse = 0.0;
       load_row(&row_lse, lse, i, 0, 1);
-      start[m] = start_of(row_lse);
-      scratch_.rest(m) = rest_of(row_lse);
+      negated_lse[m] = negated_lse_of(row_lse);
+      scratch_.negated_lse_error(m) = negated_lse_error_of(row_lse);
       const KeyRange keys = visibility_.row(i);
       if (!keys.empty()) seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
       clear_columns(whole, rows.row[static_cast<std::size_t>(m)], 0, sequence_.k0);

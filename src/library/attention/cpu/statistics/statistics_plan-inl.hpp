@@ -127,8 +127,8 @@ struct StatisticsScratch {
     queries = ws.take<T>("q strips", Plan::kTile / kMR, D, kMR);
     scores = ws.take<T>("scores", Plan::kBandRows, Plan::kScoreStride);
     lse = ws.take<double>("lse", Plan::kTile);
-    start = ws.take<T>("start", Plan::kTile);
-    rest = ws.take<T>("rest", Plan::kTile);
+    negated_lse = ws.take<T>("negated lse", Plan::kTile);
+    negated_lse_error = ws.take<T>("negated lse errors", Plan::kTile);
     maxima = ws.take<T>("maxima", Plan::kTile, kLanes<T>);
     entropies = ws.take<T>("entropies", Plan::kTile, kLanes<T>);
     in_window = ws.take<T>("in window", Plan::kTile, kLanes<T>);
@@ -157,18 +157,18 @@ struct StatisticsScratch {
   /// scores of listed keys; used if queries visit lists
   std::optional<ListedScores<T>> listed;
 
-  View<T, 3> queries;           ///< packed queries of the tile, (strips, D, kMR)
-  View<T, 2> scores;            ///< score − lse of the queries of a band and the keys of one block
-  View<double, 1> lse;          ///< log-sum-exp of the tile's queries
-  View<T, 1> start;             ///< −lse times log2(e) for each query; −∞ makes all weights of the query 0
-  View<T, 1> rest;              ///< rounding error of `start`
-  View<T, 2> maxima;            ///< largest score − lse of each query, one per lane
-  View<T, 2> entropies;         ///< Σ p log2 p of each query, one sum per lane
-  View<T, 2> in_window;         ///< Σ p over the window of each query, one sum per lane
-  View<double, 1> first;        ///< weight of each query on key 0
-  View<T, 2> packing;           ///< dense copies of strided rows, made before packing
-  View<double, 1> figure_sums;  ///< statistics of queries ("figures"), summed over the tile's queries
-  View<double, 1> key_sums;     ///< weight of each selected key, summed over the tile's queries
+  View<T, 3> queries;            ///< packed queries of the tile, (strips, D, kMR)
+  View<T, 2> scores;             ///< score − lse of the queries of a band and the keys of one block
+  View<double, 1> lse;           ///< log-sum-exp of the tile's queries
+  View<T, 1> negated_lse;        ///< −lse times log2(e) for each query; −∞ makes all weights of the query 0
+  View<T, 1> negated_lse_error;  ///< rounding error of negated_lse
+  View<T, 2> maxima;             ///< largest score − lse of each query, one per lane
+  View<T, 2> entropies;          ///< Σ p log2 p of each query, one sum per lane
+  View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
+  View<double, 1> first;         ///< weight of each query on key 0
+  View<T, 2> packing;            ///< dense copies of strided rows, made before packing
+  View<double, 1> figure_sums;   ///< statistics of queries ("figures"), summed over the tile's queries
+  View<double, 1> key_sums;      ///< weight of each selected key, summed over the tile's queries
   /// weight of each key, summed over the tile's queries; if queries visit lists, weights of each query's listed keys
   View<T, 1> mass;
   View<T, 2> top_scores;    ///< score − lse of each query's top keys, largest first
