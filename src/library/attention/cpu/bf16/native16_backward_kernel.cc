@@ -455,11 +455,11 @@ class Native16BackwardWorker {
           __m512i block[16];
           for (std::int64_t n = 0; n < 16; ++n) block[n] = _mm512_loadu_si512(sums.at(x + n, c + part));
           transpose_words(block);
-          for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(scratch_.turned.at(part + n, x), block[n]);
+          for (std::int64_t n = 0; n < 16; ++n) _mm512_storeu_si512(scratch_.transposed.at(part + n, x), block[n]);
         }
       }
       for (std::int64_t j = c; j < std::min(c + kSquare, keys); ++j) {
-        const View<float, 2> row = scratch_.turned.range(0, key_column(j) - c, 1);
+        const View<float, 2> row = scratch_.transposed.range(0, key_column(j) - c, 1);
         write_rows(to, row, j0 + j, factor, scratch_.scaled.data);
       }
     }

@@ -97,7 +97,7 @@ struct Native16BackwardScratch {
     ds = ws.take<BFloat16>("ds", rows, Plan::kScoreStride);
     dk_t = ws.take<float>("dk", plan.D_padded, keys);
     dv_t = ws.take<float>("dv", plan.Dv_padded, keys);
-    turned = ws.take<float>("dk or dv, turned", kSquare, widest);
+    transposed = ws.take<float>("dk or dv", kSquare, widest);
     packing = ws.take<BFloat16>("packing", kTileCols, widest);
     dy = ws.take<float>("dy", Dv_vectors);
     y = ws.take<float>("y", Dv_vectors);
@@ -118,7 +118,7 @@ struct Native16BackwardScratch {
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
   /// dk and dv of the thread's key block, transposed. Column key_column(j) holds key j of the block.
   View<float, 2> dk_t, dv_t;
-  View<float, 2> turned;                         ///< rows of dk or dv, transposed back from dk_t or dv_t
+  View<float, 2> transposed;                     ///< rows of dk or dv: the transpose of a part of dk_t or dv_t
   View<BFloat16, 2> packing;                     ///< dense copies of strided rows, made before packing
   View<float, 1> dy, y, attn, gate, dgate, d_o;  ///< scratch for one query's rows
   View<float, 1> scaled;                         ///< one row of dq, dk or dv, scaled and not yet rounded
