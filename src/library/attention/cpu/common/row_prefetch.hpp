@@ -44,7 +44,8 @@ class RowPrefetch {
 class PrefetchQueue {
  public:
   PrefetchQueue() = default;
-  /// Describes the lines of `blocks`, which `calls` calls of ask() prefetch. The array `blocks` must outlive the queue.
+  /// Describes the lines of `blocks`. `calls` calls of prefetch() prefetch all of them.
+  /// The array `blocks` must outlive the queue.
   PrefetchQueue(const RowPrefetch* blocks, std::int64_t count, std::int64_t calls)
       : next_(blocks), end_(blocks + count) {
     std::int64_t lines = 0;
@@ -52,11 +53,13 @@ class PrefetchQueue {
     lines_a_call_ = (lines + calls - 1) / std::max<std::int64_t>(calls, 1);
   }
 
-  void ask() {
+  /// Prefetches the next lines. Does nothing if no line is left.
+  void prefetch() {
     for (std::int64_t n = lines_a_call_; n > 0; --n) {
       if (!prefetch_line()) return;
     }
   }
+  /// Prefetches all lines that are left.
   void prefetch_rest() {
     while (prefetch_line()) {
     }

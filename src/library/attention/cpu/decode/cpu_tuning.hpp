@@ -10,18 +10,18 @@ namespace headgate {
 struct CpuTuning {
   /// Distance of prefetches in bytes, and the cache level that prefetches target.
   /// Prefetches into the first level make AMD cores read memory faster. For Intel cores, the second level is better.
-  struct Requests {
+  struct PrefetchSettings {
     bool into_first_level = false;
-    std::int64_t ahead_bytes = 16384;
+    std::int64_t distance_bytes = 16384;
   };
   /// Prefetch settings. They depend on how many query rows (queries times heads) share a row of k or v:
   ///   few           few query rows: memory bandwidth is the limit;
   ///   many          more query rows with f32 keys: arithmetic takes at least as long as memory accesses;
   ///   many_narrow   more query rows with keys of fewer bits.
-  Requests few, many, many_narrow;
+  PrefetchSettings few, many, many_narrow;
 
   /// Returns the settings if `rows_against` query rows share a row of k or v whose elements have `element_bytes` bytes.
-  const Requests& requests(std::int64_t rows_against, std::size_t element_bytes) const {
+  const PrefetchSettings& prefetch_settings(std::int64_t rows_against, std::size_t element_bytes) const {
     if (rows_against < (element_bytes == 1 ? 4 : 8)) return few;
     return element_bytes < sizeof(float) ? many_narrow : many;
   }
@@ -33,11 +33,11 @@ struct CpuTuning {
 
 inline CpuTuning tuning_of_cpu() {
 #ifdef __x86_64__
-  constexpr CpuTuning kZen4{.few = {.into_first_level = true, .ahead_bytes = 3072},
+  constexpr CpuTuning kZen4{.few = {.into_first_level = true, .distance_bytes = 3072},
                             .many = {},
-                            .many_narrow = {.into_first_level = true, .ahead_bytes = 8192},
+                            .many_narrow = {.into_first_level = true, .distance_bytes = 8192},
                             .least_dot_rows = 4};
-  constexpr CpuTuning::Requests kFirstLevel{.into_first_level = true, .ahead_bytes = 8192};
+  constexpr CpuTuning::PrefetchSettings kFirstLevel{.into_first_level = true, .distance_bytes = 8192};
   constexpr CpuTuning kAmd{.few = kFirstLevel, .many = kFirstLevel, .many_narrow = kFirstLevel};
   // amdfam19h is Zen 4, and also Zen 3, which has an equally small first-level cache but no AVX-512. Zen 3 was not
   // measured.

@@ -162,7 +162,7 @@ HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_REST
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {
     const BFloat16* const* rows = keys.rows + j;
-    const BFloat16* const* coming = rows + keys.ahead;
+    const BFloat16* const* later_rows = rows + keys.prefetch_distance;
     const BFloat16* query = q;
     __m512 sums[kRows][kVectors];
     HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r) {
@@ -173,7 +173,7 @@ HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_REST
         const std::int64_t x = (line * kSteps + step) * kHalfVector;
         if (x >= columns) break;
         if (kPrefetch && step % kEach == 0) {
-          prefetch_interleaved(coming + step / kEach * kTileKeys, line, keys.into_first_level);
+          prefetch_interleaved(later_rows + step / kEach * kTileKeys, line, keys.into_first_level);
         }
         __m512 key[kVectors];
         HWY_UNROLL(4) for (std::int64_t v = 0; v < kVectors; ++v) {
@@ -198,7 +198,7 @@ HWY_NOINLINE void dot_score_rows(const View<float, 2>& scores, const View<BFloat
   assert(scores.strides[0] == s_stride);
   for_shared_keys(scores.shape[0], n, [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     for_register_tiles(scores.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
-      with_bool(r == 0 && keys.ahead > 0, [&](auto prefetch) HWY_ATTR {
+      with_bool(r == 0 && keys.prefetch_distance > 0, [&](auto prefetch) HWY_ATTR {
         dot_score_tile<tile, prefetch, s_stride>(scores.at(r) + j, queries.at(r), keys.from(j), columns, count, factor);
       });
     });

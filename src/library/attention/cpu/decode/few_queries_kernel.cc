@@ -193,7 +193,7 @@ class FewQueriesWorker {
         shared_(shared),
         scratch_(place_buffers<FewQueriesScratch<T, E>>(shared.scratch.at(thread), plan)),
         keys_{{}, {scratch_.widened, tuning_of_cpu()}, false},
-        coming_(keys_),
+        next_keys_(keys_),
         values_(keys_.rows),
         shown_(p_) {}
 
@@ -224,14 +224,14 @@ class FewQueriesWorker {
     values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
     // Stores addresses in the order of their use: keys, values, then the first keys of the next split.
     const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
-    SplitRows<T, E>* const next = place_coming(following, end) ? &coming_.rows : nullptr;
-    const std::int64_t ahead = keys_.rows.ahead();
-    keys_.rows.with(ahead, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    SplitRows<T, E>* const next = place_coming(following, end) ? &next_keys_.rows : nullptr;
+    const std::int64_t distance = keys_.rows.prefetch_distance();
+    keys_.rows.with(distance, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
     weigh(partial);
     const std::int64_t at_a_time = values_.values_at_a_time();
-    values_.with(ahead, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    values_.with(distance, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       add_weighted_rows<kScoreStride>(partial.out, scores_.range(1, first, count), rows, count, at_a_time);
     });
   }
@@ -325,7 +325,7 @@ class FewQueriesWorker {
     return order;
   }
 
-  /// Stores the addresses of a split's keys in `slots`, and describes the split in coming_.
+  /// Stores the addresses of a split's keys in `slots`, and describes the split in next_keys_.
   /// The keys can then be prefetched before the split runs.
   /// Returns false if `at` is empty, if all rows of its head are closed, or if no query sees a key of the split.
   bool place_coming(const KeySplit& at, const E** slots) {
@@ -334,22 +334,22 @@ class FewQueriesWorker {
     const KeyRange range = keys_of(at);
     const std::int64_t rows = rows_of(*at.each, at.h);
     if (rows == 0 || range.empty()) return false;
-    coming_.at = at;
-    coming_.have_rules = have_rules(at, range);
-    coming_.rows.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
-    coming_.rows.place(slots, order_of(sequence, range, coming_.have_rules));
+    next_keys_.at = at;
+    next_keys_.have_rules = have_rules(at, range);
+    next_keys_.rows.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
+    next_keys_.rows.place(slots, order_of(sequence, range, next_keys_.have_rules));
     return true;
   }
 
-  /// Makes the keys of a split current, which moves them from coming_ to keys_.
-  /// If coming_ holds another split, first stores the addresses of this split's keys, and prefetches the first keys.
+  /// Makes the keys of a split current, which moves them from next_keys_ to keys_.
+  /// If next_keys_ holds another split, first stores the addresses of this split's keys, and prefetches the first keys.
   void take_keys(const KeySplit& at) {
-    if (!(coming_.at == at)) {
+    if (!(next_keys_.at == at)) {
       place_coming(at, scratch_.slots.data);
-      coming_.rows.prefetch_first(coming_.rows.ahead());
+      next_keys_.rows.prefetch_first(next_keys_.rows.prefetch_distance());
     }
-    std::swap(keys_, coming_);
-    coming_.at = {};
+    std::swap(keys_, next_keys_);
+    next_keys_.at = {};
   }
 
   /// Returns the partial softmax of a split, initialised as if no row sees a key.
@@ -455,7 +455,7 @@ class FewQueriesWorker {
   std::int64_t h_ = 0;                    // key/value head whose queries are packed
   View<T, 2> scores_;                     // scores of the head's open rows, in scratch_.scores
   // keys of the current split; keys of the next split, whose first rows are already prefetched
-  PlacedKeys<T, E> keys_, coming_;
+  PlacedKeys<T, E> keys_, next_keys_;
   SplitRows<T, E> values_;  // values of the current split
   ShownKeys shown_;
 };

@@ -104,24 +104,24 @@ class SplitRows {
 
   /// Visits all slots in ranges: calls visit(rows, first, n), where `rows` are the StoredRows of slots [first, first +
   /// n).
-  /// Meanwhile prefetches the rows that come `ahead` slots later. After the last slot come the first rows of
+  /// Meanwhile prefetches the rows that come `distance` slots later. After the last slot come the first rows of
   /// `following`, unless it is null.
   template <class Visit>
-  void with(std::int64_t ahead, SplitRows* following, const Visit& visit) {
+  void with(std::int64_t distance, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
-        with_converted(keys_.before_streams, ahead, following, visit);
+        with_converted(keys_.before_streams, distance, following, visit);
         if (keys_.before_streams == keys_.count) return;
-        fill_with_following(keys_.count + ahead, following);
-        const StoredRows<E> rows{slots_, ahead, requests().into_first_level};
+        fill_with_following(keys_.count + distance, following);
+        const StoredRows<E> rows{slots_, distance, prefetch_settings().into_first_level};
         return visit(rows.from(keys_.before_streams), keys_.before_streams, keys_.count - keys_.before_streams);
       }
     }
-    with_converted(keys_.count, ahead, following, visit);
+    with_converted(keys_.count, distance, following, visit);
   }
 
   /// Returns the prefetch distance in slots.
-  std::int64_t ahead() const { return rows_in(requests().ahead_bytes); }
+  std::int64_t prefetch_distance() const { return rows_in(prefetch_settings().distance_bytes); }
 
   /// Returns how many value rows are added to the outputs at a time.
   /// With few rows at a time, rows are read in the order of their prefetches, which streams best from memory.
@@ -136,8 +136,8 @@ class SplitRows {
   /// Prefetches the rows of the first `n` slots.
   void prefetch_first(std::int64_t n) {
     fill_to(n);
-    PrefetchedRows<E> coming = prefetched_rows(0, std::min(n, keys_.count));
-    for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(coming);
+    PrefetchedRows<E> prefetcher = prefetched_rows(0, std::min(n, keys_.count));
+    for (std::int64_t r = 0; r < n; r += kTileKeys) prefetch_whole_rows(prefetcher);
   }
 
   /// Writes the scales of the rows to `buffer` (kMostKeys elements) in the order of the slots, and returns `buffer`.
@@ -160,16 +160,16 @@ class SplitRows {
  private:
   /// Implements with() for the first `end` slots, with rows that are converted to T.
   template <class Visit>
-  void with_converted(std::int64_t end, std::int64_t ahead, SplitRows* following, const Visit& visit) {
+  void with_converted(std::int64_t end, std::int64_t distance, SplitRows* following, const Visit& visit) {
     for (std::int64_t first = 0; first < end; first += kWidenedKeys) {
       const std::int64_t n = std::min(kWidenedKeys, end - first);
       const T* wide[kWidenedKeys];
-      fill_with_following(first + n + ahead, following);
-      PrefetchedRows<E> coming = prefetched_rows(first + ahead, n);
+      fill_with_following(first + n + distance, following);
+      PrefetchedRows<E> prefetcher = prefetched_rows(first + distance, n);
       for (std::int64_t r = 0; r < n; ++r) {
         T* row = widened_.at(r);
         wide[r] = row;
-        if (r % kTileKeys == 0) prefetch_whole_rows(coming);
+        if (r % kTileKeys == 0) prefetch_whole_rows(prefetcher);
         load_row(row, rows_->row(keys_.key(first + r)), 0, 0, rows_->cols);
         std::fill(row + rows_->cols, row + round_up(rows_->cols, kLanes<T>), T{0});
       }
@@ -181,7 +181,9 @@ class SplitRows {
   /// bytes of value rows that are added at a time, so that they fit in the first-level cache
   static constexpr std::int64_t kChunk_bytes = 8192;
 
-  const CpuTuning::Requests& requests() const { return tuning_.requests(rows_against_, sizeof(E)); }
+  const CpuTuning::PrefetchSettings& prefetch_settings() const {
+    return tuning_.prefetch_settings(rows_against_, sizeof(E));
+  }
 
   std::int64_t slots_used() const { return round_up(keys_.count, kMostTileKeys); }
 
@@ -249,11 +251,11 @@ class SplitRows {
   /// Returns an object that prefetches the rows in n slots. Returns an empty one if the elements of a row are not
   /// adjacent.
   PrefetchedRows<E> prefetched_rows(std::int64_t slot, std::int64_t n) const {
-    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, requests().into_first_level};
+    return {slots_ + slot, rows_->stride() == 1 ? n : 0, rows_->cols, prefetch_settings().into_first_level};
   }
   /// Prefetches kTileKeys whole rows.
-  static void prefetch_whole_rows(PrefetchedRows<E>& coming) {
-    for (std::int64_t line = 0; line < coming.lines_a_row(); ++line) coming.prefetch_lines();
+  static void prefetch_whole_rows(PrefetchedRows<E>& prefetcher) {
+    for (std::int64_t line = 0; line < prefetcher.lines_a_row(); ++line) prefetcher.prefetch_lines();
   }
 
   View<T, 2> widened_;

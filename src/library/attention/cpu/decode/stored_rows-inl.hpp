@@ -20,17 +20,17 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Addresses of rows with elements E, in the order of their use.
 /// Each row is dense, and its length is a multiple of kLanes<T>.
-/// Code that uses rows n … n + kTileKeys prefetches the rows that come `ahead` entries later. ahead = 0 disables
-/// prefetching.
+/// Code that uses rows n … n + kTileKeys prefetches the rows that come prefetch_distance entries later.
+/// prefetch_distance = 0 disables prefetching.
 /// The array must continue that far. Its last entries may be invalid addresses.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
-  std::int64_t ahead = 0;
+  std::int64_t prefetch_distance = 0;
   /// target of prefetches: the first-level cache if true, otherwise the second-level cache
   bool into_first_level = false;
 
-  StoredRows from(std::int64_t first) const { return {rows + first, ahead, into_first_level}; }
+  StoredRows from(std::int64_t first) const { return {rows + first, prefetch_distance, into_first_level}; }
 };
 
 /// Calls visit.operator()<E>() with the element type E of k and v, for products in T.
@@ -280,7 +280,7 @@ void pack_queries(const View<T, 2>& packed, T* HWY_RESTRICT buffer, const Load& 
 /// Computes s[r · s_stride + k] = query r · key (first + k) for kRows queries and kKeys keys.
 /// Rows have `columns` elements. `q` is packed by pack_queries().
 /// With kPrefetch, prefetches one cache line of a later row for each line that it reads.
-/// The later row comes `keys.ahead` entries later in `keys.rows`.
+/// The later row comes `keys.prefetch_distance` entries later in `keys.rows`.
 template <std::int64_t kRows, std::int64_t kKeys, bool kPrefetch, std::int64_t s_stride, typename T, typename E>
 HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, std::int64_t first, std::int64_t columns,
                            T* HWY_RESTRICT s) {
@@ -294,7 +294,7 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
   }
   const E* row[kKeys];
   HWY_UNROLL(4) for (std::int64_t k = 0; k < kKeys; ++k) row[k] = keys.rows[first + k];
-  const E* const* coming = keys.rows + keys.ahead;
+  const E* const* later_rows = keys.rows + keys.prefetch_distance;
   std::int64_t t = first / kKeys * divide_up(columns, kLine);
   const auto multiply = [&](std::int64_t x) HWY_ATTR {
     V key[kKeys];
@@ -305,16 +305,16 @@ HWY_INLINE void score_tile(const T* HWY_RESTRICT q, const StoredRows<E>& keys, s
     }
     q += kRows * kN;
   };
-  const auto ask = [&]() HWY_ATTR {
-    if constexpr (kPrefetch) prefetch_in_step<kKeys>(coming, t++, keys.into_first_level);
+  const auto prefetch = [&]() HWY_ATTR {
+    if constexpr (kPrefetch) prefetch_in_step<kKeys>(later_rows, t++, keys.into_first_level);
   };
   std::int64_t x = 0;
   for (; x + kLine <= columns; x += kLine) {
-    ask();
+    prefetch();
     HWY_UNROLL(4) for (std::int64_t in_line = 0; in_line < kLine; in_line += kN) multiply(x + in_line);
   }
   if (x < columns) {
-    ask();
+    prefetch();
     for (; x < columns; x += kN) multiply(x);
   }
   store_sums<T>(acc, s, s_stride);
@@ -332,7 +332,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
     const StoredRows<E> rows = keys.from(j);
     for_register_tiles(queries.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
       constexpr std::int64_t kKeys = tile == kHighRows ? kHighKeys : kTileKeys;
-      with_bool(r == 0 && keys.ahead > 0, [&](auto prefetch) HWY_ATTR {
+      with_bool(r == 0 && keys.prefetch_distance > 0, [&](auto prefetch) HWY_ATTR {
         HWY_UNROLL(2) for (std::int64_t k = 0; k < kTileKeys; k += kKeys) {
           score_tile<tile, kKeys, prefetch, s_stride>(queries.at(r), rows, k, columns, scores.at(r) + j + k);
         }
@@ -359,12 +359,12 @@ struct PrefetchRate {
 };
 
 /// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and kVecs vectors of columns x.
-/// The first column is `first`. Prefetches one line of `all_coming` for each cache line that it reads.
-/// Coming is PrefetchedRows, or NoPrefetchedRows to prefetch nothing.
-template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Coming>
+/// The first column is `first`. Prefetches one line for each cache line that it reads, with `prefetcher`.
+/// Prefetcher is PrefetchedRows, or NoPrefetchedRows to prefetch nothing.
+template <std::int64_t kRows, std::int64_t kVecs, std::int64_t weights_stride, typename T, typename E, class Prefetcher>
 HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                            const E* const* HWY_RESTRICT values, std::int64_t first, std::int64_t n,
-                           Coming& all_coming) {
+                           Prefetcher& prefetcher) {
   const Tag<T> d;
   constexpr std::int64_t kN = kLanes<T>;
   constexpr PrefetchRate kRate(kVecs * kN * std::int64_t{sizeof(E)});
@@ -377,9 +377,9 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::Load(d, to + x * kN);
   }
-  Coming coming = all_coming;
+  Prefetcher local = prefetcher;
   const auto prefetch = [&]() HWY_ATTR {
-    HWY_UNROLL(2) for (std::int64_t i = 0; i < kRate.times; ++i) coming.prefetch_lines();
+    HWY_UNROLL(2) for (std::int64_t i = 0; i < kRate.times; ++i) local.prefetch_lines();
   };
   const auto add = [&](std::int64_t j) HWY_ATTR {
     const E* v = opaque_to_optimizer(values[j] + first);
@@ -402,7 +402,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
   HWY_UNROLL(8) for (std::int64_t r = 0; r < kRows; ++r, to = opaque_to_optimizer(to + out_stride)) {
     HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) hn::Store(acc[r][x], d, to + x * kN);
   }
-  all_coming = coming;
+  prefetcher = local;
 }
 
 /// Returns the number of vectors of columns in a value tile of `rows` rows.
@@ -411,10 +411,10 @@ constexpr std::int64_t value_vectors(std::int64_t rows) {
 }
 
 /// Computes out[r][x] += Σ_j weights[r][j] · values[j][x] over j < n, for kRows rows and all columns x < columns.
-/// Adds `chunk` values at a time. Prefetches the rows that come values.ahead entries later, unless Coming is
-/// NoPrefetchedRows.
+/// Adds `chunk` values at a time. Prefetches the rows that come values.prefetch_distance entries later, unless
+/// Prefetcher is NoPrefetchedRows.
 /// Not inlined: the caller's variables would take registers that the products need.
-template <std::int64_t kRows, class Coming, std::int64_t weights_stride, typename T, typename E>
+template <std::int64_t kRows, class Prefetcher, std::int64_t weights_stride, typename T, typename E>
 HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T* HWY_RESTRICT weights,
                                     const StoredRows<E>& values, std::int64_t columns, std::int64_t n,
                                     std::int64_t chunk) {
@@ -422,13 +422,13 @@ HWY_NOINLINE void add_weighted_tile(T* HWY_RESTRICT out, std::int64_t out_stride
   const E* const* rows = values.rows;
   for (std::int64_t j = 0; j < n; j += chunk, rows += chunk, weights += chunk) {
     const std::int64_t count = std::min(chunk, n - j);
-    Coming coming(rows + values.ahead, count, columns, values.into_first_level);
+    Prefetcher prefetcher(rows + values.prefetch_distance, count, columns, values.into_first_level);
     std::int64_t x = 0;
     for (; x + kVecs * kN <= columns; x += kVecs * kN) {
-      value_tile<kRows, kVecs, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, kVecs, weights_stride>(out, out_stride, weights, rows, x, count, prefetcher);
     }
     for (; x < columns; x += kN) {
-      value_tile<kRows, 1, weights_stride>(out, out_stride, weights, rows, x, count, coming);
+      value_tile<kRows, 1, weights_stride>(out, out_stride, weights, rows, x, count, prefetcher);
     }
   }
 }
@@ -442,10 +442,10 @@ HWY_NOINLINE void add_weighted_rows(const View<T, 2>& out, const View<T, 2>& wei
   const std::int64_t columns = out.shape[1], out_stride = out.strides[0];
   const auto add = [&](std::int64_t j, std::int64_t count) HWY_ATTR {
     for_register_tiles(weights.shape[0], [&](auto tile, std::int64_t r) HWY_ATTR {
-      with_bool(r == 0 && values.ahead > 0, [&](auto prefetch) HWY_ATTR {
-        using Coming = std::conditional_t<prefetch, PrefetchedRows<E>, NoPrefetchedRows<E>>;
-        add_weighted_tile<tile, Coming, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
-                                                        columns, count, chunk);
+      with_bool(r == 0 && values.prefetch_distance > 0, [&](auto prefetch) HWY_ATTR {
+        using Prefetcher = std::conditional_t<prefetch, PrefetchedRows<E>, NoPrefetchedRows<E>>;
+        add_weighted_tile<tile, Prefetcher, weights_stride>(out.at(r), out_stride, weights.at(r) + j, values.from(j),
+                                                            columns, count, chunk);
       });
     });
   };

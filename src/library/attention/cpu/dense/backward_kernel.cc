@@ -105,7 +105,7 @@ class BackwardWorker {
   std::int64_t hkv_ = 0;
   /// for each strip of the current tile: columns of the current block that the strip visits, or {}
   mutable std::array<KeyRange, kTile / kMR> seen_{};
-  mutable std::array<RowPrefetch, 6> ahead_{};  // prefetches for the next head
+  mutable std::array<RowPrefetch, 6> prefetches_{};  // prefetches for the next head
 };
 
 /// One query tile paired with one key block.
@@ -147,12 +147,12 @@ void BackwardWorker<T>::run_head(const HeadTask& head, const HeadTask& next) {
 /// The prefetches run during the products of the current head.
 template <typename T>
 void BackwardWorker<T>::prefetch_next_head(const HeadTask& next) {
-  ahead_ = {};
+  prefetches_ = {};
   if (next.part == nullptr) return;
   const Sequence& s = next.part->sequence;
   const std::int64_t h = next.h * p_.group;
   const std::int64_t steps = 2 * divide_up(sequence_.T, kMR) * divide_up(sequence_.S, kNR<T>);
-  ahead_ = {
+  prefetches_ = {
       prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps), prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps),
       prefetch_rows(query_rows(p_.incoming.dy, s, h), steps), prefetch_rows(query_rows(p_.saved.y, s, h), steps),
       prefetch_rows(query_rows(p_.inputs.gate, s, h), steps), prefetch_rows(query_rows(p_.inputs.q, s, h), steps)};
@@ -297,7 +297,7 @@ void BackwardWorker<T>::multiply_columns(const View<T, 2>& to, const T* left, co
                                          const Strip& s) const {
   for (std::int64_t c = s.c0; c < s.c1; c += kNR<T>) {
     if (plan_.prefetches_heads) {
-      for (RowPrefetch& rows : ahead_) rows.step();
+      for (RowPrefetch& rows : prefetches_) rows.step();
     }
     multiply_tile<kMR, kNV, typename Plan::StripLeft, ProductWrite::overwrite>(
         left, right.at(c / kNR<T>), right.shape[1], to.at(s.r, c), Plan::kScoreStride);

@@ -249,16 +249,16 @@ class ForwardWorker {
   /// Schedules prefetches of the operands of query head g of the next task, `next`.
   /// The prefetches run during the products of one query head of the current part, `own`.
   void prefetch_next_head(const PackedHeads& own, const HeadTask& next, std::int64_t g) {
-    ahead_ = {};
+    prefetches_ = {};
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group + g;
     const std::int64_t steps = divide_up(own.sequence.T, kMR) * (own.panels + divide_up(plan_.Dv_padded, kNR<T>));
-    ahead_[0] = prefetch_rows(query_rows(p_.inputs.q, s, h), steps);
-    ahead_[1] = prefetch_rows(query_rows(p_.inputs.gate, s, h), steps);
+    prefetches_[0] = prefetch_rows(query_rows(p_.inputs.q, s, h), steps);
+    prefetches_[1] = prefetch_rows(query_rows(p_.inputs.gate, s, h), steps);
     if (g != 0) return;
-    ahead_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
-    ahead_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
+    prefetches_[2] = prefetch_rows(key_rows(p_.inputs.k, s, next.h), steps);
+    prefetches_[3] = prefetch_rows(key_rows(p_.inputs.v, s, next.h), steps);
   }
   /// Schedules prefetches of the gate rows of tile `tile`, and of the queries of the next tile.
   /// The prefetches run during the products of tile `tile`.
@@ -268,15 +268,15 @@ class ForwardWorker {
     const std::int64_t rows = rows_from(first);
     const KeyRange seen = Visibility(p_, s).rows(first, first + rows);
     const std::int64_t steps = divide_up(rows, kMR) * divide_up(seen.end - seen.begin, kNR<T>);
-    ahead_ = {};
+    prefetches_ = {};
     const HeadRows<const void> gate = query_rows(p_.inputs.gate, s, h);
-    if (gate.present()) ahead_[0] = prefetch_rows(gate.range(first, rows), steps);
+    if (gate.present()) prefetches_[0] = prefetch_rows(gate.range(first, rows), steps);
     const std::int64_t next = first + rows;
-    if (next < s.T) ahead_[1] = prefetch_rows(query_rows(p_.inputs.q, s, h).range(next, rows_from(next)), steps);
+    if (next < s.T) prefetches_[1] = prefetch_rows(query_rows(p_.inputs.q, s, h).range(next, rows_from(next)), steps);
   }
   void step_prefetches() const {
     if (!plan_.prefetches_heads && !plan_.prefetches_tiles) return;
-    for (RowPrefetch& rows : ahead_) rows.step();
+    for (RowPrefetch& rows : prefetches_) rows.step();
   }
 
   /// Query rows [begin, end).
@@ -520,9 +520,9 @@ class ForwardWorker {
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;
-  View<T, 3> head_keys_;                        // packed k of the current head, (panels, D, kNR)
-  View<T, 2> head_values_;                      // packed v of the current head, (panels, kNR · Dv_padded)
-  mutable std::array<RowPrefetch, 4> ahead_{};  // prefetches for the next head or tile
+  View<T, 3> head_keys_;                             // packed k of the current head, (panels, D, kNR)
+  View<T, 2> head_values_;                           // packed v of the current head, (panels, kNR · Dv_padded)
+  mutable std::array<RowPrefetch, 4> prefetches_{};  // prefetches for the next head or tile
   /// For each strip of the tile: true if the last key block raised a running maximum by more than kSlack.
   /// If there are score rules, the strip then computes the next block as a whole. Panels relative to the old maxima
   /// would be wasted if a maximum rose again.

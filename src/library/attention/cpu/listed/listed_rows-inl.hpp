@@ -58,9 +58,9 @@ class ListedRows {
     rows_ = rows;
     in_place_ =
         loads_stored<T, E>() && rows.dtype() == dtype_of<E>() && rows.stride() == 1 && rows.cols % kLanes<T> == 0;
-    const CpuTuning::Requests requests = tuning_of_cpu().requests(rows_against, sizeof(E));
-    ahead_ = rows_in_bytes<E>(requests.ahead_bytes, rows.cols, kListedBlock);
-    into_first_level_ = requests.into_first_level;
+    const CpuTuning::PrefetchSettings settings = tuning_of_cpu().prefetch_settings(rows_against, sizeof(E));
+    prefetch_distance_ = rows_in_bytes<E>(settings.distance_bytes, rows.cols, kListedBlock);
+    into_first_level_ = settings.into_first_level;
   }
 
   std::int64_t columns() const { return rows_->cols; }
@@ -113,16 +113,16 @@ class ListedRows {
   StoredRows<E> in_place(const ListedBlock& block) const {
     const KeyRows::Run<E> run = rows_->rows_from<E>(0);
     const E** const slots = slots_.data;
-    const std::int64_t listed = block.count + std::min(block.following, ahead_);
+    const std::int64_t listed = block.count + std::min(block.following, prefetch_distance_);
     for (std::int64_t r = 0; r < listed; ++r) slots[r] = address(block.keys[r], run);
-    std::fill(slots + listed, slots + round_up(block.count, kTileKeys) + ahead_, slots[listed - 1]);
-    return {slots, ahead_, into_first_level_};
+    std::fill(slots + listed, slots + round_up(block.count, kTileKeys) + prefetch_distance_, slots[listed - 1]);
+    return {slots, prefetch_distance_, into_first_level_};
   }
 
   View<const E*, 1> slots_;  // row addresses of a block, then of the next rows in the list
   View<T, 2> widened_;
   std::optional<KeyRows> rows_;
-  std::int64_t ahead_ = 0;
+  std::int64_t prefetch_distance_ = 0;
   bool in_place_ = false, into_first_level_ = false;
 };
 

@@ -197,14 +197,14 @@ class SmallBackwardWorker {
     }
     end_sums(p_.gradients.dk, dk_);
     end_sums(p_.gradients.dv, dv_);
-    ahead_.prefetch_rest();
+    prefetch_queue_.prefetch_rest();
   }
 
  private:
   static constexpr std::int64_t kScoreStride = Scratch::kScoreStride;
   /// Size in bytes up to which a head's gradients are prefetched for the next task.
   /// Prefetching larger heads made the pass slower (docs/design/small-sequences.md).
-  static constexpr std::int64_t kMostAhead_bytes = 192 * 1024;
+  static constexpr std::int64_t kMostPrefetched_bytes = 192 * 1024;
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of scores with keys as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of scores with queries as rows
 
@@ -241,25 +241,25 @@ class SmallBackwardWorker {
   /// Schedules prefetches of the head that this thread will probably take next.
   /// The prefetches run during the products of the current head.
   void prefetch_next_head(const HeadTask& next) {
-    ahead_ = {};
+    prefetch_queue_ = {};
     if (next.part == nullptr) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    coming_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
-               prefetch_rows(query_rows(p_.incoming.dy, s, h)), prefetch_rows(query_rows(p_.saved.y, s, h)),
-               prefetch_rows(query_rows(p_.inputs.gate, s, h)), prefetch_rows(query_rows(p_.inputs.q, s, h))};
-    if (head_bytes(s) <= kMostAhead_bytes) {
-      coming_[6] = prefetch_rows(query_rows(p_.gradients.dq, s, h));
-      coming_[7] = prefetch_rows(query_rows(p_.gradients.dgate, s, h));
-      coming_[8] = prefetch_rows(key_rows(p_.gradients.dk, s, next.h));
-      coming_[9] = prefetch_rows(key_rows(p_.gradients.dv, s, next.h));
+    next_head_rows_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
+                       prefetch_rows(query_rows(p_.incoming.dy, s, h)), prefetch_rows(query_rows(p_.saved.y, s, h)),
+                       prefetch_rows(query_rows(p_.inputs.gate, s, h)), prefetch_rows(query_rows(p_.inputs.q, s, h))};
+    if (head_bytes(s) <= kMostPrefetched_bytes) {
+      next_head_rows_[6] = prefetch_rows(query_rows(p_.gradients.dq, s, h));
+      next_head_rows_[7] = prefetch_rows(query_rows(p_.gradients.dgate, s, h));
+      next_head_rows_[8] = prefetch_rows(key_rows(p_.gradients.dk, s, next.h));
+      next_head_rows_[9] = prefetch_rows(key_rows(p_.gradients.dv, s, next.h));
     }
     const std::int64_t T_each = sequence_.T, S = sequence_.S;
     const std::int64_t key_panels = divide_up(p_.D, kNR<T>), value_panels = divide_up(p_.Dv, kNR<T>);
     const std::int64_t steps = score_tiles<T>(T_each, S) * (p_.D + p_.Dv) +
                                row_tiles_of(S) * (key_panels + value_panels) * T_each +
                                row_tiles_of(T_each) * key_panels * S;
-    ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
+    prefetch_queue_ = {next_head_rows_.data(), std::ssize(next_head_rows_), steps / kStepsACall};
   }
 
   /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
@@ -352,7 +352,7 @@ class SmallBackwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    score_keys(x, scratch_.keys, j, scratch_.queries_t.data, p_.D, terms, ahead_);
+    score_keys(x, scratch_.keys, j, scratch_.queries_t.data, p_.D, terms, prefetch_queue_);
     hn::Vec<Tag<T>> lse[kVecs];
     HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) lse[v] = hn::Load(d, scratch_.lse.at(r + v * kN));
     T* HWY_RESTRICT to = scratch_.probabilities.at(j, r);
@@ -386,8 +386,8 @@ class SmallBackwardWorker {
     HWY_UNROLL(16) for (std::int64_t m = 1; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = x[0][v];
     }
-    multiply_add_ahead<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(scratch_.values.at(j)), scratch_.d_o_t.data,
-                                                  kVecs * kN, p_.Dv, ahead_);
+    multiply_add_and_prefetch<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(scratch_.values.at(j)),
+                                                         scratch_.d_o_t.data, kVecs * kN, p_.Dv, prefetch_queue_);
     const auto scale = hn::Set(d, static_cast<T>(p_.scale));
     const T* HWY_RESTRICT probabilities = scratch_.probabilities.at(j, r);
     T* HWY_RESTRICT to = scratch_.ds.at(j, r);
@@ -462,10 +462,10 @@ class SmallBackwardWorker {
     T* c = to.data + j * to.stride;
     if (first) {
       multiply_row_tiles<kRows, ScoreLeft, ProductWrite::overwrite>(a, right.at(begin), right.stride, count, c,
-                                                                    to.stride, rows, cols, ahead_);
+                                                                    to.stride, rows, cols, prefetch_queue_);
     } else {
       multiply_row_tiles<kRows, ScoreLeft, ProductWrite::accumulate>(a, right.at(begin), right.stride, count, c,
-                                                                     to.stride, rows, cols, ahead_);
+                                                                     to.stride, rows, cols, prefetch_queue_);
     }
   }
 
@@ -485,12 +485,12 @@ class SmallBackwardWorker {
         return std::clamp(round_up(j + 1, kBackwardKeys), seen.begin, std::max(seen.begin, seen.end));
       };
       std::int64_t j = end_of_block(seen.begin);
-      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(left(seen.begin), keys(seen.begin), kRowStride,
-                                                                     j - seen.begin, c, ldc, rows, key_cols_, ahead_);
+      multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::overwrite>(
+          left(seen.begin), keys(seen.begin), kRowStride, j - seen.begin, c, ldc, rows, key_cols_, prefetch_queue_);
       for (std::int64_t end = 0; j < seen.end; j = end) {
         end = end_of_block(j);
         multiply_row_tiles<kRows, ScoreLeftT, ProductWrite::accumulate>(left(j), keys(j), kRowStride, end - j, c, ldc,
-                                                                        rows, key_cols_, ahead_);
+                                                                        rows, key_cols_, prefetch_queue_);
       }
       if (in_place) return;
       for (std::int64_t m = 0; m < rows; ++m) store_row(to, scratch_.dq.at(m), i + r + m, 0, p_.D);
@@ -509,9 +509,9 @@ class SmallBackwardWorker {
   std::int64_t place_ = 0;  // plane for dbias of the task's first query head
   T* dbias_ = nullptr;      // plane for dbias of the current query head
   Sums dk_, dv_;
-  std::array<RowPrefetch, 10> coming_{};  // prefetches for the next head
-  // spreads the prefetches in coming_ over the products of the current head
-  mutable PrefetchQueue ahead_;
+  std::array<RowPrefetch, 10> next_head_rows_{};  // prefetches for the next head
+  // spreads the prefetches of next_head_rows_ over the products of the current head
+  mutable PrefetchQueue prefetch_queue_;
 };
 
 /// Runs the backward pass over small heads.

@@ -101,7 +101,7 @@ class SmallForwardWorker {
         run_panel<1>(visibility, outputs, h, rows, n);
       }
     });
-    ahead_.prefetch_rest();
+    prefetch_queue_.prefetch_rest();
   }
 
  private:
@@ -163,15 +163,15 @@ class SmallForwardWorker {
   /// Schedules prefetches of the head that this thread will probably take next.
   /// The prefetches run during the products of the current head.
   void prefetch_next_head(const HeadTask& next) {
-    ahead_ = {};
+    prefetch_queue_ = {};
     if (next.part == nullptr || p_.page > 0) return;
     const Sequence& s = next.part->sequence;
     const std::int64_t h = next.h * p_.group;
-    coming_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
-               prefetch_rows(query_rows(p_.inputs.q, s, h)), prefetch_rows(query_rows(p_.inputs.gate, s, h))};
+    next_head_rows_ = {prefetch_rows(key_rows(p_.inputs.k, s, next.h)), prefetch_rows(key_rows(p_.inputs.v, s, next.h)),
+                       prefetch_rows(query_rows(p_.inputs.q, s, h)), prefetch_rows(query_rows(p_.inputs.gate, s, h))};
     const std::int64_t steps = score_tiles<T>(sequence_.T, sequence_.S) * p_.D +
                                row_tiles_of(sequence_.T) * divide_up(p_.Dv, kNR<T>) * sequence_.S;
-    ahead_ = {coming_.data(), std::ssize(coming_), steps / kStepsACall};
+    prefetch_queue_ = {next_head_rows_.data(), std::ssize(next_head_rows_), steps / kStepsACall};
   }
 
   /// Transposes the n queries that `rows` lists, multiplies them by scale · log2(e), and stores them in scratch.
@@ -213,7 +213,7 @@ class SmallForwardWorker {
       const KeyRange keys = visibility.rows(rows[r], rows[r + count - 1] + 1);
       multiply_row_tiles<kRows, LeftLayout<1, kWidth>, ProductWrite::overwrite>(
           scratch_.scores.at(0) + keys.begin * kWidth + r, values_.at(keys.begin), values_.stride,
-          keys.end - keys.begin, scratch_.out.data, value_cols_, count, value_cols_, ahead_);
+          keys.end - keys.begin, scratch_.out.data, value_cols_, count, value_cols_, prefetch_queue_);
       outputs.write_tile(rows + r, count, scratch_.out, scratch_.inverses.at(r));
     });
     outputs.write_lse(rows, n, scratch_.maxima.data, scratch_.sums.data);
@@ -227,7 +227,7 @@ class SmallForwardWorker {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     hn::Vec<Tag<T>> x[kRows][kVecs];
-    score_keys(x, scratch_.keys, j, scratch_.queries.data, p_.D, terms, ahead_);
+    score_keys(x, scratch_.keys, j, scratch_.queries.data, p_.D, terms, prefetch_queue_);
     T* HWY_RESTRICT to = scratch_.scores.data + j * kVecs * kN;
     HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
       HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) hn::Store(x[m][v], d, to + (m * kVecs + v) * kN);
@@ -299,8 +299,8 @@ class SmallForwardWorker {
   const std::int64_t value_cols_;  // Dv, rounded up to vectors
   Sequence sequence_;
   OperandRows<T> values_;
-  std::array<RowPrefetch, 4> coming_{};  // prefetches for the next head
-  PrefetchQueue ahead_;                  // spreads the prefetches in coming_ over the products of the current head
+  std::array<RowPrefetch, 4> next_head_rows_{};  // prefetches for the next head
+  PrefetchQueue prefetch_queue_;  // spreads the prefetches of next_head_rows_ over the products of the current head
 };
 
 }  // namespace headgate::HWY_NAMESPACE

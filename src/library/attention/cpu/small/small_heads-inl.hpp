@@ -79,13 +79,14 @@ std::int64_t score_tiles(std::int64_t queries, std::int64_t keys) {
   return divide_up(queries, kNR<T>) * (row_tiles_of(keys) - (one_vector && four_units ? 1 : 0));
 }
 
-/// Computes tile += ab like multiply_add(), and prefetches the lines of `ahead` meanwhile.
+/// Computes tile += ab like multiply_add(), and prefetches the lines of `queue` meanwhile.
 template <class Layout, std::int64_t kRows, std::int64_t kVecs, typename T>
-HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a,
-                                   const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K, PrefetchQueue& ahead) {
-  PrefetchQueue in_registers = ahead;
-  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K, [&] { in_registers.ask(); });
-  ahead = in_registers;
+HWY_INLINE void multiply_add_and_prefetch(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY_RESTRICT a,
+                                          const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
+                                          PrefetchQueue& queue) {
+  PrefetchQueue in_registers = queue;
+  multiply_add<Layout, kRows, kVecs>(tile, a, b, ldb, K, [&] { in_registers.prefetch(); });
+  queue = in_registers;
 }
 
 /// Computes the scores k qᵀ + terms, times log2(e), of keys j … j + kRows and a panel of queries.
@@ -95,27 +96,27 @@ HWY_INLINE void multiply_add_ahead(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const 
 template <std::int64_t kRows, std::int64_t kVecs, typename T>
 HWY_INLINE void score_keys(hn::Vec<Tag<T>> (&x)[kRows][kVecs], const View<T, 2>& keys, std::int64_t j,
                            const T* HWY_RESTRICT queries, std::int64_t D, const T* HWY_RESTRICT terms,
-                           PrefetchQueue& ahead) {
+                           PrefetchQueue& queue) {
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t v = 0; v < kVecs; ++v) x[m][v] = hn::Zero(Tag<T>());
   }
-  multiply_add_ahead<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(keys.at(j)), queries, kVecs * kLanes<T>, D,
-                                                ahead);
+  multiply_add_and_prefetch<LeftLayout<kRowStride, 1>>(x, static_cast<const T*>(keys.at(j)), queries, kVecs * kLanes<T>,
+                                                       D, queue);
   if (terms != nullptr) add_terms(x, terms + j * kNR<T>);
 }
 
 /// Computes c = ab or c += ab, as kWrite selects, for `rows` ≤ kRows rows. Always reads kRows rows of a.
-/// Layout, a and b are as in multiply_add(). Prefetches the lines of `ahead` meanwhile.
+/// Layout, a and b are as in multiply_add(). Prefetches the lines of `queue` meanwhile.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t ldb, std::int64_t K,
-                                    T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& ahead) {
+                                    T* HWY_RESTRICT c, std::int64_t ldc, std::int64_t rows, PrefetchQueue& queue) {
   static_assert(kWrite != ProductWrite::overwrite_from);
   const Tag<T> d;
   hn::Vec<Tag<T>> tile[kRows][kVecs];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) tile[m][n] = hn::Zero(d);
   }
-  multiply_add_ahead<Layout>(tile, a, b, ldb, K, ahead);
+  multiply_add_and_prefetch<Layout>(tile, a, b, ldb, K, queue);
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     if (m >= rows) break;
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
@@ -129,11 +130,11 @@ HWY_NOINLINE void multiply_row_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRI
 /// the lanes.
 template <std::int64_t kRows, class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_row_tiles(const T* a, const T* b, std::int64_t ldb, std::int64_t K, T* c, std::int64_t ldc,
-                                   std::int64_t rows, std::int64_t cols, PrefetchQueue& ahead) {
+                                   std::int64_t rows, std::int64_t cols, PrefetchQueue& queue) {
   std::int64_t x = 0;
   for (; x + kNR<T> <= cols; x += kNR<T>)
-    multiply_row_tile<kRows, kNV, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
-  if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, ahead);
+    multiply_row_tile<kRows, kNV, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, queue);
+  if (x < cols) multiply_row_tile<kRows, 1, Layout, kWrite>(a, b + x, ldb, K, c + x, ldc, rows, queue);
 }
 
 /// Rows of an operand of products, with row stride `stride`. Products may read whole vectors from each row.
