@@ -144,7 +144,7 @@ class StatisticsWorker {
     const Sequence& sequence = part.sequence;
     const std::int64_t head = packed_query_head(part, h);
     const std::int64_t at_first_key = -sequence.first_position;
-    const bool all = at_first_key < 0 || at_first_key >= sequence.T || counts(sequence, at_first_key);
+    const bool all = at_first_key < 0 || at_first_key >= sequence.T || is_counted(sequence, at_first_key);
     const std::int64_t counted = sequence.T - (all ? 0 : 1);
     const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
     for (std::size_t f = 0; f < kRowFigures; ++f) {
@@ -190,10 +190,10 @@ class StatisticsWorker {
 
   void panel(BlockStrip& s, std::int64_t c) const {
     if (c < s.at.c0 || c >= s.at.c1) return;
-    product(s, c);
+    multiply_panel(s, c);
     if (plan_.rules.any()) return;
-    if (c < s.at.whole0 || c >= s.at.whole1) hide(s, c, c + kNR<T>);
-    take(s, c);
+    if (c < s.at.whole0 || c >= s.at.whole1) hide_keys(s, c, c + kNR<T>);
+    add_panel(s, c);
   }
 
   void end(BlockStrip* strips, std::int64_t count) const {
@@ -201,10 +201,10 @@ class StatisticsWorker {
       BlockStrip& s = strips[n];
       if (plan_.rules.any()) {
         apply_rules(s);
-        hide(s, s.at.c0, s.at.c1);
-        for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) take(s, c);
+        hide_keys(s, s.at.c0, s.at.c1);
+        for (std::int64_t c = s.at.c0; c < s.at.c1; c += kNR<T>) add_panel(s, c);
       }
-      if (s.is_first) take_first_block(s);
+      if (s.is_first) insert_first_block(s);
       if (plan_.exponentials) add_lanes(scratch_.entropies.at(s.r), s.entropies, s.rows * kLanes<T>);
     }
   }
@@ -262,9 +262,11 @@ class StatisticsWorker {
     return (part.first_head - part.h0) * p_.group + h;
   }
 
-  /// Returns true if query i counts in means over queries.
-  /// Under a causal mask, the query at position 0 does not count, because it sees only its own key.
-  bool counts(const Sequence& sequence, std::int64_t i) const { return !p_.causal || sequence.first_position + i != 0; }
+  /// Returns true if query i is counted in means over queries.
+  /// Under a causal mask, the query at position 0 is not counted, because it sees only its own key.
+  bool is_counted(const Sequence& sequence, std::int64_t i) const {
+    return !p_.causal || sequence.first_position + i != 0;
+  }
 
   /// Returns the sums over queries of each key's weights in query head h, (panels, kNR).
   View<double, 2> head_mass(const PackedHeads& part, std::int64_t h) const {
@@ -333,7 +335,7 @@ class StatisticsWorker {
   }
 
   /// Computes the strip's scores for the panel at column c. Subtracts lse, unless there are score rules.
-  void product(const BlockStrip& s, std::int64_t c) const {
+  void multiply_panel(const BlockStrip& s, std::int64_t c) const {
     const T* keys = head_keys_.at((s.j0 + c) / kNR<T>);
     if (plan_.rules.any()) {
       multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(s.rows, kNV, s.queries, keys, p_.D,
@@ -371,8 +373,8 @@ class StatisticsWorker {
       s.at.c1 = std::min(kBlock, round_up(count - s.j0, kNR<T>));
       s.is_first = top_.wanted() && s.j0 == 0;
       std::fill_n(s.entropies, kLanes<T>, T{0});
-      for (std::int64_t c = 0; c < s.at.c1; c += kNR<T>) take(s, c);
-      if (s.is_first) take_first_block(s);
+      for (std::int64_t c = 0; c < s.at.c1; c += kNR<T>) add_panel(s, c);
+      if (s.is_first) insert_first_block(s);
       if (plan_.exponentials) add_lanes(scratch_.entropies.at(r), s.entropies, kLanes<T>);
     }
     if (top_.wanted()) top_.renumber(r, listed.keys(r));
@@ -390,7 +392,7 @@ class StatisticsWorker {
   }
 
   /// Sets hidden keys in columns [c0, c1) to −∞.
-  void hide(const Strip<T>& s, std::int64_t c0, std::int64_t c1) const {
+  void hide_keys(const Strip<T>& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const KeyRange seen = visibility_.columns(query(s.r + m), s.j0, c0, c1);
       T* row = s.scores + m * Plan::kScoreStride;
@@ -400,17 +402,17 @@ class StatisticsWorker {
   }
 
   /// Adds the scores of the panel at column c to the statistics of the strip's rows.
-  void take(BlockStrip& s, std::int64_t c) const {
+  void add_panel(BlockStrip& s, std::int64_t c) const {
     if (plan_.exponentials) {
-      take_scores<true>(s, c);
+      add_scores<true>(s, c);
     } else if (plan_.scan) {
-      take_scores<false>(s, c);
+      add_scores<false>(s, c);
     }
-    if (plan_.window) take_window(s, c);
+    if (plan_.window) add_window(s, c);
   }
 
   template <bool kExponentials>
-  HWY_NOINLINE void take_scores(BlockStrip& s, std::int64_t c) const {
+  HWY_NOINLINE void add_scores(BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     static_assert(kNV == 2);
@@ -423,7 +425,7 @@ class StatisticsWorker {
       auto x1 = hn::Load(d, row + kN);
       const auto larger = hn::Max(x0, x1);
       hn::Store(hn::Max(larger, hn::Load(d, maxima + m * kN)), d, maxima + m * kN);
-      if (top_.wanted() && !s.is_first) top_.take(s.r + m, row, s.j0 + c, larger);
+      if (top_.wanted() && !s.is_first) top_.insert_panel(s.r + m, row, s.j0 + c, larger);
       if constexpr (kExponentials) {
         // Raises −∞ (hidden keys) to an exponent whose exp2 is 0. p · x is then 0, not NaN.
         x0 = at_least(d, kZeroPower, x0);
@@ -444,13 +446,13 @@ class StatisticsWorker {
     }
   }
 
-  void take_first_block(const Strip<T>& s) const {
+  void insert_first_block(const Strip<T>& s) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
-      top_.take_first_block(s.r + m, s.scores + m * Plan::kScoreStride, s.j0, s.at, scratch_.maxima.at(s.r + m));
+      top_.insert_first_block(s.r + m, s.scores + m * Plan::kScoreStride, s.j0, s.at, scratch_.maxima.at(s.r + m));
     }
   }
 
-  void take_window(const BlockStrip& s, std::int64_t c) const {
+  void add_window(const BlockStrip& s, std::int64_t c) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const std::int64_t j = s.j0 + c;
@@ -493,7 +495,7 @@ class StatisticsWorker {
           const std::int64_t listed = c + lead - (plan_.first ? 1 : 0);
           if (count == lead) continue;
           if (to.present()) store_row(to, row + lead, first_ + r + m, listed, count - lead);
-          if (!counts(sequence_, first_ + r + m)) continue;
+          if (!is_counted(sequence_, first_ + r + m)) continue;
           for (std::int64_t x = lead; x < count; ++x)
             scratch_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
         }
@@ -522,13 +524,12 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of a query to sums if counts() is
-  /// true.
+  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of counted queries to sums.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);
       const std::int64_t i = sequence_.q0 + first_ + r;
-      const bool counted = counts(sequence_, first_ + r);
+      const bool counted = is_counted(sequence_, first_ + r);
       for (std::size_t f = 0; f < kRowFigures; ++f) {
         const TensorView& to = row_figure(out_, f);
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
@@ -636,7 +637,7 @@ class StatisticsWorker {
       s.j0 = j0;
       s.scores = scores(0);
       s.queries = strip;
-      for (std::int64_t c = c0; c < c1; c += kNR<T>) product(s, c);
+      for (std::int64_t c = c0; c < c1; c += kNR<T>) multiply_panel(s, c);
       for (std::int64_t m = 0; m < rows.count; ++m) {
         const std::int64_t i = rows.query[static_cast<std::size_t>(m)];
         T* row = scratch_.scores.at(m);

@@ -55,20 +55,20 @@ class TopKeys {
 
   /// Inserts the keys of a panel into the top keys of row r. The panel begins at key j.
   /// `larger` holds, for each lane, the larger score of the panel's two vectors.
-  HWY_INLINE void take(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
+  HWY_INLINE void insert_panel(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
     const Tag<T> d;
-    const auto bar = hn::Set(d, scores_(r, count_ - 1));
-    if (!hn::AllFalse(d, hn::Gt(larger, bar))) insert(r, x, j, bar);
+    const auto threshold = hn::Set(d, scores_(r, count_ - 1));
+    if (!hn::AllFalse(d, hn::Gt(larger, threshold))) insert_keys(r, x, j, threshold);
   }
 
-  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a bar, so that few keys are
-  /// inserted.
+  /// Inserts the keys of the first block that row r sees. Skips keys with scores below a threshold, so that few keys
+  /// are inserted.
   /// `maxima` holds the largest score of the block in each lane.
-  /// Let K be the number of top keys. The bar is at most the K-th largest element of `maxima`.
-  /// At least K keys reach that score, so that no key below the bar is a top key.
-  /// With fewer than K lanes, all keys with weights above 0 pass the bar.
-  HWY_NOINLINE void take_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0, const StripColumns& at,
-                                     const T* HWY_RESTRICT maxima) const {
+  /// Let K be the number of top keys. The threshold is at most the K-th largest element of `maxima`.
+  /// At least K keys reach that score, so that no key below the threshold is a top key.
+  /// With fewer than K lanes, all keys with weights above 0 reach the threshold.
+  HWY_NOINLINE void insert_first_block(std::int64_t r, const T* HWY_RESTRICT row, std::int64_t j0,
+                                       const StripColumns& at, const T* HWY_RESTRICT maxima) const {
     const Tag<T> d;
     constexpr std::int64_t kN = kLanes<T>;
     const auto lanes = hn::Load(d, maxima);
@@ -77,10 +77,10 @@ class TopKeys {
       larger = hn::Add(larger, hn::IfThenElseZero(hn::Gt(hn::Set(d, maxima[l]), lanes), hn::Set(d, T{1})));
     }
     const auto enough = hn::Ge(larger, hn::Set(d, static_cast<T>(count_ - 1)));
-    const auto bar = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
+    const auto threshold = hn::MaxOfLanes(d, hn::IfThenElse(enough, lanes, hn::Set(d, kZeroPower)));
     for (std::int64_t c = at.c0; c < at.c1; c += kNR<T>) {
       const auto highest = hn::Max(hn::Load(d, row + c), hn::Load(d, row + c + kN));
-      if (!hn::AllFalse(d, hn::Ge(highest, bar))) insert(r, row + c, j0 + c, bar);
+      if (!hn::AllFalse(d, hn::Ge(highest, threshold))) insert_keys(r, row + c, j0 + c, threshold);
     }
   }
 
@@ -110,9 +110,10 @@ class TopKeys {
   }
 
  private:
-  /// Inserts the keys of a panel whose scores reach the bar. The panel begins at key j.
+  /// Inserts the keys of a panel whose scores reach the threshold. The panel begins at key j.
   /// Keys are inserted in ascending order, so that the first of keys with equal scores ranks first.
-  HWY_NOINLINE void insert(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> bar) const {
+  HWY_NOINLINE void insert_keys(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j,
+                                hn::Vec<Tag<T>> threshold) const {
     const Tag<T> d;
     const hn::RebindToSigned<Tag<T>> di;
     constexpr std::int64_t kN = kLanes<T>;
@@ -121,7 +122,7 @@ class TopKeys {
     const auto up = hn::SetTableIndices(d, lane_before_);
     const auto up_keys = hn::SetTableIndices(di, lane_before_);
     const auto first_lane = hn::FirstN(d, 1);
-    std::uint64_t candidates = lanes_from(hn::Load(d, x), bar) | lanes_from(hn::Load(d, x + kN), bar) << kN;
+    std::uint64_t candidates = lanes_from(hn::Load(d, x), threshold) | lanes_from(hn::Load(d, x + kN), threshold) << kN;
     for (; candidates != 0; candidates &= candidates - 1) {
       const std::int64_t c = __builtin_ctzll(candidates);
       const auto score = hn::Set(d, x[c]);
@@ -149,10 +150,10 @@ class TopKeys {
     }
   }
 
-  /// Returns a bit mask. Bit l is set if lane l of x is at least the bar.
-  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> bar) {
+  /// Returns a bit mask. Bit l is set if lane l of x is at least the threshold.
+  static HWY_INLINE std::uint64_t lanes_from(hn::Vec<Tag<T>> x, hn::Vec<Tag<T>> threshold) {
     std::uint8_t bytes[8] = {};
-    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, bar), bytes);
+    hn::StoreMaskBits(Tag<T>(), hn::Ge(x, threshold), bytes);
     std::uint64_t bits = 0;
     std::memcpy(&bits, bytes, sizeof(bits));
     return bits & ((std::uint64_t{1} << kLanes<T>)-1);
