@@ -85,16 +85,16 @@ class StatisticsWorker {
     pack_transposed(keys, rows_of_keys(p_, sequence, h), begin, end - begin, scratch_.packing);
   }
 
-  /// Packs the chosen keys of key/value head h: key 0, if requested, and the keys that the selection lists.
+  /// Packs the requested keys of key/value head h: key 0, if its weight is requested, and the selected keys.
   /// Keys after the end of the sequence become zeros.
-  void pack_chosen(const PackedHeads& part, std::int64_t h) const {
+  void pack_requested_keys(const PackedHeads& part, std::int64_t h) const {
     const KeyRows rows = rows_of_keys(p_, part.sequence, h);
-    const View<T, 3> chosen = packed_chosen(part, h);
-    for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
-      const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
+    const View<T, 3> keys = packed_requested_keys(part, h);
+    for (std::int64_t c = 0; c < plan_.requested_keys; c += kNR<T>) {
+      const std::int64_t count = std::min(kNR<T>, plan_.requested_keys - c);
       const T* source[kNR<T>];
       for (std::int64_t x = 0; x < count; ++x) {
-        const std::int64_t j = chosen_key(c + x);
+        const std::int64_t j = requested_key(c + x);
         source[x] = scratch_.packing.at(x);
         if (j < part.sequence.keys) {
           source[x] = dense_row(rows, j, scratch_.packing.at(x));
@@ -102,7 +102,7 @@ class StatisticsWorker {
           std::fill_n(scratch_.packing.at(x), p_.D, T{0});
         }
       }
-      T* to = chosen.at(c / kNR<T>);
+      T* to = keys.at(c / kNR<T>);
       if (count < kNR<T>) std::fill_n(to, kNR<T> * p_.D, T{0});
       interleave_rows<kNR<T>>(to, source, count, p_.D, T{1});
     }
@@ -126,12 +126,12 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the weights of up to kMR chosen queries of query head h. The first is query strip · kMR of the selection.
-  /// Skips chosen queries of other sequences.
+  /// Writes the weights of up to kMR selected queries of query head h. The first is query strip · kMR of the selection.
+  /// Skips selected queries of other sequences.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
-    ChosenRows rows;
+    SelectedRows rows;
     for (std::int64_t r = strip * kMR; r < end; ++r) {
       const std::int64_t i = load_index(p_.selection.queries, r) - sequence_.q0;
       if (i >= 0 && i < sequence_.T) rows.add(i, r);
@@ -152,7 +152,7 @@ class StatisticsWorker {
       const double sum = shared_.figure_sums(head, static_cast<std::int64_t>(f));
       if (mean.present()) store(mean, part.n, h, 0, 0, share * sum);
     }
-    for (std::int64_t c = 0; out_.mean_key_weights.present() && c < plan_.listed_keys; ++c) {
+    for (std::int64_t c = 0; out_.mean_key_weights.present() && c < plan_.selected_keys; ++c) {
       store(out_.mean_key_weights, part.n, h, 0, c, share * shared_.key_sums(head, c));
     }
     if (!out_.key_mass.present()) return;
@@ -213,8 +213,8 @@ class StatisticsWorker {
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
   static constexpr T kZeroPower = TopKeys<T>::kZeroPower;
 
-  /// At most kMR chosen queries of one sequence, and the output row for each query's weights.
-  struct ChosenRows {
+  /// At most kMR selected queries of one sequence, and the output row for each query's weights.
+  struct SelectedRows {
     std::int64_t count = 0;
     std::array<std::int64_t, kMR> query, row;
     void add(std::int64_t i, std::int64_t r) {
@@ -228,7 +228,7 @@ class StatisticsWorker {
     visibility_ = Visibility(p_, sequence_);
     h_ = h;
     if (plan_.packs_keys) head_keys_ = shared_.keys.range(0, part.panel_of(h / p_.group), part.panels);
-    if (plan_.chosen_keys > 0) head_chosen_ = packed_chosen(part, h / p_.group);
+    if (plan_.requested_keys > 0) head_requested_keys_ = packed_requested_keys(part, h / p_.group);
   }
 
   /// Selects the queries of a tile. `turn` counts tiles backwards, so that turn 0 is the last tile of the sequence.
@@ -243,7 +243,7 @@ class StatisticsWorker {
                 scratch_.packing);
     const KeyRange seen = plan_.by_list ? KeyRange{} : visited(first_, first_ + count_);
     reset(seen);
-    weigh_chosen();
+    weigh_requested_keys();
     if (plan_.by_list) {
       for (std::int64_t r = 0; r < count_; ++r) visit_list(r);
     } else {
@@ -253,8 +253,8 @@ class StatisticsWorker {
     if (plan_.sums) add_sums(part, turn, seen);
   }
 
-  View<T, 3> packed_chosen(const PackedHeads& part, std::int64_t h) const {
-    return shared_.chosen[part.first_head + h - part.h0];
+  View<T, 3> packed_requested_keys(const PackedHeads& part, std::int64_t h) const {
+    return shared_.requested_keys[part.first_head + h - part.h0];
   }
 
   /// Returns the index of query head h of `part` among all query heads of the batch.
@@ -274,8 +274,8 @@ class StatisticsWorker {
     return shared_.mass.range(0, first, part.panels);
   }
 
-  /// Returns the key in column c of the chosen keys.
-  std::int64_t chosen_key(std::int64_t c) const {
+  /// Returns the key in column c of the requested keys.
+  std::int64_t requested_key(std::int64_t c) const {
     if (plan_.first && c == 0) return 0;
     return load_index(p_.selection.keys, plan_.first ? c - 1 : c);
   }
@@ -289,7 +289,7 @@ class StatisticsWorker {
   }
 
   /// Returns the range of keys for which queries [i0, i1) need scores.
-  /// Chosen keys do not count, because their scores are computed separately.
+  /// Requested keys do not count, because their scores are computed separately.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -475,41 +475,41 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes the weights that the tile's queries give to the chosen keys. Writes them, or adds them to sums.
-  void weigh_chosen() const {
+  /// Computes the weights that the tile's queries give to the requested keys. Writes them, or adds them to sums.
+  void weigh_requested_keys() const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
-    for (std::int64_t c = 0; c < plan_.chosen_keys; c += kNR<T>) {
-      const std::int64_t count = std::min(kNR<T>, plan_.chosen_keys - c);
-      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // key 0, if chosen, precedes the listed keys
+    for (std::int64_t c = 0; c < plan_.requested_keys; c += kNR<T>) {
+      const std::int64_t count = std::min(kNR<T>, plan_.requested_keys - c);
+      const std::int64_t lead = plan_.first && c == 0 ? 1 : 0;  // key 0, if requested, precedes the selected keys
       for (std::int64_t r = 0; r < count_; r += kMR) {
         const std::int64_t rows = std::min(kMR, count_ - r);
         multiply_strip<typename Plan::ScoreLeft, ProductWrite::overwrite>(rows, kNV, scratch_.queries.at(r / kMR),
-                                                                          head_chosen_.at(c / kNR<T>), p_.D,
+                                                                          head_requested_keys_.at(c / kNR<T>), p_.D,
                                                                           scratch_.scores.data, Plan::kScoreStride);
         for (std::int64_t m = 0; m < rows; ++m) {
           T* row = scratch_.scores.at(m);
-          chosen_scores(r + m, c, count, row);
+          score_requested_keys(r + m, c, count, row);
           exponentials_in_place(row, count);
           if (std::isnan(scratch_.lse(r + m))) std::fill_n(row, count, std::numeric_limits<T>::quiet_NaN());
           if (lead > 0) scratch_.first(r + m) = row[0];
-          const std::int64_t listed = c + lead - (plan_.first ? 1 : 0);
+          const std::int64_t selected = c + lead - (plan_.first ? 1 : 0);
           if (count == lead) continue;
-          if (to.present()) store_row(to, row + lead, first_ + r + m, listed, count - lead);
+          if (to.present()) store_row(to, row + lead, first_ + r + m, selected, count - lead);
           if (!is_counted(sequence_, first_ + r + m)) continue;
           for (std::int64_t x = lead; x < count; ++x)
-            scratch_.key_sums(listed + x - lead) += static_cast<double>(row[x]);
+            scratch_.key_sums(selected + x - lead) += static_cast<double>(row[x]);
         }
       }
     }
   }
 
-  /// Turns products of row r with `count` chosen keys into scores − lse. The keys are chosen keys c … c + count.
+  /// Turns products of row r with requested keys c … c + count into scores − lse.
   /// Hidden keys get −∞.
-  void chosen_scores(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
+  void score_requested_keys(std::int64_t r, std::int64_t c, std::int64_t count, T* row) const {
     const std::int64_t i = first_ + r;
     const KeyRange seen = visibility_.row(i);
     for (std::int64_t x = 0; x < count; ++x) {
-      const std::int64_t j = chosen_key(c + x);
+      const std::int64_t j = requested_key(c + x);
       const bool finds_in_list = plan_.by_list && plan_.scan;  // if `scan` is true, the list has all visible keys
       if (j < seen.begin || j >= seen.end || (finds_in_list && !scratch_.listed->contains(r, j))) {
         row[x] = kHidden;
@@ -591,7 +591,7 @@ class StatisticsWorker {
     turnstile.enter(turn);
     for (std::int64_t f = 0; f < scratch_.figure_sums.shape[0]; ++f)
       shared_.figure_sums(head, f) += scratch_.figure_sums(f);
-    for (std::int64_t c = 0; c < plan_.listed_keys; ++c) shared_.key_sums(head, c) += scratch_.key_sums(c);
+    for (std::int64_t c = 0; c < plan_.selected_keys; ++c) shared_.key_sums(head, c) += scratch_.key_sums(c);
     if (scratch_.mass.present()) {
       double* HWY_RESTRICT mass = head_mass(part, h_).data;
       const T* HWY_RESTRICT own = scratch_.mass.data;
@@ -604,7 +604,7 @@ class StatisticsWorker {
     turnstile.leave(turn);
   }
 
-  void write_rows(const ChosenRows& rows) const {
+  void write_rows(const SelectedRows& rows) const {
     const HeadRows<const void> queries = query_rows(p_.inputs.q, sequence_, h_);
     const HeadRows<const void> lse = query_rows(p_.lse, sequence_, h_);
     const HeadRows<void> whole(out_.rows, sequence_.b, h_);
@@ -670,13 +670,13 @@ class StatisticsWorker {
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, first_ = 0, count_ = 0;
-  View<T, 3> head_keys_, head_chosen_;    // packed keys of the current head, (panels, D, kNR)
+  View<T, 3> head_keys_, head_requested_keys_;  // packed keys of the current head, (panels, D, kNR)
   mutable bool begun_[kTile / kMR] = {};  // for each strip of queries: true once the strip has visited a key block
 };
 
 /// Performs one thread's work on a batch of heads, in four stages:
 ///   1. packs keys;
-///   2. computes the weights of chosen queries;
+///   2. computes the weights of selected queries;
 ///   3. computes query tiles;
 ///   4. writes sums over queries.
 template <typename T>
@@ -700,9 +700,9 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
       worker.pack_block(*task.part, task.h, task.piece);
     });
   }
-  team.in_turn(plan.chosen_keys > 0 ? batch.heads : 0, [&](std::int64_t n) {
+  team.in_turn(plan.requested_keys > 0 ? batch.heads : 0, [&](std::int64_t n) {
     const HeadTask head = head_task_of(parts, batch, n);
-    worker.pack_chosen(*head.part, head.h);
+    worker.pack_requested_keys(*head.part, head.h);
   });
   team.in_turn_on(query_heads * plan.row_strips, [&](std::int64_t n) {
     if (cancellation.requested()) return;

@@ -50,12 +50,12 @@ struct StatisticsPlan {
     scan = exponentials || wants_figure(out, kRowMax) || top_keys > 0;
     window = wants_figure(out, kWindowShare);
     first = wants_figure(out, kFirst) || wants_figure(out, kFirstGated);
-    if (out.key_weights.present() || out.mean_key_weights.present()) listed_keys = p.selection.keys.shape[3];
-    chosen_keys = (first ? 1 : 0) + listed_keys;
+    if (out.key_weights.present() || out.mean_key_weights.present()) selected_keys = p.selection.keys.shape[3];
+    requested_keys = (first ? 1 : 0) + selected_keys;
     if (out.rows.present()) row_strips = divide_up(p.selection.queries.shape[3], kMR);
     sums = out.key_mass.present() || out.mean_key_weights.present();
     for (std::size_t f = 0; f < kRowFigures; ++f) sums = sums || mean_of_figure(out, f).present();
-    by_tile = scan || window || chosen_keys > 0;
+    by_tile = scan || window || requested_keys > 0;
     by_list = p.inputs.key_indices.present() && (scan || window);
     if (by_list) {
       tile_rows = rows_of_listed_tile();
@@ -74,8 +74,9 @@ struct StatisticsPlan {
   /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
     const auto keys = static_cast<double>(part.panels * kPanel);
-    const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(chosen_keys, kPanel));
-    const double summed = static_cast<double>(kSumsOfHead + listed_keys) + (p.outputs.key_mass.present() ? keys : 0.0);
+    const double packed = (packs_keys ? keys : 0.0) + static_cast<double>(round_up(requested_keys, kPanel));
+    const double summed =
+        static_cast<double>(kSumsOfHead + selected_keys) + (p.outputs.key_mass.present() ? keys : 0.0);
     return sizeof(T) * packed * static_cast<double>(p.D) + sizeof(double) * summed * static_cast<double>(p.group);
   }
 
@@ -87,14 +88,14 @@ struct StatisticsPlan {
   bool scan = false;                ///< true if every query needs the scores of all keys
   bool exponentials = false;        ///< true if every query needs the exponentials of all keys
   bool window = false;              ///< true if weights within selection.window are summed
-  bool first = false;               ///< true if the weight on key 0 is requested; the first chosen key is then key 0
+  bool first = false;               ///< true if the weight on key 0 is requested; the first requested key is then key 0
   bool sums = false;                ///< true if any output is a sum over queries
   bool by_list = false;             ///< true if queries visit the keys of their lists, not ranges of keys
-  bool packs_keys = false;          ///< true if keys are packed in addition to the chosen keys
+  bool packs_keys = false;          ///< true if keys are packed in addition to the requested keys
   std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
   std::int64_t list_stride = 0;     ///< room for the weights of one query's listed keys
-  std::int64_t listed_keys = 0;     ///< number of selected keys (selection.keys)
-  std::int64_t chosen_keys = 0;     ///< number of chosen keys: key 0 if `first` is true, and the selected keys
+  std::int64_t selected_keys = 0;   ///< number of selected keys (selection.keys)
+  std::int64_t requested_keys = 0;  ///< number of requested keys: key 0 if `first` is true, and the selected keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
   std::int64_t row_strips = 0;      ///< number of strips of kMR queries that the selection lists
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
@@ -135,7 +136,7 @@ struct StatisticsScratch {
     first = ws.take<double>("first", Plan::kTile);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), D);
     figure_sums = ws.take<double>("figure sums", static_cast<std::int64_t>(kRowFigures));
-    if (plan.listed_keys > 0) key_sums = ws.take<double>("key sums", plan.listed_keys);
+    if (plan.selected_keys > 0) key_sums = ws.take<double>("key sums", plan.selected_keys);
     if (plan.by_list) listed.emplace(ws, plan.p, plan.rules, plan.tile_rows);
     if (plan.p.outputs.key_mass.present()) {
       mass = ws.take<T>("mass", plan.by_list ? plan.tile_rows * plan.list_stride : plan.longest_panels * kNR<T>);
@@ -186,11 +187,11 @@ struct StatisticsBuffers {
     const std::int64_t D = plan.p.D, query_heads = counts.heads * plan.p.group;
     parts = ws.take<PackedHeads>("parts", counts.parts);
     if (plan.packs_keys) keys = ws.take<T>("keys", counts.panels, D, kNR<T>);
-    if (plan.chosen_keys > 0) {
-      chosen = ws.take<T>("chosen keys", counts.heads, divide_up(plan.chosen_keys, kNR<T>), D, kNR<T>);
+    if (plan.requested_keys > 0) {
+      requested_keys = ws.take<T>("requested keys", counts.heads, divide_up(plan.requested_keys, kNR<T>), D, kNR<T>);
     }
     figure_sums = ws.take<double>("figure sums", query_heads, static_cast<std::int64_t>(kRowFigures));
-    key_sums = ws.take<double>("key sums", query_heads, plan.listed_keys);
+    key_sums = ws.take<double>("key sums", query_heads, plan.selected_keys);
     if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", counts.panels * plan.p.group, kNR<T>);
     turns = ws.take<std::int64_t>("turns", query_heads);
     const std::size_t bytes = count_bytes<StatisticsScratch<T>>(plan);
@@ -199,7 +200,7 @@ struct StatisticsBuffers {
 
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
-  View<T, 4> chosen;           ///< chosen keys, transposed, (packed heads, panels, D, kNR)
+  View<T, 4> requested_keys;   ///< requested keys, transposed, (packed heads, panels, D, kNR)
   /// statistics of queries ("figures"), summed over queries, (packed query heads, kRowFigures)
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
