@@ -27,7 +27,7 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Plans the forward pass with bf16 products, in strips of kSquare rows. ForwardPlan is its f32 counterpart.
 struct Native16ForwardPlan {
-  static constexpr bool kMaySelect = false;  ///< another kernel computes calls with gate_threshold
+  static constexpr bool kSkipsClosedRows = false;  ///< another kernel computes calls with gate_threshold
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kSquare;

@@ -28,11 +28,11 @@ template <class Worker, class Plan>
 void compute_batch(const Team& team, Worker& worker, const Plan& plan, const PackedHeads* parts,
                    const HeadCounts& batch, Cancellation& cancellation) {
   const std::int64_t group = plan.p.group;
-  if constexpr (Plan::kMaySelect) {
-    if (plan.selects()) {
+  if constexpr (Plan::kSkipsClosedRows) {
+    if (plan.has_gate_threshold()) {
       team.in_parts(batch.tiles, [&](std::int64_t n) {
         const HeadTask task = tile_task_of(parts, batch, group, n);
-        worker.select_rows(*task.part, task.h * group + task.g, task.piece, n);
+        worker.list_open_rows(*task.part, task.h * group + task.g, task.piece, n);
       });
     }
   }

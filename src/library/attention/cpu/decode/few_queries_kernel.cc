@@ -199,7 +199,7 @@ class FewQueriesWorker {
 
   /// Lists the open rows of key/value head h of a sequence, and writes the outputs of the closed rows.
   /// A row is closed if all its gate values |g(z)| are at most the gate threshold.
-  void select_rows(const FewQueries& each, std::int64_t h) const {
+  void list_open_rows(const FewQueries& each, std::int64_t h) const {
     const std::int64_t T_each = each.sequence.T;
     std::int64_t count = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
@@ -483,7 +483,7 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
     FewQueriesWorker<T, E> worker(plan, shared, team.thread());
     if (p.gate_threshold > 0) {
       team.in_turn(plan.list.size() * p.Hkv,
-                   [&](std::int64_t n) { worker.select_rows(sequences[n / p.Hkv], n % p.Hkv); });
+                   [&](std::int64_t n) { worker.list_open_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
     // Gives each thread stretches of consecutive splits, because each split prefetches the first keys of the next one.
     // Long stretches come first.

@@ -110,7 +110,7 @@ class ForwardWorker {
   /// Lists the open rows of query tile `tile` of head h, and writes the outputs of the closed rows.
   /// A row is closed if all its gate values |g(z)| are at most the gate threshold.
   /// `number` is the tile's index among all tiles of the batch.
-  void select_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
+  void list_open_rows(const PackedHeads& part, std::int64_t h, std::int64_t tile, std::int64_t number) const {
     const Sequence& sequence = part.sequence;
     const std::int64_t first = tile * plan_.tile_rows;
     const OutputRows<T> outputs(p_, sequence, h, scratch_.gate, scratch_.gated);
@@ -288,7 +288,7 @@ class ForwardWorker {
   /// Returns the smallest range that contains all open rows in the query heads of key/value head h.
   /// Open rows are those that the gate threshold does not skip.
   RowRange rows_of_group(const PackedHeads& part, std::int64_t h) const {
-    if (!plan_.selects()) return {0, part.sequence.T};
+    if (!plan_.has_gate_threshold()) return {0, part.sequence.T};
     RowRange rows{part.sequence.T, 0};
     const std::int64_t first = part.tile_of(h, p_.group, 0);
     for (std::int64_t n = first; n < first + p_.group * part.tiles; ++n) {
@@ -303,7 +303,7 @@ class ForwardWorker {
   /// Lists the queries of a tile in scratch_.rows, and returns their number.
   std::int64_t gather_rows(const PackedHeads& part, std::int64_t tile) const {
     std::int64_t count = 0;
-    if (!plan_.selects()) {
+    if (!plan_.has_gate_threshold()) {
       const std::int64_t first = tile * plan_.tile_rows;
       for (std::int64_t i = first; i < std::min(first + plan_.tile_rows, sequence_.T); ++i) scratch_.rows(count++) = i;
       return count;

@@ -30,7 +30,7 @@ namespace headgate::HWY_NAMESPACE {
 /// second-level cache.
 template <typename T>
 struct ForwardPlan {
-  static constexpr bool kMaySelect = true;  ///< if selects(), the kernel lists the rows to compute
+  static constexpr bool kSkipsClosedRows = true;  ///< with a gate threshold, the kernel computes only open rows
   static constexpr std::int64_t kTile = kQueryTile;
   static constexpr std::int64_t kBlock = kForwardKeys;
   static constexpr std::int64_t kPanel = kNR<T>;
@@ -55,12 +55,12 @@ struct ForwardPlan {
         rules(problem),
         dropout(problem),
         Dv_padded(round_up(p.Dv, kLanes<T>)),
-        tile_rows(p.gate_threshold > 0 ? kOpenTile : kTile) {
+        tile_rows(has_gate_threshold() ? kOpenTile : kTile) {
     const HeadBatches batches(*this);
     const HeadSurvey heads = batches.survey();
     max_head_counts = heads.max_head_counts;
     const int threads_asked = p.context.threads;
-    whole_heads = !selects() && heads_are_tasks(heads, threads_asked, shared_head_bytes(threads_asked));
+    whole_heads = !has_gate_threshold() && heads_are_tasks(heads, threads_asked, shared_head_bytes(threads_asked));
     prefetches_heads = whole_heads && p.page == 0 && next_head_fits(heads.max_head_bytes);
     prefetches_tiles = whole_heads && !prefetches_heads && heads.max_head_bytes <= kOwnHead_bytes;
     buffer_counts = batches.max_batch_counts();
@@ -68,8 +68,7 @@ struct ForwardPlan {
     if (whole_heads) buffer_counts.set_head_buffers(max_head_counts, p.group, threads);
   }
 
-  /// Returns true if there is a gate threshold, which lets the kernel skip rows.
-  bool selects() const { return p.gate_threshold > 0; }
+  bool has_gate_threshold() const { return p.gate_threshold > 0; }
   /// Returns the packed bytes of one head.
   /// The type is double because sizes of broadcast tensors (stride 0) can overflow int64.
   double head_bytes(const PackedHeads& part) const {
@@ -85,7 +84,7 @@ struct ForwardPlan {
   HeadCounts max_head_counts;  ///< largest numbers of tiles, blocks and panels of any head
   HeadCounts buffer_counts;    ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
-  bool whole_heads = false;       ///< true if each head is computed by a single thread; always false if selects()
+  bool whole_heads = false;       ///< true if each head is computed by a single thread; false with a gate threshold
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
   /// True if a thread prefetches the rows of the next tile, because the rows of a head do not fit in the second-level
   /// cache.
@@ -132,7 +131,7 @@ struct ForwardBuffers {
     keys = ws.take<T>("keys", plan.buffer_counts.panels, plan.p.D, kNR<T>);
     values = ws.take<T>("values", plan.buffer_counts.panels, kNR<T> * plan.Dv_padded);
     parts = ws.take<PackedHeads>("parts", plan.buffer_counts.parts);
-    if (plan.selects()) {
+    if (plan.has_gate_threshold()) {
       open_rows = ws.take<std::int64_t>("open rows", plan.buffer_counts.tiles, plan.tile_rows);
       open_counts = ws.take<std::int64_t>("open rows", plan.buffer_counts.tiles);
     }
@@ -144,7 +143,7 @@ struct ForwardBuffers {
   View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); one ColumnPanels per key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   /// Open queries of each packed tile, in ascending order. open_counts holds their number per tile.
-  /// The gate threshold does not skip open queries. Used only if selects().
+  /// The gate threshold does not skip open queries. Used only with a gate threshold.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)

@@ -78,7 +78,7 @@ class SmallForwardWorker {
   void run_head(const HeadTask& head, const HeadTask& next) {
     sequence_ = head.part->sequence;
     const Visibility visibility(p_, sequence_);
-    const std::int64_t panels = select_rows(head);
+    const std::int64_t panels = list_queries(head);
     // Starts with the last queries. Under a causal mask they take longest, so that threads finish at about the same
     // time.
     const std::int64_t piece = head.pieces - 1 - head.piece;
@@ -111,7 +111,7 @@ class SmallForwardWorker {
   /// queries.
   /// With a gate threshold, lists only open queries, which the threshold does not skip.
   /// If the head is cut into pieces, the task of the first piece writes the outputs of all closed queries.
-  std::int64_t select_rows(const HeadTask& head) const {
+  std::int64_t list_queries(const HeadTask& head) const {
     std::int64_t panels = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {
       std::int64_t* const rows = scratch_.rows.at(g);
