@@ -400,8 +400,8 @@ void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> 
   if (batch.first == 0) return;
   batch.first_dtype = least < batch.first ? DType::f64 : shape_.whole_dtype;
   const auto B = static_cast<std::int64_t>(sequences.size());
-  const auto place = [&](std::size_t n, std::vector<std::byte>& memory, const TensorView& pages,
-                         const TensorView& scales) {
+  const auto set_rows = [&](std::size_t n, std::vector<std::byte>& memory, const TensorView& pages,
+                            const TensorView& scales) {
     const Shape shape{B, shape_.kv_heads, batch.first, pages.shape[3]};
     TensorView to{nullptr, batch.first_dtype, shape, contiguous_strides(shape)};
     memory.resize(static_cast<std::size_t>(to.numel()) * dtype_bytes(batch.first_dtype));
@@ -417,8 +417,8 @@ void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> 
       }
     }
   };
-  place(0, batch.k_first, tensors_.k, tensors_.k_scale);
-  place(1, batch.v_first, tensors_.v, tensors_.v_scale);
+  set_rows(0, batch.k_first, tensors_.k, tensors_.k_scale);
+  set_rows(1, batch.v_first, tensors_.v, tensors_.v_scale);
 }
 
 void KvCache::truncate(std::int64_t sequence, std::int64_t length) {

@@ -376,8 +376,8 @@ void check_alibi_slopes(Call& call, const Argument& arg, const ComputeRange& ran
     for (std::int64_t h = 0; h < p.Hq; ++h) {
       const double value = load(arg.view, 0, 0, n, h);
       if (std::abs(value) <= range.huge) continue;
-      const std::string place = by_sequence ? formatted("{},{}", n, h) : formatted("{}", h);
-      call.fail("{}[{}] is {} but must be finite in {}", arg.name, place, value, range.name);
+      const std::string index = by_sequence ? formatted("{},{}", n, h) : formatted("{}", h);
+      call.fail("{}[{}] is {} but must be finite in {}", arg.name, index, value, range.name);
     }
   }
 }
@@ -401,8 +401,8 @@ void check_sinks(Call& call, const AttentionInputs& in, const ComputeRange& rang
     const std::int64_t b = row / T / p.Hq, h = row / T % p.Hq, i = row % T;
     const double value = load(p.inputs.sinks, b, h, i, 0);
     if (value == -std::numeric_limits<double>::infinity() || std::abs(value) <= range.huge) continue;
-    const std::string place = p.sinks_by_query ? formatted("{},{},{}", b, h, i) : formatted("{}", h);
-    call.fail("{}[{}] is {} but must be finite in {}, or -inf", arg.name, place, value, range.name);
+    const std::string index = p.sinks_by_query ? formatted("{},{},{}", b, h, i) : formatted("{}", h);
+    call.fail("{}[{}] is {} but must be finite in {}, or -inf", arg.name, index, value, range.name);
   }
   p.inputs.sinks = broadcast_to(p.inputs.sinks, {p.B, p.Hq, p.T, 1});
 }

@@ -52,7 +52,7 @@ struct GradientSquare {
   std::int64_t panel_stride;
   BFloat16* ds;  ///< destination of ds, row-major with row stride ld
   std::int64_t ld;
-  BiasGradient<float>::Place dbias;  ///< receives ds without softcap's derivative; absent if dbias is absent
+  BiasGradient<float>::Destination dbias;  ///< receives ds without softcap's derivative; absent if dbias is absent
 };
 
 /// Interleaves two bf16 rows of P or ds (queries 2n and 2n + 1) over 32 keys.
@@ -334,8 +334,8 @@ class Native16BackwardWorker {
     const std::int64_t first = t.i0 + r, last = std::min(first + kSquare, t.i0 + t.rows) - 1;
     const bool whole = t.visibility.row(last).begin <= t.j0 + c && t.visibility.row(first).end >= t.j0 + c + kSquare;
     const bool has_padding = r + kSquare > t.rows || c + kSquare > t.keys;
-    BiasGradient<float>::Place dbias;
-    if (dbias_.wanted() && !has_padding) dbias = dbias_.place(sequence_, t.h, first, t.j0, c);
+    BiasGradient<float>::Destination dbias;
+    if (dbias_.wanted() && !has_padding) dbias = dbias_.destination(sequence_, t.h, first, t.j0, c);
     const bool adds_rows = dbias_.wanted() && !dbias.present();
     if (adds_rows) {
       dbias = {.sums = scratch_.bias_ds.data, .row_stride = kSquare};

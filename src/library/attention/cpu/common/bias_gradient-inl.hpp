@@ -96,7 +96,7 @@ struct BiasGradientScratch {
 /// Adds ds to dbias. Query heads and sequences that share elements of dbias add in a fixed order (Turnstile).
 /// A thread makes these calls for each query head of a key block:
 ///   begin_block()
-///     enter_tile(), add() or writes to place(), leave_tile()      for each query tile
+///     enter_tile(), add() or writes to destination(), leave_tile()      for each query tile
 ///   end_block()
 /// These functions do nothing unless wanted().
 template <typename T>
@@ -128,14 +128,14 @@ class BiasGradient {
 
   /// Address to which a kernel may write ds of consecutive queries itself, instead of calling add().
   /// Keys are adjacent in memory. At most one of the two pointers is set. If both are null, the kernel must call add().
-  struct Place {
+  struct Destination {
     T* sums = nullptr;          ///< sums to which the kernel adds ds
     BFloat16* terms = nullptr;  ///< elements that the kernel overwrites with rounded ds
     std::int64_t row_stride = 0;
     bool present() const { return sums != nullptr || terms != nullptr; }
   };
-  /// Returns the place of query i of head h and column c of the block that begins at key j0.
-  Place place(const Sequence& s, std::int64_t h, std::int64_t i, std::int64_t j0, std::int64_t c) const {
+  /// Returns the destination of query i of head h and column c of the block that begins at key j0.
+  Destination destination(const Sequence& s, std::int64_t h, std::int64_t i, std::int64_t j0, std::int64_t c) const {
     if (!plan_.wanted()) return {};
     if (plan_.over_queries()) return {.sums = own_.sum.at(c)};
     const HeadRows<void> to = rows_of_head(s, h);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Applies biases and masks to scores in registers (FusedRules::Place::registers); included once per Highway target.
+// Applies biases and masks to scores in registers (FusedRules::Location::registers); included once per Highway target.
 #if defined(HEADGATE_ATTENTION_REGISTER_RULES_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_REGISTER_RULES_INL_
 #undef HEADGATE_ATTENTION_REGISTER_RULES_INL_

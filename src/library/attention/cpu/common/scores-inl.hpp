@@ -35,7 +35,7 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
 /// Selects how a kernel applies score rules that consist of a bias, a key bias, a mask, or several of these.
 /// Scores do not depend on this choice: they are bitwise identical.
 struct FusedRules {
-  enum class Place : std::uint8_t {
+  enum class Location : std::uint8_t {
     none,       ///< there are no rules, or some rule is not a bias or mask
     memory,     ///< the kernel applies the rules to scores in memory
     registers,  ///< the kernel applies the rules to scores in registers
@@ -43,14 +43,14 @@ struct FusedRules {
   enum class Addend : std::uint8_t { none, own, bf16 };  ///< dtype of bias or key bias; `own` is the compute type
   enum class Second : std::uint8_t { none, key_bias, mask };
 
-  Place place = Place::none;
-  // The next two members are used only for Place::registers.
+  Location location = Location::none;
+  // The next two members are used only for Location::registers.
   Addend addend = Addend::none;  ///< dtype of the bias, or of the key bias if there is no bias
   Second second = Second::none;  ///< additional rule besides the addend
 
-  bool any() const { return place != Place::none; }
-  bool in_memory() const { return place == Place::memory; }
-  bool in_registers() const { return place == Place::registers; }
+  bool any() const { return location != Location::none; }
+  bool in_memory() const { return location == Location::memory; }
+  bool in_registers() const { return location == Location::registers; }
 };
 
 /// A strip adds biases in registers only if its running maxima exceed this number. Otherwise ScoreRules adds them.
@@ -84,10 +84,10 @@ class ScoreRules {
   /// With sinks, a row's running maximum may be its sink. In registers, a finite bias may then overflow to −∞, and the
   /// largest score would wrongly be −∞.
   FusedRules fused(bool finds_largest) const {
-    using Place = FusedRules::Place;
+    using Location = FusedRules::Location;
     const AttentionInputs& in = p_.inputs;
     if (in_natural_units() || in.key_indices.present() || !any_) return {};
-    FusedRules rules{Place::memory};
+    FusedRules rules{Location::memory};
     const auto is_adjacent = [](const ConstTensorView& map) { return !map.present() || map.strides[3] == 1; };
     if (finds_largest && in.sinks.present()) return rules;
     if (!is_adjacent(in.bias) || !is_adjacent(in.key_bias) || !is_adjacent(in.mask)) return rules;
@@ -108,7 +108,7 @@ class ScoreRules {
         return rules;
       }
     }
-    rules.place = Place::registers;
+    rules.location = Location::registers;
     return rules;
   }
   /// Returns the bias, or the key bias if there is no bias.

@@ -48,8 +48,8 @@ struct Strip {
 /// Sets `s` to the strip that begins at row r, for the key block that begins at key j0.
 /// The strip belongs to the band of rows [band, end) of a tile.
 template <class Kernel>
-void place_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r,
-                 std::int64_t band, std::int64_t end) {
+void set_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_t j0, std::int64_t r, std::int64_t band,
+               std::int64_t end) {
   using Plan = typename Kernel::Plan;
   constexpr std::int64_t kBlock = Plan::kBlock, kPanel = Plan::kPanel;
   s.r = r;
@@ -82,7 +82,7 @@ void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count
       std::int64_t taken = 0, c0 = Plan::kBlock, c1 = 0;
       for (std::int64_t first = r; first < end; first += Plan::kStripRows) {
         auto& s = strips[taken];
-        place_strip(kernel, s, j0, first, r, end);
+        set_strip(kernel, s, j0, first, r, end);
         if (s.at.empty()) continue;
         kernel.begin(s);
         c0 = std::min(c0, s.at.c0);

@@ -166,7 +166,7 @@ struct KeySplit {
 
 /// Keys of split `at`, with the addresses of their rows. The object holds no keys if at.each is null.
 template <typename T, typename E>
-struct PlacedKeys {
+struct LocatedKeys {
   KeySplit at;
   SplitRows<T, E> rows;
   bool have_rules = false;  ///< true if score rules may change or hide scores of these keys
@@ -216,15 +216,15 @@ class FewQueriesWorker {
   /// Computes the partial softmax of one split. Reads no keys if all rows of the head are closed by the gate threshold.
   /// `following` is the split that this thread will probably run next, or empty. Prefetches its first keys.
   void run_split(const KeySplit& at, const KeySplit& following) {
-    select(*at.each, at.h);
+    pack_head_queries(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
     const PartialSoftmax<T> partial = cleared_partial(at);
     if (keys_of(at).empty()) return;
-    take_keys(at);
+    set_current_keys(at);
     values_.select(rows_of_values(p_, at.each->sequence, at.h), scores_.shape[0]);
     // Stores addresses in the order of their use: keys, values, then the first keys of the next split.
-    const E** const end = values_.place(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
-    SplitRows<T, E>* const next = place_coming(following, end) ? &next_keys_.rows : nullptr;
+    const E** const end = values_.assign(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
+    SplitRows<T, E>* const next = locate_next_keys(following, end) ? &next_keys_.rows : nullptr;
     const std::int64_t distance = keys_.rows.prefetch_distance();
     keys_.rows.with(distance, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
@@ -328,7 +328,7 @@ class FewQueriesWorker {
   /// Stores the addresses of a split's keys in `slots`, and describes the split in next_keys_.
   /// The keys can then be prefetched before the split runs.
   /// Returns false if `at` is empty, if all rows of its head are closed, or if no query sees a key of the split.
-  bool place_coming(const KeySplit& at, const E** slots) {
+  bool locate_next_keys(const KeySplit& at, const E** slots) {
     if (at.each == nullptr) return false;
     const Sequence& sequence = at.each->sequence;
     const KeyRange range = keys_of(at);
@@ -337,15 +337,15 @@ class FewQueriesWorker {
     next_keys_.at = at;
     next_keys_.have_rules = have_rules(at, range);
     next_keys_.rows.select(rows_of_keys(p_, sequence, at.h), rows, at.each->dots);
-    next_keys_.rows.place(slots, order_of(sequence, range, next_keys_.have_rules));
+    next_keys_.rows.assign(slots, order_of(sequence, range, next_keys_.have_rules));
     return true;
   }
 
   /// Makes the keys of a split current, which moves them from next_keys_ to keys_.
   /// If next_keys_ holds another split, first stores the addresses of this split's keys, and prefetches the first keys.
-  void take_keys(const KeySplit& at) {
+  void set_current_keys(const KeySplit& at) {
     if (!(next_keys_.at == at)) {
-      place_coming(at, scratch_.slots.data);
+      locate_next_keys(at, scratch_.slots.data);
       next_keys_.rows.prefetch_first(next_keys_.rows.prefetch_distance());
     }
     std::swap(keys_, next_keys_);
@@ -410,9 +410,9 @@ class FewQueriesWorker {
   }
 
   /// Packs the queries of a head. Does nothing if they are already packed.
-  void select(const FewQueries& each, std::int64_t h) {
-    if (selected_ == &each && h_ == h) return;
-    selected_ = &each;
+  void pack_head_queries(const FewQueries& each, std::int64_t h) {
+    if (packed_sequence_ == &each && h_ == h) return;
+    packed_sequence_ = &each;
     h_ = h;
     const std::int64_t rows = rows_of(each, h);
     scores_ = scratch_.scores.range(0, 0, rows);
@@ -429,12 +429,12 @@ class FewQueriesWorker {
   /// Applies the score rules to the keys that each row sees.
   /// Sets the scores of other keys to −∞, and pads rows with −∞ to whole vectors.
   void rule_and_hide(const OrderedKeys& keys) const {
-    const Sequence& sequence = selected_->sequence;
+    const Sequence& sequence = packed_sequence_->sequence;
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
       // Visibility needs no order here: only streams permute keys, and every row sees the keys of streams.
-      const auto [h, i] = query_of(*selected_, h_, r);
+      const auto [h, i] = query_of(*packed_sequence_, h_, r);
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
     }
@@ -451,11 +451,11 @@ class FewQueriesWorker {
   const ForwardProblem& p_;
   const FewQueriesBuffers<T>& shared_;
   FewQueriesScratch<T, E> scratch_;
-  const FewQueries* selected_ = nullptr;  // sequence whose queries are packed, or null
-  std::int64_t h_ = 0;                    // key/value head whose queries are packed
-  View<T, 2> scores_;                     // scores of the head's open rows, in scratch_.scores
+  const FewQueries* packed_sequence_ = nullptr;  // sequence whose queries are packed, or null
+  std::int64_t h_ = 0;                           // key/value head whose queries are packed
+  View<T, 2> scores_;                            // scores of the head's open rows, in scratch_.scores
   // keys of the current split; keys of the next split, whose first rows are already prefetched
-  PlacedKeys<T, E> keys_, next_keys_;
+  LocatedKeys<T, E> keys_, next_keys_;
   SplitRows<T, E> values_;  // values of the current split
   ShownKeys shown_;
 };

@@ -86,7 +86,7 @@ class SplitRows {
 
   /// Assigns the rows of `keys` to the slots that begin at `slots`. Returns the end of these slots.
   /// The number of slots is a multiple of kMostTileKeys.
-  const E** place(const E** slots, const OrderedKeys& keys) {
+  const E** assign(const E** slots, const OrderedKeys& keys) {
     keys_ = keys;
     slots_ = slots;
     filled_ = 0;

@@ -470,7 +470,7 @@ class ForwardWorker {
     for (std::int64_t r = 0; r < count_; r += kMR) {
       for (std::int64_t j0 = 0; j0 < sequence_.S; j0 += kBlock) {
         BlockStrip s;
-        place_strip(*this, s, j0, r, r, count_);
+        set_strip(*this, s, j0, r, r, count_);
         score(s, s.at.c0, s.at.c1);
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) make_weights(s, m, width);

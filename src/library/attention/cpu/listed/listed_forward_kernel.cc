@@ -174,7 +174,7 @@ class ListedForwardWorker {
   // All threads must have finished one function before any thread calls the next.
 
   void collect(std::int64_t n) {
-    place(n);
+    locate_row(n);
     shared_.counts(n) = scratch_.collector.collect(shared_.keys.at(n), sequence_, h_kv_, i_);
   }
   void run_block_of(std::int64_t n, std::int64_t number) {
@@ -190,7 +190,8 @@ class ListedForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  void place(std::int64_t n) {
+  /// Sets the sequence, key/value head and query of row n.
+  void locate_row(std::int64_t n) {
     const ListedSequenceRows& each =
         find_owner(shared_.sequences.data, plan_.list.size(), &ListedSequenceRows::first_row, n);
     sequence_ = each.sequence;
@@ -202,7 +203,7 @@ class ListedForwardWorker {
 
   /// Selects row n, lists its open heads, which the gate threshold does not skip, and packs the queries of these heads.
   void select(std::int64_t n) {
-    place(n);
+    locate_row(n);
     row_ = n;
     open_ = 0;
     for (std::int64_t g = 0; g < p_.group; ++g) {

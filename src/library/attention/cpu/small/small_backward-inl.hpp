@@ -41,10 +41,10 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns the number of places. A place is a buffer in which dbias is summed.
-  /// Each task has its own place. If each head has a single range, each thread has a place instead.
-  /// A place has one (queries, keys) plane for each query head of the group.
-  std::int64_t dbias_places() const { return ranges > 1 ? dbias_tasks() : threads; }
+  /// Returns the number of buffers in which dbias is summed: one per task.
+  /// If each head has a single range, there is one buffer per thread instead.
+  /// A buffer has one (queries, keys) plane for each query head of the group.
+  std::int64_t dbias_buffers() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
   std::int64_t biases = 1;          ///< batch size of dbias
@@ -60,11 +60,11 @@ struct SmallBackwardBuffers : SmallHeadsBuffers<SmallBackwardPlan, SmallBackward
   SmallBackwardBuffers(Workspace& ws, const SmallBackwardPlan& plan)
       : SmallHeadsBuffers<SmallBackwardPlan, SmallBackwardScratch<T>>(ws, plan) {
     if (!plan.has_dbias) return;
-    dbias = ws.take<T>("dbias", plan.dbias_places() * plan.p.group, divide_up(plan.longest.T, kNR<T>),
+    dbias = ws.take<T>("dbias", plan.dbias_buffers() * plan.p.group, divide_up(plan.longest.T, kNR<T>),
                        plan.longest.S + kMR, kNR<T>);
   }
 
-  /// planes with sums of ds, transposed like scores, (dbias_places() · group, panels, keys, kNR)
+  /// planes with sums of ds, transposed like scores, (dbias_buffers() · group, panels, keys, kNR)
   View<T, 4> dbias;
 };
 
@@ -141,9 +141,9 @@ class SmallBackwardWorker {
     const std::int64_t range = n / p_.Hkv, h = n % p_.Hkv, bias = range / plan_.ranges, each = plan_.sequences_each;
     const std::int64_t begin = range % plan_.ranges * each / plan_.ranges;
     const std::int64_t end = (range % plan_.ranges + 1) * each / plan_.ranges;
-    place_ = (plan_.ranges > 1 ? n : thread_) * p_.group;
+    first_plane_ = (plan_.ranges > 1 ? n : thread_) * p_.group;
     for (std::int64_t g = 0; g < p_.group; ++g) {
-      const View<T, 3> plane = shared_.dbias.sub(place_ + g);
+      const View<T, 3> plane = shared_.dbias.sub(first_plane_ + g);
       std::fill_n(plane.data, plane.count(), T{0});
     }
     PackedHeads part, next;
@@ -155,7 +155,7 @@ class SmallBackwardWorker {
     if (plan_.ranges > 1) return;
     for (std::int64_t g = 0; g < p_.group; ++g) {
       for (std::int64_t panel = 0; panel < shared_.dbias.shape[1]; ++panel)
-        write_dbias(bias, h, g, panel, place_ + g, 0);
+        write_dbias(bias, h, g, panel, first_plane_ + g, 0);
     }
   }
 
@@ -174,8 +174,8 @@ class SmallBackwardWorker {
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
       const std::int64_t filled = seen.end + kRowUnit;  // register tiles read rows past the last key
-      place_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
-      place_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
+      copy_key_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
+      copy_key_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
@@ -188,7 +188,7 @@ class SmallBackwardWorker {
       const std::int64_t h = hkv_ * p_.group + g;
       const QueryRows from(p_, sequence_, h);
       terms_.begin_head(sequence_, h);
-      dbias_ = plan_.has_dbias ? shared_.dbias.at(place_ + g) : nullptr;
+      dbias_ = plan_.has_dbias ? shared_.dbias.at(first_plane_ + g) : nullptr;
       for (std::int64_t i = 0; i < sequence_.T; i += kQueryTile) {
         const std::int64_t n = std::min(kQueryTile, sequence_.T - i);
         prepare(from, i, n);
@@ -282,7 +282,8 @@ class SmallBackwardWorker {
     for (std::int64_t r = 0; r < padded; ++r) delta[r] = -delta[r];
   }
 
-  OperandRows<T> place_queries(std::int64_t h, std::int64_t i, std::int64_t n) const {
+  /// Returns queries i … i + n as dense rows, in place or copied to scratch.
+  OperandRows<T> dense_queries(std::int64_t h, std::int64_t i, std::int64_t n) const {
     const HeadRows<const void> q = query_rows(p_.inputs.q, sequence_, h).range(i, n);
     const OperandRows<T> dense = lie_dense<T>(q) ? rows_in_place<T>(q) : OperandRows<T>{};
     if (dense.data != nullptr && dense.stride <= kRowStride) return dense;
@@ -293,7 +294,7 @@ class SmallBackwardWorker {
   /// Computes the n ≤ kQueryTile queries i … i + n of query head h. prepare() must have prepared them.
   /// `first` is true for the first tile of the key/value head, which overwrites dk and dv.
   void run_tile(const Visibility& visibility, std::int64_t h, std::int64_t i, std::int64_t n, bool first) {
-    const OperandRows<T> q = place_queries(h, i, n);
+    const OperandRows<T> q = dense_queries(h, i, n);
     for (std::int64_t r = 0; r < n; r += kNR<T>) {
       const std::int64_t rows = std::min(kNR<T>, n - r);
       if (rows > kLanes<T>) {
@@ -506,8 +507,8 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t place_ = 0;  // plane for dbias of the task's first query head
-  T* dbias_ = nullptr;      // plane for dbias of the current query head
+  std::int64_t first_plane_ = 0;  // index of the plane for dbias of the task's first query head
+  T* dbias_ = nullptr;            // plane for dbias of the current query head
   Sums dk_, dv_;
   std::array<RowPrefetch, 10> next_head_rows_{};  // prefetches for the next head
   // spreads the prefetches of next_head_rows_ over the products of the current head

@@ -88,7 +88,7 @@ class SmallForwardWorker {
       const KeyRange keys = visibility.rows(rows[0], rows[n - 1] + 1);
       seen = {std::min(seen.begin, keys.begin), std::max(seen.end, keys.end)};
     });
-    place_keys(head.h, seen);
+    make_keys_dense(head.h, seen);
     prefetch_next_head(next);
     std::int64_t with_terms = -1;
     each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
@@ -148,16 +148,16 @@ class SmallForwardWorker {
   }
 
   /// Makes the k and v rows of keys `seen` dense. Copies k to scratch. Copies v too, unless it can be read in place.
-  void place_keys(std::int64_t h, const KeyRange& seen) {
+  void make_keys_dense(std::int64_t h, const KeyRange& seen) {
     values_ = {scratch_.values.data, kRowStride};
     if (seen.empty()) return;
-    place_rows(scratch_.keys, p_, key_tensors(p_), sequence_, h, seen, seen.end + kRowUnit);
+    copy_key_rows(scratch_.keys, p_, key_tensors(p_), sequence_, h, seen, seen.end + kRowUnit);
     const OperandRows<T> dense = dense_keys<T>(p_, value_tensors(p_), sequence_, h);
     if (dense.data != nullptr && dense.stride <= kRowStride) {
       values_ = dense;
       return;
     }
-    place_rows(scratch_.values, p_, value_tensors(p_), sequence_, h, seen, seen.end);
+    copy_key_rows(scratch_.values, p_, value_tensors(p_), sequence_, h, seen, seen.end);
   }
 
   /// Schedules prefetches of the head that this thread will probably take next.

@@ -191,8 +191,8 @@ void copy_rows(const View<T, 2>& to, const OperandRows<Stored>& dense, const Row
 
 /// Copies rows of k or v of one sequence and head to the same rows of `to`, with the padding of copy_rows().
 template <typename T>
-void place_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h,
-                const KeyRange& rows, std::int64_t filled) {
+void copy_key_rows(const View<T, 2>& to, const Problem& p, const KeyTensors& of, const Sequence& s, std::int64_t h,
+                   const KeyRange& rows, std::int64_t filled) {
   const KeyRows from(p, of, s, h);
   if constexpr (std::is_same_v<T, float>) {
     const auto halves = dense_keys<T, BFloat16>(p, of, s, h);
