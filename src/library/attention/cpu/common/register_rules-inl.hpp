@@ -67,7 +67,7 @@ struct KeyBiasRow {
 
 /// Sets f32 scores to −∞ where the mask is 0.
 struct MaskRows : RuleRows {
-  HWY_INLINE hn::Vec<Tag<float>> hide(hn::Vec<Tag<float>> score, std::int64_t m, std::int64_t x) const {
+  HWY_INLINE hn::Vec<Tag<float>> hide_masked_scores(hn::Vec<Tag<float>> score, std::int64_t m, std::int64_t x) const {
     const Tag<float> d;
     const hn::RebindToUnsigned<Tag<float>> wide;
     const hn::Rebind<std::uint8_t, Tag<float>> bytes;
@@ -98,7 +98,7 @@ struct RegisterRules {
   /// Applies the rules to the scores of query m for a vector of keys that begins at column c + x of the block.
   HWY_INLINE hn::Vec<Tag<T>> apply(hn::Vec<Tag<T>> score, std::int64_t m, std::int64_t x) const {
     if constexpr (!std::is_same_v<Addend, NoRule>) score = add(score, m, x);
-    if constexpr (std::is_same_v<Second, MaskRows>) score = second.hide(score, m, x);
+    if constexpr (std::is_same_v<Second, MaskRows>) score = second.hide_masked_scores(score, m, x);
     return score;
   }
   template <std::int64_t kRows, std::int64_t kColumns>

@@ -130,7 +130,7 @@ class ScoreRules {
     apply_in(KeyRun{first}, s, slope, sequence, h, i, n, buffer);
     if (!p_.inputs.key_indices.present()) return;
     mark_listed_keys(p_, sequence, h / p_.group, i, first, n, buffer);
-    hide(s, n, buffer);
+    hide_unmarked(s, n, buffer);
   }
 
   /// Applies the rules, except key lists, to the scores of the n keys in `keys`, which are in ascending order.
@@ -203,11 +203,11 @@ class ScoreRules {
       const auto one = [&](auto score, auto term) HWY_ATTR { return add(score, scaled(term)); };
       update_row(s, n, one, row_of(bias.present() ? bias : key_bias, buffer));
     }
-    if (p_.inputs.mask.present()) hide(s, n, row_of(p_.inputs.mask, buffer));
+    if (p_.inputs.mask.present()) hide_unmarked(s, n, row_of(p_.inputs.mask, buffer));
   }
 
   /// Sets scores with mark 0 to −∞, which hides their keys.
-  static void hide(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT marks) {
+  static void hide_unmarked(T* HWY_RESTRICT s, std::int64_t n, const T* HWY_RESTRICT marks) {
     const Tag<T> d;
     update_row(
         s, n, [d](auto score, auto mark) HWY_ATTR { return hide_masked(d, score, mark); }, marks);

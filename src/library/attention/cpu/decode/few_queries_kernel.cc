@@ -69,22 +69,22 @@ struct FewQueriesPlan {
         rules(problem),
         dots(problem, std::is_same_v<E, BFloat16>, rules.query_factor()),
         Dv_padded(round_up(p.Dv, kLanes<T>)) {
-    all = visit([this](const FewQueries& each) { most_rows = std::max(most_rows, each.rows); });
-    const std::int64_t tasks = std::max(all.first_split, all.first_query);
+    totals = visit_sequences([this](const FewQueries& each) { most_rows = std::max(most_rows, each.rows); });
+    const std::int64_t tasks = std::max(totals.first_split, totals.first_query);
     threads = static_cast<int>(std::clamp<std::int64_t>(tasks, 1, p.context.threads));
   }
 
-  /// Calls take(each) for every sequence of the list.
+  /// Calls visit(each) for every sequence of the list.
   /// Returns one more entry. Its first_split, first_partial and first_query are the totals of the call.
-  template <class Take>
-  FewQueries visit(const Take& take) const {
+  template <class Visit>
+  FewQueries visit_sequences(const Visit& visit) const {
     FewQueries each;
     for (std::int64_t i = 0; i < list.size(); ++i) {
       each.sequence = p.sequence(list[i].number);
       each.rows = p.group * each.sequence.T;
       each.split_keys = split_keys<E>(each.sequence.S);
       each.splits = divide_up(each.sequence.S, each.split_keys);
-      take(each);
+      visit(each);
       each.first_split += p.Hkv * each.splits;
       each.first_partial += p.Hkv * each.splits * each.rows;
       each.first_query += p.Hq * each.sequence.T;
@@ -98,7 +98,7 @@ struct FewQueriesPlan {
   DotScores dots;
   std::int64_t Dv_padded;
   std::int64_t most_rows = 0;  ///< largest number of rows of any key/value head
-  FewQueries all;              ///< result of visit(): total numbers of splits, partial softmaxes and queries
+  FewQueries totals;           ///< result of visit_sequences(): total numbers of splits, partial softmaxes and queries
   int threads = 1;
 };
 
@@ -133,11 +133,11 @@ struct FewQueriesBuffers {
   template <typename E>
   FewQueriesBuffers(Workspace& ws, const FewQueriesPlan<T, E>& plan) {
     sequences = ws.take<FewQueries>("sequences", plan.list.size());
-    maxima = ws.take<T>("maxima", plan.all.first_partial);
-    sums = ws.take<T>("sums", plan.all.first_partial);
-    out = ws.take<T>("out by split", plan.all.first_partial, plan.Dv_padded);
+    maxima = ws.take<T>("maxima", plan.totals.first_partial);
+    sums = ws.take<T>("sums", plan.totals.first_partial);
+    out = ws.take<T>("out by split", plan.totals.first_partial, plan.Dv_padded);
     if (plan.p.gate_threshold > 0) {
-      open_rows = ws.take<std::int64_t>("open rows", plan.all.first_query);
+      open_rows = ws.take<std::int64_t>("open rows", plan.totals.first_query);
       open_counts = ws.take<std::int64_t>("open row counts", plan.list.size(), plan.p.Hkv);
     }
     const std::size_t bytes = count_bytes<FewQueriesScratch<T, E>>(plan);
@@ -226,12 +226,12 @@ class FewQueriesWorker {
     const E** const end = values_.assign(keys_.rows.move(scratch_.slots.data), keys_.rows.keys());
     SplitRows<T, E>* const next = locate_next_keys(following, end) ? &next_keys_.rows : nullptr;
     const std::int64_t distance = keys_.rows.prefetch_distance();
-    keys_.rows.with(distance, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    keys_.rows.visit_rows(distance, &values_, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       score(scores_.range(1, first, count), rows, count);
     });
     weigh(partial);
     const std::int64_t at_a_time = values_.values_at_a_time();
-    values_.with(distance, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
+    values_.visit_rows(distance, next, [&](const auto& rows, std::int64_t first, std::int64_t count) {
       add_weighted_rows<kScoreStride>(partial.out, scores_.range(1, first, count), rows, count, at_a_time);
     });
   }
@@ -472,7 +472,7 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
   const ForwardProblem& p = plan.p;
   const FewQueries* const sequences = shared.sequences.data;
   FewQueries* next = shared.sequences.data;
-  plan.visit([&](const FewQueries& each) {
+  plan.visit_sequences([&](const FewQueries& each) {
     *next = each;
     next->dots = plan.dots.suit(each.sequence);
     ++next;
@@ -487,12 +487,12 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
     }
     // Gives each thread stretches of consecutive splits, because each split prefetches the first keys of the next one.
     // Long stretches come first.
-    team.in_stretches(plan.all.first_split, [&](std::int64_t n) {
+    team.in_stretches(plan.totals.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
-      const bool is_last = n + 1 == plan.all.first_split;
+      const bool is_last = n + 1 == plan.totals.first_split;
       worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));
     });
-    team.in_parts(plan.all.first_query, [&](std::int64_t n) {
+    team.in_parts(plan.totals.first_query, [&](std::int64_t n) {
       const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_query, n);
       worker.finish_row(each, (n - each.first_query) / each.rows, (n - each.first_query) % each.rows);
     });

@@ -107,17 +107,17 @@ class SplitRows {
   /// Meanwhile prefetches the rows that come `distance` slots later. After the last slot come the first rows of
   /// `following`, unless it is null.
   template <class Visit>
-  void with(std::int64_t distance, SplitRows* following, const Visit& visit) {
+  void visit_rows(std::int64_t distance, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_) {
-        with_converted(keys_.before_streams, distance, following, visit);
+        visit_converted_rows(keys_.before_streams, distance, following, visit);
         if (keys_.before_streams == keys_.count) return;
         fill_with_following(keys_.count + distance, following);
         const StoredRows<E> rows{slots_, distance, prefetch_settings().into_first_level};
         return visit(rows.from(keys_.before_streams), keys_.before_streams, keys_.count - keys_.before_streams);
       }
     }
-    with_converted(keys_.count, distance, following, visit);
+    visit_converted_rows(keys_.count, distance, following, visit);
   }
 
   /// Returns the prefetch distance in slots.
@@ -158,9 +158,9 @@ class SplitRows {
   }
 
  private:
-  /// Implements with() for the first `end` slots, with rows that are converted to T.
+  /// Implements visit_rows() for the first `end` slots, with rows that are converted to T.
   template <class Visit>
-  void with_converted(std::int64_t end, std::int64_t distance, SplitRows* following, const Visit& visit) {
+  void visit_converted_rows(std::int64_t end, std::int64_t distance, SplitRows* following, const Visit& visit) {
     for (std::int64_t first = 0; first < end; first += kWidenedKeys) {
       const std::int64_t n = std::min(kWidenedKeys, end - first);
       const T* wide[kWidenedKeys];

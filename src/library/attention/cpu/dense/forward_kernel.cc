@@ -201,7 +201,7 @@ class ForwardWorker {
   void panel(BlockStrip& s, std::int64_t c) const {
     step_prefetches();
     if (!s.near_maxima || c < s.done || c >= s.at.c1 || fused_.in_memory()) return;
-    if (c >= s.at.whole0 && c < s.at.whole1) return whole_panel(s, c);
+    if (c >= s.at.whole0 && c < s.at.whole1) return weigh_whole_panel(s, c);
     if (plan_.rules.any()) {
       score(s, c, c + kNR<T>);
       subtract_maxima(s, c, c + kNR<T>);
@@ -217,11 +217,11 @@ class ForwardWorker {
   void end(BlockStrip* strips, std::int64_t count) const {
     for (std::int64_t n = 0; n < count; ++n) {
       BlockStrip& s = strips[n];
-      if (s.near_maxima && (fused_.in_memory() || (fused_.any() && has_nan(s)))) block(s);
+      if (s.near_maxima && (fused_.in_memory() || (fused_.any() && has_nan(s)))) weigh_block_in_memory(s);
       rose_[s.r / kMR] = softmax_.finish(s, *this);
     }
     if (plan_.dropout.any()) {
-      for (std::int64_t n = 0; n < count; ++n) drop(strips[n], strips[n].at.begin, strips[n].at.end);
+      for (std::int64_t n = 0; n < count; ++n) apply_dropout(strips[n], strips[n].at.begin, strips[n].at.end);
     }
     const ColumnPanels<T> v = values(head_values_, strips[0].j0 / kBlock);
     for (std::int64_t x = 0; x < v.cols; x += kNR<T>) {
@@ -360,7 +360,7 @@ class ForwardWorker {
   }
 
   /// Computes the exponentials of the panel at column c. Every row of the strip must see the whole panel.
-  void whole_panel(BlockStrip& s, std::int64_t c) const {
+  void weigh_whole_panel(BlockStrip& s, std::int64_t c) const {
     if (!fused_.in_registers()) {
       with_tile_height(s.rows, [&]<std::int64_t kRows>() HWY_ATTR { multiply_whole<kRows>(s, c, NoRule()); });
       return;
@@ -390,7 +390,7 @@ class ForwardWorker {
   /// The results are bitwise identical to those in registers, with one exception.
   /// If a key's product overflowed to ∞ and its bias is −∞, the sum in registers is NaN, while ScoreRules hides the
   /// key.
-  void block(BlockStrip& s) const {
+  void weigh_block_in_memory(BlockStrip& s) const {
     softmax_.clear(s);
     score(s, s.at.c0, s.at.c1);
     subtract_maxima(s, s.at.c0, s.at.c1);
@@ -446,7 +446,7 @@ class ForwardWorker {
   }
 
   /// Multiplies columns [c0, c1) of the strip's exponentials by the dropout factors. Does not change the softmax sums.
-  void drop(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
+  void apply_dropout(const BlockStrip& s, std::int64_t c0, std::int64_t c1) const {
     T* HWY_RESTRICT factors = scratch_.dropout_row.data;
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.dropout.factors(factors, sequence_, h_, scratch_.rows(s.r + m), s.j0 + c0, c1 - c0);
@@ -474,7 +474,7 @@ class ForwardWorker {
         score(s, s.at.c0, s.at.c1);
         const std::int64_t width = std::min(kBlock, sequence_.S - j0);
         for (std::int64_t m = 0; m < s.rows; ++m) make_weights(s, m, width);
-        if (plan_.dropout.any()) drop(s, 0, width);
+        if (plan_.dropout.any()) apply_dropout(s, 0, width);
         for (std::int64_t m = 0; m < s.rows; ++m) {
           store_row(own, s.scores + m * Plan::kScoreStride, scratch_.rows(r + m), j0, width);
         }

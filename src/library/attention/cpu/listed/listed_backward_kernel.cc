@@ -248,7 +248,7 @@ class ListedBackwardWorker {
       for (std::int64_t g = 0; g < p_.group; ++g) differentiate(c, i, g, n, block);
       if (!p_.gradients.dq.present()) continue;
       constexpr std::int64_t kAtOnce = 32;
-      scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t size) {
+      scratch_.k.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t size) {
         add_weighted_rows<kListedStride>(dq, scratch_.ds.range(1, first, size), rows, size, kAtOnce);
       });
     }
@@ -351,7 +351,7 @@ class ListedBackwardWorker {
   /// Computes to(g, j) = row g of `left` · row j of the block, for all heads g of the group.
   void multiply(const View<T, 2>& to, const WideQueries<T>& left, const ListedRows<T, E>& right,
                 const ListedBlock& block) const {
-    right.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
+    right.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       left.template score<kListedStride>(to.range(1, first, n), rows, n);
     });
   }

@@ -226,7 +226,7 @@ class ListedForwardWorker {
 
   /// Computes the scores of a block, times log2(e). Hidden keys, and the padding to whole vectors, get −∞.
   void score(const ListedBlock& block) const {
-    scratch_.k.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
+    scratch_.k.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       scratch_.queries.template score<kListedStride>(scores_.range(1, first, n), rows, n);
     });
     const T* const scales = scratch_.k.scales(block, scratch_.factors.at(0));
@@ -255,7 +255,7 @@ class ListedForwardWorker {
     std::fill_n(out.data, out.count(), T{0});
     if (plan_.Dv_padded == 0) return;
     constexpr std::int64_t kAtOnce = 32;
-    scratch_.v.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
+    scratch_.v.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       add_weighted_rows<kListedStride>(out, scores_.range(1, first, n), rows, n, kAtOnce);
     });
   }

@@ -69,7 +69,7 @@ class ListedRows {
   /// first + n).
   /// If rows are read in place, kernels also prefetch later rows of the list.
   template <class Visit>
-  void with(const ListedBlock& block, const Visit& visit) const {
+  void visit_rows(const ListedBlock& block, const Visit& visit) const {
     if constexpr (loads_stored<T, E>()) {
       if (in_place_ && !has_unrounded_rows(block)) return visit(in_place(block), std::int64_t{0}, block.count);
     }

@@ -328,7 +328,7 @@ class SmallBackwardWorker {
                                         make_probabilities<kRows, kVecs>(j, r, terms);
                                         if (is_coarse) correct_probabilities(j, rows, r, n);
                                         if (j < narrowest.begin || j + rows > narrowest.end)
-                                          hide(visibility, j, rows, i, r, n);
+                                          hide_probabilities(visibility, j, rows, i, r, n);
                                         make_score_gradients<kRows, kVecs>(j, r, rows, dbias);
                                       });
     zero_keys(0, seen.begin, r, kVecs * kLanes<T>);
@@ -426,8 +426,8 @@ class SmallBackwardWorker {
   }
 
   /// Sets P = 0 where a query of the panel does not see a key of j … j + rows.
-  void hide(const Visibility& visibility, std::int64_t j, std::int64_t rows, std::int64_t i, std::int64_t r,
-            std::int64_t n) const {
+  void hide_probabilities(const Visibility& visibility, std::int64_t j, std::int64_t rows, std::int64_t i,
+                          std::int64_t r, std::int64_t n) const {
     for (std::int64_t m = 0; m < rows; ++m) {
       const KeyRange seeing = visibility.queries(j + m, j + m + 1, sequence_.T);
       T* row = scratch_.probabilities.at(j + m, r);

@@ -206,7 +206,7 @@ class SmallForwardWorker {
     for_row_tiles<kVecs == 1 ? 4 : 3>(seen.begin, seen.end,
                                       [&]<std::int64_t kRows>(std::int64_t j, std::int64_t)
                                           HWY_ATTR { score_tile<kRows, kVecs>(j, terms); });
-    hide<kWidth>(visibility, seen, rows, n);
+    hide_scores<kWidth>(visibility, seen, rows, n);
     start_maxima(h, rows, n);
     softmax<kVecs>(seen);
     for_row_tiles<3>(0, n, [&]<std::int64_t kRows>(std::int64_t r, std::int64_t count) HWY_ATTR {
@@ -236,7 +236,7 @@ class SmallForwardWorker {
 
   /// Sets a score to −∞ if its query does not see its key.
   template <std::int64_t kWidth>
-  void hide(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
+  void hide_scores(const Visibility& visibility, const KeyRange& seen, const std::int64_t* rows, std::int64_t n) const {
     const KeyRange first = visibility.row(rows[0]), last = visibility.row(rows[n - 1]);
     if (first.begin == last.begin && first.end == last.end) return;
     for (std::int64_t j = seen.begin; j < seen.end; ++j) {

@@ -80,7 +80,7 @@ class ListedScores {
 
  private:
   void score(const ListedBlock& block, const Sequence& sequence, std::int64_t h_kv, std::int64_t i) const {
-    k_.with(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
+    k_.visit_rows(block, [&](const auto& rows, std::int64_t first, std::int64_t n) {
       packed_.template score<kListedStride>(block_.range(1, first, n), rows, n);
     });
     const T* const scales = k_.scales(block, scales_.data);
