@@ -39,10 +39,10 @@ struct LeftLayout {
   static constexpr std::int64_t kCol = kCol_;
 };
 
-/// Selects how a product writes c. `start` has one value per row.
+/// Selects how a product writes c. `offsets` has one value per row of c.
 ///   overwrite             c = ab;
-///   overwrite_from        c = start + ab; the sum begins with start;
-///   overwrite_exponents   c = min(ab + start, 0); start is added last;
+///   overwrite_from        c = offset + ab; the sum begins with the offset;
+///   overwrite_exponents   c = min(ab + offset, 0); the offset is added last;
 ///   accumulate            c += ab.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
@@ -85,16 +85,16 @@ HWY_INLINE void multiply_add(hn::Vec<Tag<T>> (&tile)[kRows][kVecs], const T* HWY
 }
 
 /// Computes c = ab, or updates c as kWrite selects, for kRows rows and kVecs vectors of columns.
-/// b is dense, and c has row stride ldc. `start` has kRows values, which only overwrite_from and overwrite_exponents
+/// b is dense, and c has row stride ldc. `offsets` has kRows values, which only overwrite_from and overwrite_exponents
 /// read.
 template <std::int64_t kRows, std::int64_t kVecs, class Layout, ProductWrite kWrite, typename T>
 HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b, std::int64_t K, T* HWY_RESTRICT c,
-                                std::int64_t ldc, const T* start = nullptr) {
+                                std::int64_t ldc, const T* offsets = nullptr) {
   const Tag<T> d;
   hn::Vec<Tag<T>> tile[kRows][kVecs];
   HWY_UNROLL(16) for (std::int64_t m = 0; m < kRows; ++m) {
     HWY_UNROLL(4) for (std::int64_t n = 0; n < kVecs; ++n) {
-      tile[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, start[m]) : hn::Zero(d);
+      tile[m][n] = kWrite == ProductWrite::overwrite_from ? hn::Set(d, offsets[m]) : hn::Zero(d);
     }
   }
   multiply_add<Layout, kRows, kVecs>(tile, a, b, K);
@@ -103,7 +103,8 @@ HWY_NOINLINE void multiply_tile(const T* HWY_RESTRICT a, const T* HWY_RESTRICT b
       T* to = c + m * ldc + n * kLanes<T>;
       auto x = tile[m][n];
       if constexpr (kWrite == ProductWrite::accumulate) x = hn::Add(x, hn::LoadU(d, to));
-      if constexpr (kWrite == ProductWrite::overwrite_exponents) x = at_most(d, T{0}, hn::Add(x, hn::Set(d, start[m])));
+      if constexpr (kWrite == ProductWrite::overwrite_exponents)
+        x = at_most(d, T{0}, hn::Add(x, hn::Set(d, offsets[m])));
       hn::StoreU(x, d, to);
     }
   }
@@ -128,11 +129,11 @@ HWY_INLINE void with_tile_height(std::int64_t rows, const F& f) {
 /// Reads a and writes c for all rows of the tile.
 template <class Layout, ProductWrite kWrite, typename T>
 HWY_INLINE void multiply_strip(std::int64_t rows, std::int64_t vecs, const T* a, const T* b, std::int64_t K, T* c,
-                               std::int64_t ldc, const T* start = nullptr) {
+                               std::int64_t ldc, const T* offsets = nullptr) {
   static_assert(kNV == 2);
   with_tile_height(rows, [&]<std::int64_t kRows>() HWY_ATTR {
-    vecs == kNV ? multiply_tile<kRows, 2, Layout, kWrite>(a, b, K, c, ldc, start)
-                : multiply_tile<kRows, 1, Layout, kWrite>(a, b, K, c, ldc, start);
+    vecs == kNV ? multiply_tile<kRows, 2, Layout, kWrite>(a, b, K, c, ldc, offsets)
+                : multiply_tile<kRows, 1, Layout, kWrite>(a, b, K, c, ldc, offsets);
   });
 }
 

@@ -341,8 +341,7 @@ class ForwardWorker {
   /// Returns the packed keys of the panel at column c of the strip's block, (D, kNR).
   const T* keys(const SoftmaxRows& s, std::int64_t c) const { return head_keys_.at((s.j0 + c) / kNR<T>); }
 
-  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, the sum of row m begins at
-  /// negated_maxima[m].
+  /// Computes columns [c0, c1) of the strip's scores q kᵀ. With overwrite_from, subtracts the running maxima.
   template <ProductWrite kWrite>
   void products(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t c = c0; c < c1; c += kNR<T>) {

@@ -90,10 +90,10 @@ class SmallForwardWorker {
     });
     make_keys_dense(head.h, seen);
     prefetch_next_head(next);
-    std::int64_t with_terms = -1;
+    std::int64_t head_of_terms = -1;
     each_panel(begin, end, [&](std::int64_t g, const std::int64_t* rows, std::int64_t n) {
       const std::int64_t h = head.h * p_.group + g;
-      if (h != with_terms) terms_.begin_head(sequence_, with_terms = h);
+      if (h != head_of_terms) terms_.begin_head(sequence_, head_of_terms = h);
       const OutputRows<T> outputs(p_, sequence_, h, scratch_.gate, scratch_.gated);
       if (n > kLanes<T>) {
         run_panel<kNV>(visibility, outputs, h, rows, n);
