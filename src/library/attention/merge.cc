@@ -131,9 +131,8 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
     call.same_dim(scale, {"k", inputs.k}, 2, "S");
     return narrow(scale.view, 2, begin, end);
   };
-  // Returns the first rows, which are not rounded to int8, from key `begin` on. Returns an absent tensor if there are
-  // none.
-  const auto rows_of_first = [&](const Argument& first) {
+  // Returns the unrounded rows from key `begin` on, or an absent tensor if there are none.
+  const auto unrounded_rows = [&](const Argument& first) {
     const std::int64_t F = first.view.shape[2];
     if (!call.given(first) || F <= begin) return ConstTensorView{};
     return narrow(first.view, 2, begin, F);
@@ -143,8 +142,8 @@ AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, s
   range.v = narrow(inputs.v, 2, begin, end);
   range.k_scale = rows_of_scale({"k_scale", inputs.k_scale});
   range.v_scale = rows_of_scale({"v_scale", inputs.v_scale});
-  range.k_first = rows_of_first({"k_first", inputs.k_first});
-  range.v_first = rows_of_first({"v_first", inputs.v_first});
+  range.k_first = unrounded_rows({"k_first", inputs.k_first});
+  range.v_first = unrounded_rows({"v_first", inputs.v_first});
   range.bias = columns(call, {"bias", inputs.bias}, begin, end, S);
   range.key_bias = columns(call, {"key_bias", inputs.key_bias}, begin, end, S);
   range.mask = columns(call, {"mask", inputs.mask}, begin, end, S);
