@@ -66,9 +66,9 @@ struct Decoder<T>::State {
         purpose(purpose_in),
         context(resolved(context_in)),
         table(config),
-        places(config),
+        layout(config),
         parts(config, shape, purpose, context, parts_in),
-        weights(places, table.total()),
+        weights(layout, table.total()),
         sizes(parts.main().sizes),
         memory(parts.main().memory),
         shown(sizes, purpose, context) {}
@@ -78,7 +78,7 @@ struct Decoder<T>::State {
   Purpose purpose;
   ExecutionContext context;
   ParameterTable table;
-  WeightPlaces places;
+  WeightLayout layout;
   TokenParts<T> parts;  // constructed before `weights`, so that bad options throw before the weights are allocated
   ProductWeights<T> weights;
   const DecoderSizes& sizes;                       ///< sizes of parts.main()
@@ -89,7 +89,7 @@ struct Decoder<T>::State {
   /// Returns views of a layer's gradients. With Purpose::train_gates, matrices are absent, except the gate's rows of
   /// `in`.
   LayerWeights<Wide<T>> gradients_of(std::int64_t layer, Wide<T>* gradients) const {
-    LayerWeights<Wide<T>> g = places.layer(layer, gradients);
+    LayerWeights<Wide<T>> g = layout.layer(layer, gradients);
     if (purpose != Purpose::train_gates) return g;
     const LayerConfig& here = config_of(layer);
     const std::int64_t rows =
@@ -104,7 +104,7 @@ struct Decoder<T>::State {
   /// Returns views of the gradients outside the layers. With Purpose::train_gates, matrices are absent, because no gate
   /// lies outside the layers.
   OuterWeights<Wide<T>> outer_gradients(Wide<T>* gradients) const {
-    OuterWeights<Wide<T>> g = places.outer(gradients);
+    OuterWeights<Wide<T>> g = layout.outer(gradients);
     if (purpose == Purpose::train_gates) g.embedding = g.head = {};
     return g;
   }
@@ -169,7 +169,7 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
     layers::copy_to<Wide<T>>(memory->layer(first).x.flat(), replaced->input.flat(), context);
   } else {
     parts.each([&](const Part<T>& part) {
-      part.pass.blocks.embed(parts.saved(0, part).x, places.outer(parameters), part.of(tokens));
+      part.pass.blocks.embed(parts.saved(0, part).x, layout.outer(parameters), part.of(tokens));
     });
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
@@ -192,7 +192,7 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
 template <typename T>
 void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
   const DecoderBuffers<T>& buffers = *part.pass.memory;
-  part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, places.outer(parameters).norm);
+  part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, layout.outer(parameters).norm);
   if constexpr (!kNarrow<T>) layers::round_activations(buffers.h_last, part.pass.sizes.rounding, context);
 }
 
@@ -275,7 +275,7 @@ LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, con
   if (c.type == LayerType::linear_attention) {
     show_delta(view, taps, part, *s.delta);
   } else {
-    show_attention(view, taps, c, part, places.layer(layer, parameters).attention, *s.attention);
+    show_attention(view, taps, c, part, layout.layer(layer, parameters).attention, *s.attention);
   }
   if (taps.has(Tap::output)) {
     view.output = parts.output(layer, part);
@@ -367,7 +367,7 @@ void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wid
 template <typename T>
 void Decoder<T>::State::backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const {
   const View<Wide<T>, 2>& dx = memory->dx;
-  norm_backward<Wide<T>>(dx, places.outer(gradients).norm, dx, memory->x_last, places.outer(parameters).norm,
+  norm_backward<Wide<T>>(dx, layout.outer(gradients).norm, dx, memory->x_last, layout.outer(parameters).norm,
                          memory->rstd_last, Update::overwrite);
   for (std::int64_t layer = config.layers - 1; layer >= 0; --layer) {
     const LayerWeights<const Wide<T>, const T> w = weights.layer(layer, parameters);

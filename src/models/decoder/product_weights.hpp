@@ -18,7 +18,7 @@ namespace headgate::models {
 template <typename T>
 class ProductWeights {
  public:
-  ProductWeights(const WeightPlaces& places, std::int64_t parameters) : places_(places) {
+  ProductWeights(const WeightLayout& layout, std::int64_t parameters) : layout_(layout) {
     if constexpr (kNarrow<T>) rounded_.resize(static_cast<std::size_t>(parameters));
   }
 
@@ -32,24 +32,24 @@ class ProductWeights {
 
   LayerWeights<const Wide<T>, const T> layer(std::int64_t index, const Wide<T>* parameters) const {
     if constexpr (kNarrow<T>) {
-      return places_.layer(index, parameters, rounded_.data());
+      return layout_.layer(index, parameters, rounded_.data());
     } else {
-      return places_.layer(index, parameters);
+      return layout_.layer(index, parameters);
     }
   }
   /// Returns the matrix that computes the logits.
   View<const T, 2> head(const Wide<T>* parameters) const {
     if constexpr (kNarrow<T>) {
-      return places_.outer(rounded_.data()).head;
+      return layout_.outer(rounded_.data()).head;
     } else {
-      return places_.outer(parameters).head;
+      return layout_.outer(parameters).head;
     }
   }
 
   std::size_t bytes() const { return rounded_.size() * sizeof(T); }
 
  private:
-  const WeightPlaces& places_;
+  const WeightLayout& layout_;
   std::vector<T> rounded_;  // empty unless T is bf16
 };
 

@@ -17,7 +17,7 @@ struct CountTensors {
 
 }  // namespace
 
-WeightPlaces::WeightPlaces(const DecoderConfig& config) : config_(config) {
+WeightLayout::WeightLayout(const DecoderConfig& config) : config_(config) {
   OuterWeights<const float> outer;
   std::int64_t total = 0;
   const auto at_layers = [&] {

@@ -99,22 +99,22 @@ struct TensorRow {
   bool present = true;  ///< whether this config has the tensor
 };
 
-/// Refers to a tensor whose rows follow those of `member` in memory. `member` views both, so one matrix product reads
-/// both.
+/// Refers to the matrix `member`, which the rows of a further tensor extend. `member` views the rows of both, so one
+/// matrix product reads both.
 template <typename T>
-struct AppendedRows {
+struct AppendTarget {
   View<T, 2>& member;
 };
 template <typename T>
-AppendedRows<T> appended_to(View<T, 2>& member) {
+AppendTarget<T> appended_to(View<T, 2>& member) {
   return {member};
 }
 
-/// Refers to a tensor whose parts are appended to the parts of the stored matrix `member`.
-struct AppendedParts {
+/// Refers to the stored matrix `member`, which the parts of a further tensor extend.
+struct StoredAppendTarget {
   layers::StoredMatrix& member;
 };
-inline AppendedParts appended_to(layers::StoredMatrix& member) { return {member}; }
+inline StoredAppendTarget appended_to(layers::StoredMatrix& member) { return {member}; }
 
 /// Visits the tensors of attention.
 template <class Visit, typename T, typename M>
@@ -226,12 +226,12 @@ void visit_outer_tensors(const Visit& at, const Layers& layers, const DecoderCon
   at(TensorRow{"lm_head.weight", ParameterKind::matrix, table, c.embeddings == Embeddings::separate}, w.head);
 }
 
-/// Points members of LayerWeights or OuterWeights into a buffer of type T. The buffer holds their tensors contiguously,
-/// in the order of the visits.
+/// Assigns views of a buffer of type T to members of LayerWeights or OuterWeights. The buffer holds their tensors
+/// contiguously, in the order of the visits.
 template <typename T>
-class PlaceTensors {
+class AssignViews {
  public:
-  explicit PlaceTensors(T*& next) : next_(next) {}
+  explicit AssignViews(T*& next) : next_(next) {}
 
   template <std::size_t kRank>
   void operator()(const TensorRow& row, View<T, kRank>& member) const {
@@ -241,44 +241,44 @@ class PlaceTensors {
     member = {next_, shape};
     next_ += row.shape.count();
   }
-  void operator()(const TensorRow& row, AppendedRows<T> place) const {
+  void operator()(const TensorRow& row, AppendTarget<T> target) const {
     if (!row.present) return;
-    place.member.shape[0] += row.shape.sizes[0];
+    target.member.shape[0] += row.shape.sizes[0];
     next_ += row.shape.count();
   }
 
  private:
-  T*& next_;  // address after the last placed tensor
+  T*& next_;  // address after the last visited tensor
 };
 
-/// Points members of type T into one buffer and members of type M into another. A buffer holds only the tensors of its
-/// type.
+/// Assigns views of one buffer to members of type T, and views of another to members of type M. A buffer holds only the
+/// tensors of its type.
 template <typename T, typename M>
-struct PlaceInTwo : PlaceTensors<T>, PlaceTensors<M> {
-  PlaceInTwo(T*& next, M*& next_matrix) : PlaceTensors<T>(next), PlaceTensors<M>(next_matrix) {}
-  using PlaceTensors<T>::operator();
-  using PlaceTensors<M>::operator();
+struct AssignViewsByType : AssignViews<T>, AssignViews<M> {
+  AssignViewsByType(T*& next, M*& next_matrix) : AssignViews<T>(next), AssignViews<M>(next_matrix) {}
+  using AssignViews<T>::operator();
+  using AssignViews<M>::operator();
 };
 
-/// Points vectors into one buffer and matrices into another. Both buffers have room for all tensors, so a tensor has
-/// the same offset in both.
+/// Assigns views of one buffer to vectors, and views of another to matrices. Both buffers have room for all tensors, so
+/// a tensor has the same offset in both.
 template <typename T, typename M>
-class PlaceBeside {
+class AssignViewsAtSameOffset {
  public:
-  PlaceBeside(T*& next, M*& next_matrix) : next_(next), next_matrix_(next_matrix) {}
+  AssignViewsAtSameOffset(T*& next, M*& next_matrix) : next_(next), next_matrix_(next_matrix) {}
 
   template <std::size_t kRank>
   void operator()(const TensorRow& row, View<T, kRank>& member) const {
-    PlaceTensors<T>{next_}(row, member);
+    AssignViews<T>{next_}(row, member);
     if (row.present) next_matrix_ += row.shape.count();
   }
   template <std::size_t kRank>
   void operator()(const TensorRow& row, View<M, kRank>& member) const {
-    PlaceTensors<M>{next_matrix_}(row, member);
+    AssignViews<M>{next_matrix_}(row, member);
     if (row.present) next_ += row.shape.count();
   }
-  void operator()(const TensorRow& row, AppendedRows<M> place) const {
-    PlaceTensors<M>{next_matrix_}(row, place);
+  void operator()(const TensorRow& row, AppendTarget<M> target) const {
+    AssignViews<M>{next_matrix_}(row, target);
     if (row.present) next_ += row.shape.count();
   }
 
@@ -287,38 +287,38 @@ class PlaceBeside {
   M*& next_matrix_;
 };
 
-/// Points vectors into a buffer. Sets each matrix to the next view in an array of views of the model's files.
-class PlaceStored : public PlaceTensors<const float> {
+/// Assigns views of a buffer to vectors. Sets each matrix to the next view in an array of views of the model's files.
+class AssignStoredMatrices : public AssignViews<const float> {
  public:
-  PlaceStored(const float*& next, const layers::StoredMatrix*& next_matrix)
-      : PlaceTensors<const float>(next), next_matrix_(next_matrix) {}
-  using PlaceTensors<const float>::operator();
+  AssignStoredMatrices(const float*& next, const layers::StoredMatrix*& next_matrix)
+      : AssignViews<const float>(next), next_matrix_(next_matrix) {}
+  using AssignViews<const float>::operator();
 
   void operator()(const TensorRow& row, layers::StoredMatrix& member) const {
     if (row.present) member = *next_matrix_++;
   }
   /// Appends the rows of a tensor to the matrix that it extends. The order of columns is the same in both.
-  void operator()(const TensorRow& row, AppendedParts place) const {
+  void operator()(const TensorRow& row, StoredAppendTarget target) const {
     if (!row.present) return;
     const layers::StoredMatrix& next = *next_matrix_++;
-    place.member.parts.insert(place.member.parts.end(), next.parts.begin(), next.parts.end());
+    target.member.parts.insert(target.member.parts.end(), next.parts.begin(), next.parts.end());
   }
 
  private:
   const layers::StoredMatrix*& next_matrix_;
 };
 
-/// Locates a model's weights or gradients in a flat buffer. Matrices can also come from a second buffer, which holds
-/// the same values in another type.
-class WeightPlaces {
+/// Holds the offsets of a model's weights or gradients in a flat buffer, and returns views of them. Matrices can also
+/// come from a second buffer, which holds the same values in another type.
+class WeightLayout {
  public:
-  explicit WeightPlaces(const DecoderConfig& config);
+  explicit WeightLayout(const DecoderConfig& config);
 
   template <typename T>
   LayerWeights<T> layer(std::int64_t index, T* values) const {
     LayerWeights<T> weights;
     T* next = values + begins_[static_cast<std::size_t>(index)];
-    visit_layer_tensors(PlaceTensors<T>(next), config_, layer_config(config_, index), weights);
+    visit_layer_tensors(AssignViews<T>(next), config_, layer_config(config_, index), weights);
     return weights;
   }
   template <typename T, typename M>
@@ -326,7 +326,8 @@ class WeightPlaces {
     LayerWeights<T, M> weights;
     T* next = values + begins_[static_cast<std::size_t>(index)];
     M* next_matrix = matrices + begins_[static_cast<std::size_t>(index)];
-    visit_layer_tensors(PlaceBeside<T, M>(next, next_matrix), config_, layer_config(config_, index), weights);
+    visit_layer_tensors(AssignViewsAtSameOffset<T, M>(next, next_matrix), config_, layer_config(config_, index),
+                        weights);
     return weights;
   }
 
@@ -335,7 +336,7 @@ class WeightPlaces {
     OuterWeights<T> weights;
     T* next = values;
     const auto skip_layers = [&] { next = values + begins_.back(); };
-    visit_outer_tensors(PlaceTensors<T>(next), skip_layers, config_, weights);
+    visit_outer_tensors(AssignViews<T>(next), skip_layers, config_, weights);
     if (config_.embeddings == Embeddings::tied) weights.head = weights.embedding;
     return weights;
   }

@@ -52,10 +52,10 @@ class StoredWeights {
     next_matrix_ = reinterpret_cast<M*>(matrices_.data());
     const float* at = next_;
     if constexpr (kOneBuffer) {
-      place(config, PlaceTensors<const float>(at));
+      assign_views(config, AssignViews<const float>(at));
     } else {
       const M* at_matrix = next_matrix_;
-      place(config, PlaceInTwo<const float, const M>(at, at_matrix));
+      assign_views(config, AssignViewsByType<const float, const M>(at, at_matrix));
     }
   }
 
@@ -83,14 +83,14 @@ class StoredWeights {
 
   static bool is_apart(const Parameter& parameter) { return !kOneBuffer && is_matrix(parameter.kind); }
 
-  template <class Place>
-  void place(const DecoderConfig& config, const Place& at) {
-    const auto place_layers = [&] {
+  template <class Assign>
+  void assign_views(const DecoderConfig& config, const Assign& at) {
+    const auto at_layers = [&] {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
         visit_layer_tensors(at, config, layer_config(config, layer), layers_.emplace_back());
       }
     };
-    visit_outer_tensors(at, place_layers, config, outer_);
+    visit_outer_tensors(at, at_layers, config, outer_);
     if (config.embeddings == Embeddings::tied) outer_.head = outer_.embedding;
   }
 
@@ -118,7 +118,7 @@ class MappedWeights {
           bytes_ += matrices_.back().bytes();
         },
         [&](const Parameter& p, const float* values) { next = std::copy_n(values, p.count, next); });
-    place(config);
+    assign_views(config);
   }
 
   const LayerWeights<const float, const layers::StoredBlocks>& layer(std::int64_t index) const {
@@ -133,7 +133,7 @@ class MappedWeights {
  private:
   /// Stores a permutation of rows or columns and returns its address. Returns null for an empty permutation, which
   /// keeps the order in the file.
-  const std::int64_t* kept(std::vector<std::int64_t> order) {
+  const std::int64_t* store_order(std::vector<std::int64_t> order) {
     return order.empty() ? nullptr : orders_.emplace_back(std::move(order)).data();
   }
 
@@ -145,27 +145,27 @@ class MappedWeights {
       rows.scales = tensor.scales;
       if (!piece.rows.empty()) {
         rows.rows = std::ssize(piece.rows);
-        rows.order = kept(std::move(piece.rows));
+        rows.order = store_order(std::move(piece.rows));
       } else if (piece.count > 0) {
         rows = rows.range(piece.begin, piece.count);
         rows.step = piece.step;
       }
       matrix.parts.push_back(rows);
     }
-    matrix.column_order = kept(std::move(at.columns));
+    matrix.column_order = store_order(std::move(at.columns));
     return matrix;
   }
 
-  void place(const DecoderConfig& config) {
+  void assign_views(const DecoderConfig& config) {
     const auto* next = reinterpret_cast<const float*>(vectors_.data());
     const layers::StoredMatrix* next_matrix = matrices_.data();
-    const PlaceStored at(next, next_matrix);
-    const auto place_layers = [&] {
+    const AssignStoredMatrices at(next, next_matrix);
+    const auto at_layers = [&] {
       for (std::int64_t layer = 0; layer < config.layers; ++layer) {
         visit_layer_tensors(at, config, layer_config(config, layer), layers_.emplace_back());
       }
     };
-    visit_outer_tensors(at, place_layers, config, outer_);
+    visit_outer_tensors(at, at_layers, config, outer_);
     if (config.embeddings == Embeddings::tied) outer_.head = outer_.embedding;
   }
 

@@ -67,7 +67,7 @@ DecoderConfig config_of(const std::string& gate) {
 double loss_without(Case& model, std::int64_t layer, std::int64_t first, std::int64_t count) {
   const std::int64_t D = model.config.head_dim;
   std::vector<double> w = model.parameters;
-  const View<double, 2> out = WeightPlaces(model.config).layer(layer, w.data()).attention.out;
+  const View<double, 2> out = WeightLayout(model.config).layer(layer, w.data()).attention.out;
   for (std::int64_t c = 0; c < out.shape[0]; ++c) {
     for (std::int64_t i = first * D; i < (first + count) * D; ++i) out(c, i) = 0.0;
   }
@@ -105,7 +105,7 @@ TEST(HeadOverride, Head_FactorZeroInOtherFamilies_IsNotRead) {
 /// Returns the loss with these factors as a head's gate at every token: the logits are its bias only.
 double loss_of_gate(Case& model, std::int64_t layer, std::int64_t head, const std::vector<double>& factors) {
   std::vector<double> w = model.parameters;
-  const auto weights = WeightPlaces(model.config).layer(layer, w.data()).attention;
+  const auto weights = WeightLayout(model.config).layer(layer, w.data()).attention;
   const auto features = static_cast<std::int64_t>(factors.size());  // of a head's gate
   const std::int64_t first = model.config.heads * model.config.head_dim;
   for (std::int64_t f = 0; f < features; ++f) {

@@ -50,9 +50,9 @@ struct Members {
     EXPECT_TRUE(filled.insert(&member).second) << row.name << " fills a member that another row fills";
     last = &member;
   }
-  void operator()(const TensorRow& row, AppendedRows<const float> place) {
-    EXPECT_TRUE(of_row.emplace(row.name, &place.member).second) << row.name << " has two rows";
-    EXPECT_EQ(last, &place.member) << row.name << " does not follow the tensor that it is to lie behind";
+  void operator()(const TensorRow& row, AppendTarget<const float> target) {
+    EXPECT_TRUE(of_row.emplace(row.name, &target.member).second) << row.name << " has two rows";
+    EXPECT_EQ(last, &target.member) << row.name << " does not follow the tensor that it is to lie behind";
   }
 };
 
@@ -71,7 +71,7 @@ TEST(WeightRows, Rows_EveryMember_IsFilledOnce) {
 void expect_places(const DecoderConfig& config, std::int64_t layer) {
   const ParameterTable table(config);
   const std::vector<float> values(static_cast<std::size_t>(table.total()));
-  Layer weights = WeightPlaces(config).layer(layer, values.data());
+  Layer weights = WeightLayout(config).layer(layer, values.data());
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const float* next = nullptr;  // after the last tensor
   const auto expect_place = [&](const TensorRow& row, const float* place) {
@@ -86,7 +86,7 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   };
   std::int64_t rows = 0;  // rows of the member, including those that follow it
   const auto at = [&](const TensorRow& row, auto&& member) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, AppendedRows<const float>>) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(member)>, AppendTarget<const float>>) {
       expect_place(row, row.present ? next : nullptr);
       if (!row.present) return;
       rows += row.shape.sizes[0];
@@ -104,13 +104,13 @@ void expect_places(const DecoderConfig& config, std::int64_t layer) {
   visit_layer_tensors(at, config, layer_config(config, layer), weights);
 }
 
-TEST(WeightPlaces, Places_EveryTensor_AreThoseOfTheTable) {
+TEST(WeightLayout, Places_EveryTensor_AreThoseOfTheTable) {
   for (const DecoderConfig& config : configs()) {
     SCOPED_TRACE(layers::gate_name(config.gate));
     for (const std::int64_t layer : {0, 1}) expect_places(config, layer);
     const ParameterTable table(config);
     const std::vector<float> values(static_cast<std::size_t>(table.total()));
-    const Outer outer = WeightPlaces(config).outer(values.data());
+    const Outer outer = WeightLayout(config).outer(values.data());
     const bool tied = config.embeddings == Embeddings::tied;
     EXPECT_EQ(outer.embedding.data - values.data(), table.find("model.embed_tokens.weight")->offset);
     EXPECT_EQ(outer.norm.data - values.data(), table.find("model.norm.weight")->offset);

@@ -84,7 +84,7 @@ Collector::Collector(const models::DecoderConfig& config, const float* parameter
                      std::int64_t part, std::int64_t cells, const ExecutionContext& context)
     : config_(config),
       parameters_(parameters),
-      places_(config),
+      layout_(config),
       tokens_(tokens),
       cells_(cells),
       context_(resolved(context)),
@@ -271,7 +271,7 @@ void Collector::finish(const models::LayerView<float>& view) {
 /// Linear attention has no rank of W_v W_o, because a convolution and SiLU stand between the two matrices.
 void Collector::add_ranks(LayerRecord& record, std::int64_t layer) const {
   const bool linear = metrics::is_linear(config_, layer);
-  const models::LayerWeights<const float> weights = places_.layer(layer, parameters_);
+  const models::LayerWeights<const float> weights = layout_.layer(layer, parameters_);
   const View<const float, 2>& out = linear ? weights.delta.out : weights.attention.out;
   const View<const float, 2>& in = weights.attention.in;
   const std::int64_t D = heads_.front().written.n, queries = std::ssize(heads_) / config_.kv_heads;

@@ -94,7 +94,7 @@ class Collector : public models::LayerObserver<float> {
 
   const models::DecoderConfig& config_;
   const float* parameters_;
-  models::WeightPlaces places_;
+  models::WeightLayout layout_;
   std::int64_t tokens_, cells_;
   ExecutionContext context_;
   std::vector<LayerRecord> layers_;

@@ -175,7 +175,7 @@ void check_gates(const DecoderConfig& config, const Collected& got) {
 /// Columns of a head, of a matrix by its name in a layer: (rows, D) of o_proj, or the transpose of rows of v_proj.
 View<const float, 2> head_of(const DecoderConfig& config, const Collected& got, std::size_t layer, bool of_output,
                              std::int64_t head) {
-  const auto weights = models::WeightPlaces(config).layer(static_cast<std::int64_t>(layer), got.parameters.data());
+  const auto weights = models::WeightLayout(config).layer(static_cast<std::int64_t>(layer), got.parameters.data());
   const std::int64_t D = config.head_dim;
   if (of_output) return weights.attention.out.range(1, head * D, D);
   const View<const float, 2>& in = weights.attention.in;
