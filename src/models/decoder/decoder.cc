@@ -161,7 +161,8 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
                                 const LayerOverride<T>* replaced) {
   const Taps taps = observer != nullptr ? observer->taps() : Taps{};
   SequenceMemory<T>* const sequence = parts.sequence();
-  require(sequence == nullptr || !taps.has(Tap::kept_rule) || parts.options().keeps_rule || !sizes.linear,
+  require(sequence == nullptr || !taps.has(Tap::sequence_delta_inputs) || parts.options().stores_delta_inputs ||
+              !sizes.linear,
           "decoder: an observer needs what the delta rule has read, which is not kept of sequences in parts");
   std::int64_t first = 0;
   if (replaced != nullptr && replaced->input.present()) {
@@ -246,14 +247,16 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Pa
                                    const layers::DeltaNetState<T>& s) {
   const layers::DeltaNet<T>& delta = part.pass.blocks.delta();
   SequenceMemory<T>* const sequence = parts.sequence();
-  view.rule_options = delta.rule_options();
+  view.delta_options = delta.rule_options();
   if (taps.has(Tap::scores)) {
-    view.rule_inputs = delta.rule_inputs(s);
-    if (sequence != nullptr) view.rule_inputs.state = sequence->cache(view.type).delta->previous_state();
+    view.delta_inputs = delta.rule_inputs(s);
+    if (sequence != nullptr) view.delta_inputs.state = sequence->cache(view.type).delta->previous_state();
   }
-  if (taps.has(Tap::kept_rule)) {
-    if (sequence != nullptr) sequence->keep_rule(s, part.first);
-    if (view.ends_sequence()) view.kept_rule = sequence != nullptr ? sequence->kept_rule(s.v) : delta.rule_inputs(s);
+  if (taps.has(Tap::sequence_delta_inputs)) {
+    if (sequence != nullptr) sequence->store_delta_inputs(s, part.first);
+    if (view.ends_sequence()) {
+      view.sequence_delta_inputs = sequence != nullptr ? sequence->delta_inputs(s.v) : delta.rule_inputs(s);
+    }
   }
   if (taps.has(Tap::values)) view.v = shown.values(s.v);
   if (taps.has(Tap::head_outputs)) view.head_outputs = shown.outputs(s.y);

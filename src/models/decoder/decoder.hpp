@@ -39,8 +39,8 @@ struct BatchShape {
 struct PartOptions {
   std::int64_t tokens = 0;  ///< number of tokens per part; 0 means that sequences are not cut
   /// Stores the current layer's delta-rule inputs for the whole sequence. Required if an observer requests
-  /// Tap::kept_rule and the model has linear attention.
-  bool keeps_rule = false;
+  /// Tap::sequence_delta_inputs and the model has linear attention.
+  bool stores_delta_inputs = false;
   /// Type in which keys and values are stored:
   /// - none: the type of activations
   /// - i8: int8 with one scale per token and head (KvCache). The sequence then counts as cut, even if it is a single
@@ -66,7 +66,7 @@ BatchShape part_shape(BatchShape shape, const PartOptions& parts);
 enum class Purpose { train, train_gates, evaluate };
 
 /// Names groups of LayerView members, which an observer can request.
-enum class Tap { scores, kept_rule, gate_logits, values, head_outputs, output, exit_loss };
+enum class Tap { scores, sequence_delta_inputs, gate_logits, values, head_outputs, output, exit_loss };
 using Taps = EnumSet<Tap>;
 
 /// Shows an observer the activations of a layer right after its forward pass. Valid only during the call.
@@ -82,10 +82,10 @@ struct LayerView {
   std::int64_t seq_len = 1;         ///< length of the whole sequence in tokens
   LayerType type = LayerType::full_attention;
   // Tap::scores in layers of linear attention
-  LinearAttentionInputs rule_inputs;    ///< arguments for linear_attention_statistics
-  LinearAttentionOptions rule_options;  ///< options for linear_attention_statistics
-  // Tap::kept_rule in layers of linear attention. Set only in the view with the last token of the sequence.
-  LinearAttentionInputs kept_rule;  ///< delta-rule inputs of all tokens of the sequence, without `state`
+  LinearAttentionInputs delta_inputs;    ///< delta-rule inputs of this view, for linear_attention_statistics
+  LinearAttentionOptions delta_options;  ///< options for linear_attention_statistics
+  // Tap::sequence_delta_inputs in layers of linear attention; set only in the view with the sequence's last token
+  LinearAttentionInputs sequence_delta_inputs;  ///< delta-rule inputs of all tokens of the sequence, without `state`
   // Tap::scores in layers of attention
   double scale = 1.0;  ///< factor that multiplies the scores q·k
   ConstTensorView q;   ///< (B,Hq,T,D) queries after gate, norm and RoPE

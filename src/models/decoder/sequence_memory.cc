@@ -29,7 +29,7 @@ template <typename T>
 SequenceBuffers<T>::SequenceBuffers(Workspace& ws, const DecoderSizes& part, std::int64_t tokens,
                                     const PartOptions& parts)
     : stream(ws.take<Wide<T>>("residual stream of the sequence", tokens, part.C)) {
-  if (!parts.keeps_rule || !part.linear) return;
+  if (!parts.stores_delta_inputs || !part.linear) return;
   constexpr const char* kName = "keys of linear attention, one layer";
   q = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
   k = ws.take<T>(kName, tokens, part.linear->Hk, part.linear->D);
@@ -74,20 +74,20 @@ LayerCache& SequenceMemory<T>::begin_layer(LayerType type) {
 }
 
 template <typename T>
-void SequenceMemory<T>::keep_rule(const layers::DeltaNetState<T>& state, std::int64_t first) const {
+void SequenceMemory<T>::store_delta_inputs(const layers::DeltaNetState<T>& state, std::int64_t first) const {
   if (!buffers_->q.present()) return;
-  const auto keep = [&](const auto& to, const auto& from) {
+  const auto store = [&](const auto& to, const auto& from) {
     const std::int64_t N = from.shape[0];  // the elements of a token are contiguous
     for (std::int64_t n = 0; n < N; ++n) std::copy_n(from.at(n), from[n].count(), to.at(first + n));
   };
-  keep(buffers_->q, state.q);
-  keep(buffers_->k, state.k);
-  keep(buffers_->decay, state.decay);
-  keep(buffers_->beta, state.beta);
+  store(buffers_->q, state.q);
+  store(buffers_->k, state.k);
+  store(buffers_->decay, state.decay);
+  store(buffers_->beta, state.beta);
 }
 
 template <typename T>
-LinearAttentionInputs SequenceMemory<T>::kept_rule(View<const T, 3> v) const {
+LinearAttentionInputs SequenceMemory<T>::delta_inputs(View<const T, 3> v) const {
   const std::int64_t tokens = buffers_->q.shape[0];
   const auto of = [tokens](const auto& x) { return layers::by_head(x, 1, tokens); };
   LinearAttentionInputs inputs;

@@ -86,7 +86,7 @@ std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Me
 }  // namespace
 
 models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics) {
-  return {.tokens = tokens, .keeps_rule = inputs_of(metrics).has(Input::hidden_weights)};
+  return {.tokens = tokens, .stores_delta_inputs = inputs_of(metrics).has(Input::hidden_weights)};
 }
 
 template <typename T>
@@ -121,7 +121,7 @@ models::Taps Evaluator<T>::taps() const {
        {Input::first_token_weights, Input::entropies, Input::sink_weights, Input::rule_means, Input::state_ranks}) {
     if (inputs_.has(input)) out |= {Tap::scores};
   }
-  if (inputs_.has(Input::hidden_weights)) out |= {Tap::kept_rule};
+  if (inputs_.has(Input::hidden_weights)) out |= {Tap::sequence_delta_inputs};
   if (inputs_.has(Input::gates) || inputs_.has(Input::output_gates)) out |= {Tap::gate_logits};
   return out;
 }
@@ -238,11 +238,11 @@ RuleStatistics Evaluator<T>::rule_statistics_of(const LayerView<T>& view) {
   }
   const bool ends = view.ends_sequence();
   if (inputs_.has(Input::state_ranks) && ends) of_states(out.effective_rank, of_part.effective_rank);
-  if (next != rule_.data()) linear_attention_statistics(of_part, view.rule_inputs, view.rule_options);
+  if (next != rule_.data()) linear_attention_statistics(of_part, view.delta_inputs, view.delta_options);
   if (inputs_.has(Input::hidden_weights) && ends) {
     of_each_query(out.first_shares, of_sequence.first_share);
     of_each_query(out.reaches, of_sequence.reach);
-    linear_attention_statistics(of_sequence, view.kept_rule, view.rule_options);
+    linear_attention_statistics(of_sequence, view.sequence_delta_inputs, view.delta_options);
   }
   return out;
 }

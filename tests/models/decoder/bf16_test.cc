@@ -76,7 +76,8 @@ TEST(DecoderBf16, Losses_SequenceInParts_AreWithinRoundingsToBf16) {
 TEST(DecoderBf16, MemoryPlan_WithObserversAndParts_AddsUpToItsBytes) {
   for (const DecoderConfig& config : families()) {
     for (const std::int64_t part : {0, 3}) {
-      const Decoder<BFloat16> decoder(config, {1, 7}, Purpose::evaluate, {}, {.tokens = part, .keeps_rule = true});
+      const Decoder<BFloat16> decoder(config, {1, 7}, Purpose::evaluate, {},
+                                      {.tokens = part, .stores_delta_inputs = true});
       const std::vector<MemoryItem> plan = decoder.memory_plan();
       const std::size_t planned = std::accumulate(plan.begin(), plan.end(), std::size_t{0},
                                                   [](std::size_t sum, const MemoryItem& x) { return sum + x.bytes; });
@@ -89,10 +90,10 @@ TEST(DecoderBf16, MemoryPlan_WithObserversAndParts_AddsUpToItsBytes) {
 class Seen : public LayerObserver<float> {
  public:
   Taps taps() const override {
-    return {Tap::scores, Tap::kept_rule, Tap::gate_logits, Tap::values, Tap::head_outputs, Tap::output};
+    return {Tap::scores, Tap::sequence_delta_inputs, Tap::gate_logits, Tap::values, Tap::head_outputs, Tap::output};
   }
   void after_layer(const LayerView<float>& view) override {
-    dtypes.push_back(view.type == LayerType::linear_attention ? view.rule_inputs.q.dtype : view.q.dtype);
+    dtypes.push_back(view.type == LayerType::linear_attention ? view.delta_inputs.q.dtype : view.q.dtype);
     for (const View<const float, 3>& part : {view.v, view.gate, view.head_outputs}) {
       numbers.emplace_back();
       if (!part.present()) continue;

@@ -106,7 +106,7 @@ TEST(DecoderParts, LogProbabilities_BeyondTheSequence_AreRefused) {
 TEST(DecoderParts, MemoryPlan_PartsWithAShorterLast_AddsUpToItsBytes) {
   for (const DecoderConfig& config : mixed_families()) {
     for (const bool keeps : {false, true}) {
-      const PartOptions parts{.tokens = 3, .keeps_rule = keeps, .cache = keeps ? DType::i8 : DType::none};
+      const PartOptions parts{.tokens = 3, .stores_delta_inputs = keeps, .cache = keeps ? DType::i8 : DType::none};
       const Decoder<float> decoder(config, {1, 7}, Purpose::evaluate, {}, parts);
       const std::vector<MemoryItem> plan = decoder.memory_plan();
       const std::size_t planned = std::accumulate(plan.begin(), plan.end(), std::size_t{0},

@@ -102,7 +102,8 @@ std::size_t Collector::planned_bytes(const models::DecoderConfig& config, std::i
 }
 
 models::Taps Collector::taps() const {
-  models::Taps out{models::Tap::scores, models::Tap::kept_rule, models::Tap::head_outputs, models::Tap::output};
+  models::Taps out{models::Tap::scores, models::Tap::sequence_delta_inputs, models::Tap::head_outputs,
+                   models::Tap::output};
   if (layers::has_gate(config_.gate) || metrics::value_heads(config_) > 0) out |= {models::Tap::gate_logits};
   return out;
 }
@@ -181,7 +182,7 @@ std::int64_t Collector::weigh(const models::LayerView<float>& view, std::int64_t
   const ConstTensorView queries(indices.data(), DType::i64, {1, 1, 1, count}, contiguous_strides({1, 1, 1, count}));
   const auto rows_of = [&](std::int64_t S) { return make_view(rows_.data(), Shape{1, std::ssize(heads_), count, S}); };
   if (view.type == models::LayerType::linear_attention) {
-    linear_attention_weights({.weights = rows_of(tokens_)}, view.kept_rule, queries, view.rule_options);
+    linear_attention_weights({.weights = rows_of(tokens_)}, view.sequence_delta_inputs, queries, view.delta_options);
     return tokens_;
   }
   const metrics::AttentionCall call = metrics::attention_call(view, context_);

@@ -163,7 +163,7 @@ struct Sequence {
 };
 
 /// Returns the decoder options for passing the sequence through each layer in parts of choices.part tokens.
-models::PartOptions parts_of(const Choices& choices) { return {.tokens = choices.part, .keeps_rule = true}; }
+models::PartOptions parts_of(const Choices& choices) { return {.tokens = choices.part, .stores_delta_inputs = true}; }
 
 void collect(ModelXray& out, const train::LoadedModel& model, const Sequence& sequence, const Choices& choices) {
   const auto& [tokens, targets] = sequence;

@@ -41,7 +41,8 @@ struct Collected {
 
 /// Gathers the text at once, or in parts.
 Collected collect(const DecoderConfig& config, std::int64_t part = 0) {
-  models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate, {}, {.tokens = part, .keeps_rule = true});
+  models::Decoder<float> decoder(config, kShape, models::Purpose::evaluate, {},
+                                 {.tokens = part, .stores_delta_inputs = true});
   const std::vector<double> values = models::large_parameters(decoder.table(), 41);
   const std::vector<float> parameters = layers::as<float>(values);
   const models::TinyBatch batch(config, kShape, 3);
