@@ -122,8 +122,8 @@ LayerConfig layer_config(const DecoderConfig& c, std::int64_t layer) {
                         c.rope_attention_factor};
   }
   const bool post = c.norm_placement == NormPlacement::post && out.type != LayerType::linear_attention;
-  out.norms_inputs = !post;
-  out.norms_outputs = post || c.norm_placement == NormPlacement::sandwich;
+  out.has_input_norms = !post;
+  out.has_output_norms = post || c.norm_placement == NormPlacement::sandwich;
   out.experts = c.experts.count > 0 && layer >= c.experts.dense_layers;
   if (!c.experts.limits.empty()) out.limit = c.experts.limits[at];
   if (!c.experts.shared_limits.empty()) out.shared_limit = c.experts.shared_limits[at];
@@ -135,7 +135,7 @@ bool has_layer(const DecoderConfig& config, LayerType type) {
   return std::find(config.layer_types.begin(), config.layer_types.end(), type) != config.layer_types.end();
 }
 
-DecoderConfig in_short(DecoderConfig config) {
+DecoderConfig canonical_config(DecoderConfig config) {
   if (config.layer_types.empty()) return config;
   if (!has_layer(config, LayerType::sliding_attention)) config.window = 0;
   const auto is_full = [](LayerType type) { return type == LayerType::full_attention; };

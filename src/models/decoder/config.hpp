@@ -145,9 +145,9 @@ struct LayerConfig {
   double rope_base = 0.0;
   double rope_fraction = 0.0;
   layers::RopeScaling rope_scaling;
-  bool norms_inputs = true;  ///< whether the inputs of the mixer and of the MLP are normalized
+  bool has_input_norms = true;  ///< whether the inputs of the mixer and of the MLP are normalized
   /// Whether the outputs of the mixer and of the MLP are normalized before the residual addition.
-  bool norms_outputs = false;
+  bool has_output_norms = false;
   bool experts = false;  ///< whether the MLP is a mixture of experts
   double limit = 0.0, shared_limit = 0.0;
 };
@@ -158,7 +158,7 @@ bool has_layer(const DecoderConfig& config, LayerType type);
 
 /// Returns an equivalent config without redundant values. Clears `window` if no layer uses it. Clears `layer_types` if
 /// every layer is full_attention.
-DecoderConfig in_short(DecoderConfig config);
+DecoderConfig canonical_config(DecoderConfig config);
 
 /// Selects how messages name a field: by its name in the code, its key in config.json, or its command-line option.
 enum class NamesIn { code, file, command_line };

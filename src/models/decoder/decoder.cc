@@ -45,7 +45,7 @@ double counted(const Tokens& targets) {
 }
 
 /// Returns `config`. Throws Error if `purpose` includes training and the decoder cannot train the model.
-const DecoderConfig& usable(const DecoderConfig& config, Purpose purpose) {
+const DecoderConfig& require_trainable(const DecoderConfig& config, Purpose purpose) {
   const std::string reason = purpose == Purpose::evaluate ? "" : reason_not_trained(config);
   require(reason.empty(), "decoder: the model cannot be trained: {}", reason);
   return config;
@@ -61,7 +61,7 @@ template <typename T>
 struct Decoder<T>::State {
   State(const DecoderConfig& config_in, BatchShape shape_in, Purpose purpose_in, const ExecutionContext& context_in,
         const PartOptions& parts_in)
-      : config(checked_shape(config_in, shape_in)),
+      : config(require_valid(config_in, shape_in)),
         shape(shape_in),
         purpose(purpose_in),
         context(resolved(context_in)),
@@ -123,17 +123,17 @@ struct Decoder<T>::State {
   void forward(const Wide<T>* parameters, const Tokens& tokens, const Tokens& targets, LayerObserver<Wide<T>>* observer,
                layers::AttentionSkip* skip, const LayerOverride<T>* replaced = nullptr);
   void check(const LayerOverride<T>& replaced) const;
-  LayerView<Wide<T>> view_of(std::int64_t layer, Taps taps, const Part<T>& part, const Wide<T>* parameters,
+  LayerView<Wide<T>> view_of(std::int64_t layer, Taps taps, const TokenPart<T>& part, const Wide<T>* parameters,
                              const Tokens& targets);
-  void show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const Part<T>& part,
+  void show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer, const TokenPart<T>& part,
                       const layers::AttentionVectors<const Wide<T>>& vectors, const layers::AttentionState<T>& s);
-  void show_delta(LayerView<Wide<T>>& view, Taps taps, const Part<T>& part, const layers::DeltaNetState<T>& s);
+  void show_delta(LayerView<Wide<T>>& view, Taps taps, const TokenPart<T>& part, const layers::DeltaNetState<T>& s);
   double loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses);
-  void last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
-  double head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters, const Tokens& targets,
+  void last_norm(const TokenPart<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const;
+  double head(Wide<T>* gradients, const TokenPart<T>& part, const Wide<T>* parameters, const Tokens& targets,
               double gradient_scale, Wide<T>* token_losses) const;
 
-  void log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters, std::int64_t begin,
+  void log_softmax(Wide<T>* out, const TokenPart<T>& part, const Wide<T>* parameters, std::int64_t begin,
                    std::int64_t count) const;
 
   void backward(Wide<T>* gradients, const Wide<T>* parameters, const Tokens& tokens) const;
@@ -169,8 +169,8 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
     first = replaced->layer;
     layers::copy_to<Wide<T>>(memory->layer(first).x.flat(), replaced->input.flat(), context);
   } else {
-    parts.each([&](const Part<T>& part) {
-      part.pass.blocks.embed(parts.saved(0, part).x, layout.outer(parameters), part.of(tokens));
+    parts.each([&](const TokenPart<T>& part) {
+      part.resources.blocks.embed(parts.saved(0, part).x, layout.outer(parameters), part.of(tokens));
     });
   }
   for (std::int64_t layer = first; layer < config.layers; ++layer) {
@@ -178,12 +178,12 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
     const LayerWeights<const Wide<T>, const T> w = weights.layer(layer, parameters);
     const bool replaces = replaced != nullptr && replaced->layer == layer;
     LayerCache* const cache = sequence != nullptr ? &sequence->begin_layer(c.type) : nullptr;
-    parts.each([&](const Part<T>& part) {
+    parts.each([&](const TokenPart<T>& part) {
       const SavedLayer<T> s = parts.saved(layer, part);
-      if (sequence != nullptr) part.pass.blocks.set_first_position(part.first);
-      part.pass.blocks.mixer_block(c, w, s,
-                                   {.skip = skip, .cache = cache, .replaced = replaces ? &replaced->heads : nullptr});
-      part.pass.blocks.mlp_block(parts.output(layer, part), c, w, s);
+      if (sequence != nullptr) part.resources.blocks.set_first_position(part.first);
+      part.resources.blocks.mixer_block(
+          c, w, s, {.skip = skip, .cache = cache, .replaced = replaces ? &replaced->heads : nullptr});
+      part.resources.blocks.mlp_block(parts.output(layer, part), c, w, s);
       if (observer != nullptr) observer->after_layer(view_of(layer, taps, part, parameters, part.of(targets)));
     });
   }
@@ -191,10 +191,10 @@ void Decoder<T>::State::forward(const Wide<T>* parameters, const Tokens& tokens,
 
 /// Computes h_last = norm(x), and rounds h_last according to DecoderSizes::rounding.
 template <typename T>
-void Decoder<T>::State::last_norm(const Part<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
-  const DecoderBuffers<T>& buffers = *part.pass.memory;
-  part.pass.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, layout.outer(parameters).norm);
-  if constexpr (!kNarrow<T>) layers::round_activations(buffers.h_last, part.pass.sizes.rounding, context);
+void Decoder<T>::State::last_norm(const TokenPart<T>& part, ConstView<Wide<T>, 2> x, const Wide<T>* parameters) const {
+  const DecoderBuffers<T>& buffers = *part.resources.memory;
+  part.resources.blocks.template norm<T, Wide<T>>(buffers.h_last, buffers.rstd_last, x, layout.outer(parameters).norm);
+  if constexpr (!kNarrow<T>) layers::round_activations(buffers.h_last, part.resources.sizes.rounding, context);
 }
 
 template <typename T>
@@ -222,9 +222,9 @@ void Decoder<T>::State::check(const LayerOverride<T>& replaced) const {
 
 template <typename T>
 void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, const LayerConfig& layer,
-                                       const Part<T>& part, const layers::AttentionVectors<const Wide<T>>& vectors,
+                                       const TokenPart<T>& part, const layers::AttentionVectors<const Wide<T>>& vectors,
                                        const layers::AttentionState<T>& s) {
-  const layers::GatedAttention<T>& attention = part.pass.blocks.attention(layer.type);
+  const layers::GatedAttention<T>& attention = part.resources.blocks.attention(layer.type);
   if (taps.has(Tap::scores)) {
     view.scale = attention.scale();
     view.q = layers::by_head<const T>(s.q, view.shape.batch, view.shape.seq);
@@ -243,9 +243,9 @@ void Decoder<T>::State::show_attention(LayerView<Wide<T>>& view, Taps taps, cons
 }
 
 template <typename T>
-void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Part<T>& part,
+void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const TokenPart<T>& part,
                                    const layers::DeltaNetState<T>& s) {
-  const layers::DeltaNet<T>& delta = part.pass.blocks.delta();
+  const layers::DeltaNet<T>& delta = part.resources.blocks.delta();
   SequenceMemory<T>* const sequence = parts.sequence();
   view.delta_options = delta.rule_options();
   if (taps.has(Tap::scores)) {
@@ -265,13 +265,13 @@ void Decoder<T>::State::show_delta(LayerView<Wide<T>>& view, Taps taps, const Pa
 
 /// Returns the view of a layer that an observer gets for one part of the tokens. `targets` are the part's targets.
 template <typename T>
-LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const Part<T>& part,
+LayerView<Wide<T>> Decoder<T>::State::view_of(std::int64_t layer, Taps taps, const TokenPart<T>& part,
                                               const Wide<T>* parameters, const Tokens& targets) {
   const LayerConfig& c = config_of(layer);
   const SavedLayer<T> s = parts.saved(layer, part);
   LayerView<Wide<T>> view;
   view.layer = layer;
-  view.shape = part.pass.shape;
+  view.shape = part.resources.shape;
   view.first_position = part.first;
   view.seq_len = shape.seq;
   view.type = c.type;
@@ -298,7 +298,7 @@ template <typename T>
 double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets, Wide<T>* token_losses) {
   const double total = counted(targets);
   double loss = 0.0;
-  parts.each([&](const Part<T>& part) {
+  parts.each([&](const TokenPart<T>& part) {
     const Tokens here = part.of(targets);
     last_norm(part, parts.output(config.layers - 1, part), parameters);
     Wide<T>* const losses = token_losses == nullptr ? nullptr : token_losses + part.first;
@@ -312,10 +312,10 @@ double Decoder<T>::State::loss(const Wide<T>* parameters, const Tokens& targets,
 /// is not null, also adds the gradient of the vocabulary head's matrix to it. In this case, dx becomes the gradient of
 /// h_last.
 template <typename T>
-double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wide<T>* parameters,
+double Decoder<T>::State::head(Wide<T>* gradients, const TokenPart<T>& part, const Wide<T>* parameters,
                                const Tokens& targets, double gradient_scale, Wide<T>* token_losses) const {
-  const DecoderBuffers<T>& buffers = *part.pass.memory;
-  const std::int64_t N = part.count(), chunk = part.pass.sizes.logit_rows;
+  const DecoderBuffers<T>& buffers = *part.resources.memory;
+  const std::int64_t N = part.count(), chunk = part.resources.sizes.logit_rows;
   const View<const T, 2> w = weights.head(parameters);
   const View<Wide<T>, 1> losses(token_losses, {N});
   const double total = counted(targets);
@@ -342,15 +342,16 @@ double Decoder<T>::State::head(Wide<T>* gradients, const Part<T>& part, const Wi
 
 /// Computes out(count,V) = log-softmax of the logits of `count` rows of a part's h_last, from row `begin` on.
 template <typename T>
-void Decoder<T>::State::log_softmax(Wide<T>* out, const Part<T>& part, const Wide<T>* parameters, std::int64_t begin,
-                                    std::int64_t count) const {
+void Decoder<T>::State::log_softmax(Wide<T>* out, const TokenPart<T>& part, const Wide<T>* parameters,
+                                    std::int64_t begin, std::int64_t count) const {
   using W = Wide<T>;
   const View<const T, 2> w = weights.head(parameters);
-  const std::int64_t V = part.pass.sizes.V, chunk = part.pass.sizes.logit_rows;
+  const std::int64_t V = part.resources.sizes.V, chunk = part.resources.sizes.logit_rows;
   for (std::int64_t first = 0; first < count; first += chunk) {
     const std::int64_t rows = std::min(chunk, count - first);
     const View<W, 2> y(out + first * V, {rows, V});
-    layers::linear_forward(y, part.pass.memory->h_last.range(0, begin + first, rows), w, Update::overwrite, context);
+    layers::linear_forward(y, part.resources.memory->h_last.range(0, begin + first, rows), w, Update::overwrite,
+                           context);
 #pragma omp parallel for schedule(static) num_threads(layers::team_size(context))
     for (std::int64_t r = 0; r < rows; ++r) {
       W* row = y.at(r);
@@ -391,7 +392,7 @@ void Decoder<T>::State::mlp_backward(const LayerConfig& layer, const LayerWeight
   const View<T, 2>&activation = memory->activation, &dactivation = memory->dactivation;
   const View<Wide<T>, 2>&dx = memory->dx, &dh = memory->dh;
   View<const T, 2> dout = memory->dout;
-  if (layer.norms_outputs) {
+  if (layer.has_output_norms) {
     norm_backward<T>(memory->dout, g.mlp_out_norm, dx, s.mlp_out, w.mlp_out_norm, s.mlp_out_rstd, Update::overwrite);
   } else {
     dout = gradient_of_output();
@@ -412,7 +413,7 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
   const View<Wide<T>, 2>&dx = memory->dx, &dh = memory->dh;
   const View<const T, 2> h = s.mixer_input(layer);
   View<const T, 2> dout = memory->dout;
-  if (layer.norms_outputs) {
+  if (layer.has_output_norms) {
     norm_backward<T>(memory->dout, g.mixer_out_norm, dx, s.mixer_out, w.mixer_out_norm, s.mixer_out_rstd,
                      Update::overwrite);
   } else {
@@ -430,7 +431,7 @@ void Decoder<T>::State::mixer_backward(const LayerConfig& layer, const LayerWeig
 template <typename T>
 void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T>, 1> dw, ConstView<Wide<T>, 2> x,
                                            ConstView<Wide<T>, 1> w, ConstView<Wide<T>, 2> rstd) const {
-  if (layer.norms_inputs) {
+  if (layer.has_input_norms) {
     norm_backward<Wide<T>>(memory->dx, dw, memory->dh, x, w, rstd, Update::add);
   } else {
     layers::add_to<Wide<T>>(memory->dx.flat(), memory->dh.flat(), context);
@@ -442,13 +443,13 @@ void Decoder<T>::State::add_input_gradient(const LayerConfig& layer, View<Wide<T
 template <typename T>
 Decoder<T>::Decoder(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
                     const PartOptions& parts)
-    : state_(std::make_unique<State>(usable(config, purpose), shape, purpose, context, parts)) {}
+    : state_(std::make_unique<State>(require_trainable(config, purpose), shape, purpose, context, parts)) {}
 
 template <typename T>
 std::vector<MemoryItem> Decoder<T>::planned_memory(const DecoderConfig& config, BatchShape shape, Purpose purpose,
                                                    const PartOptions& parts) {
-  checked_shape(config, shape);
-  checked_parts<T>(parts, shape, purpose);
+  require_valid(config, shape);
+  require_valid_parts<T>(parts, shape, purpose);
   std::vector<MemoryItem> items;
   Workspace count(&items);
   const DecoderSizes sizes(config, models::part_shape(shape, parts), purpose);
@@ -529,7 +530,7 @@ double Decoder<T>::loss_with(const LayerOverride<T>& replaced, const Wide<T>* pa
 template <typename T>
 void Decoder<T>::log_probabilities(Wide<T>* out, const Wide<T>* parameters, const std::int32_t* tokens) {
   run(parameters, tokens);
-  state_->parts.each([&](const Part<T>& part) {
+  state_->parts.each([&](const TokenPart<T>& part) {
     some_log_probabilities(out + part.first * state_->sizes.V, parameters, part.first, part.count());
   });
 }
@@ -547,7 +548,7 @@ template <typename T>
 void Decoder<T>::some_log_probabilities(Wide<T>* out, const Wide<T>* parameters, std::int64_t first,
                                         std::int64_t count) {
   State& s = *state_;
-  const Part<T> part = s.parts.at(std::clamp<std::int64_t>(first, 0, s.shape.seq - 1));
+  const TokenPart<T> part = s.parts.at(std::clamp<std::int64_t>(first, 0, s.shape.seq - 1));
   require(first >= 0 && count >= 0 && count <= part.first + part.count() - first,
           "decoder: log-probabilities of {} tokens from token {}, which are not in one part", count, first);
   s.last_norm(part, s.parts.output(s.config.layers - 1, part), parameters);
@@ -565,7 +566,7 @@ double Decoder<T>::loss_and_gradients(Wide<T>* gradients, const Wide<T>* paramet
   check_tokens("targets", out, s.config.vocab, layers::kIgnoredTarget);
   s.weights.round(parameters, s.context);
   s.forward(parameters, in, out, nullptr, nullptr);
-  const Part<T> whole{s.parts.main()};
+  const TokenPart<T> whole{s.parts.main()};
   s.last_norm(whole, s.memory->x_last, parameters);
   const double loss = s.head(gradients, whole, parameters, out, gradient_scale, token_losses);
   s.backward(gradients, parameters, in);

@@ -42,7 +42,7 @@ void DecoderBlocks<T>::embed(View<Wide<T>, 2> x, const OuterWeights<const Wide<T
 template <typename T>
 ConstView<T, 2> DecoderBlocks<T>::normed(const LayerConfig& layer, View<T, 2> h, View<Wide<T>, 2> rstd,
                                          ConstView<Wide<T>, 2> x, ConstView<Wide<T>, 1> w) const {
-  if (layer.norms_inputs) {
+  if (layer.has_input_norms) {
     norm<T, Wide<T>>(h, rstd, x, w);
   } else {
     if constexpr (!kNarrow<T>) {
@@ -74,7 +74,7 @@ template <typename M>
 void DecoderBlocks<T>::mixer_block(const LayerConfig& layer, const LayerWeights<const Wide<T>, M>& w,
                                    const SavedLayer<T>& s, const MixerCall<T>& call) const {
   const ConstView<T, 2> h = normed(layer, s.h, s.rstd, s.x, w.input_norm);
-  if (layer.norms_outputs) {
+  if (layer.has_output_norms) {
     mix(s.mixer_out, h, layer, w, s, Update::overwrite, call);
     norm<Wide<T>, T>(s.x_middle, s.mixer_out_rstd, s.mixer_out, w.mixer_out_norm);
     layers::add_to(s.x_middle.flat(), s.x.flat(), context_);
@@ -116,7 +116,7 @@ template <typename M>
 void DecoderBlocks<T>::experts_block(View<Wide<T>, 2> x_out, const LayerConfig& layer,
                                      const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s) const {
   ConstView<Wide<T>, 2> h = s.x_middle;
-  if (layer.norms_inputs) {
+  if (layer.has_input_norms) {
     norm<Wide<T>, Wide<T>>(buffers_.experts_in, s.rstd_middle, s.x_middle, w.middle_norm);
     h = buffers_.experts_in;
   } else if (sizes_.rounding != layers::ActivationRounding::none) {
@@ -124,7 +124,7 @@ void DecoderBlocks<T>::experts_block(View<Wide<T>, 2> x_out, const LayerConfig& 
     h = buffers_.experts_in;
   }
   layers::round_activations(buffers_.experts_in, sizes_.rounding, context_);
-  if (layer.norms_outputs) {
+  if (layer.has_output_norms) {
     experts(buffers_.experts_out, h, layer, w.experts, Update::overwrite);
     norm<Wide<T>, Wide<T>>(x_out, s.mlp_out_rstd, buffers_.experts_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);
@@ -140,7 +140,7 @@ void DecoderBlocks<T>::mlp_block(View<Wide<T>, 2> x_out, const LayerConfig& laye
                                  const LayerWeights<const Wide<T>, M>& w, const SavedLayer<T>& s) const {
   if (layer.experts) return experts_block(x_out, layer, w, s);
   const ConstView<T, 2> h = normed(layer, s.h_middle, s.rstd_middle, s.x_middle, w.middle_norm);
-  if (layer.norms_outputs) {
+  if (layer.has_output_norms) {
     mlp(s.mlp_out, h, w, s, Update::overwrite);
     norm<Wide<T>, T>(x_out, s.mlp_out_rstd, s.mlp_out, w.mlp_out_norm);
     layers::add_to(x_out.flat(), s.x_middle.flat(), context_);

@@ -96,7 +96,7 @@ void require_countable(const DecoderConfig& c, BatchShape shape) {
 
 }  // namespace
 
-const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape) {
+const DecoderConfig& require_valid(const DecoderConfig& config, BatchShape shape) {
   validate(config);
   require(shape.seq >= 1 && shape.seq <= config.seq_len, "decoder: sequences of {} tokens, the config's seq_len is {}",
           shape.seq, config.seq_len);
@@ -134,8 +134,8 @@ DecoderSizes::DecoderSizes(const DecoderConfig& config, BatchShape shape, Purpos
   if (linear) linear->rounding = rounding;
 }
 
-bool DecoderSizes::norms_outputs() const {
-  return std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) { return layer.norms_outputs; });
+bool DecoderSizes::has_output_norms() const {
+  return std::any_of(layers.begin(), layers.end(), [](const LayerConfig& layer) { return layer.has_output_norms; });
 }
 
 template <typename T>
@@ -148,7 +148,7 @@ SavedLayer<T>::SavedLayer(Workspace& ws, const DecoderSizes& sizes)
       h_middle(ws.take<T>(kStream, sizes.N, sizes.C)),
       gate_up(ws.take<T>("MLP, saved", sizes.N, 2 * sizes.F)),
       dgate_up(gate_up) {
-  if (!sizes.norms_outputs()) return;
+  if (!sizes.has_output_norms()) return;
   mixer_out = ws.take<T>(kStream, sizes.N, sizes.C);
   mixer_out_rstd = ws.take<Wide<T>>(kStream, sizes.N, 1);
   mlp_out = ws.take<T>(kStream, sizes.N, sizes.C);
@@ -209,7 +209,7 @@ DecoderBuffers<T>::DecoderBuffers(Workspace& ws, const DecoderSizes& sizes) {
   }
   dx = ws.take<Wide<T>>("gradient of the stream", N, C);
   dh = ws.take<Wide<T>>("gradient of the stream", N, C);
-  if (kNarrow<T> || sizes.norms_outputs()) dout = ws.take<T>("gradient of the stream", N, C);
+  if (kNarrow<T> || sizes.has_output_norms()) dout = ws.take<T>("gradient of the stream", N, C);
 }
 
 template struct SavedLayer<float>;

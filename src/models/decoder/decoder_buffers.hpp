@@ -17,9 +17,9 @@
 
 namespace headgate::models {
 
-/// Validates the config and the batch shape, and returns `config`. Throws Error if one of them is invalid. Must be
-/// called before sizes are multiplied, so that the products do not overflow.
-const DecoderConfig& checked_shape(const DecoderConfig& config, BatchShape shape);
+/// Returns `config`. Throws Error if the config or the batch shape is invalid. Must be called before sizes are
+/// multiplied, so that the products do not overflow.
+const DecoderConfig& require_valid(const DecoderConfig& config, BatchShape shape);
 
 /// Holds the sizes of a decoder's buffers.
 struct DecoderSizes {
@@ -41,7 +41,7 @@ struct DecoderSizes {
   std::optional<layers::ExpertsShape>
       experts;  ///< absent if no layer has experts; `limit` and `shared_limit` are unset, because they differ by layer
 
-  bool norms_outputs() const;  ///< whether any layer normalizes its outputs
+  bool has_output_norms() const;  ///< whether any layer normalizes its outputs
 };
 
 /// Views the activations that one layer saves in its forward pass for its backward pass.
@@ -74,7 +74,7 @@ struct SavedLayer {
   static View<const T, 2> input(const LayerConfig& layer, const View<T, 2>& normed,
                                 [[maybe_unused]] const View<Wide<T>, 2>& stream) {
     if constexpr (!kNarrow<T>) {
-      if (!layer.norms_inputs) return stream;
+      if (!layer.has_input_norms) return stream;
     }
     return normed;
   }

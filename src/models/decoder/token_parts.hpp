@@ -25,7 +25,7 @@ inline bool is_cut(BatchShape shape, const PartOptions& options) {
 
 /// Returns `options`. Throws Error if they are invalid for a decoder with activations of type T.
 template <typename T>
-const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
+const PartOptions& require_valid_parts(const PartOptions& options, BatchShape shape, Purpose purpose) {
   using layers::ActivationRounding;
   require(options.activations == ActivationRounding::none || (purpose == Purpose::evaluate && !kNarrow<T>),
           "decoder: activations are rounded to {}: only to evaluate, and not in bf16", word_of(options.activations));
@@ -48,9 +48,9 @@ const PartOptions& checked_parts(const PartOptions& options, BatchShape shape, P
 
 /// Holds the sizes, buffers and blocks for forward passes over batches of one shape.
 template <typename T>
-struct Pass {
-  Pass(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context,
-       layers::ActivationRounding rounding)
+struct PassResources {
+  PassResources(const DecoderConfig& config, BatchShape shape_in, Purpose purpose, const ExecutionContext& context,
+                layers::ActivationRounding rounding)
       : shape(shape_in), sizes(config, shape, purpose, rounding), memory(sizes), blocks(sizes, *memory, context) {}
 
   BatchShape shape;
@@ -61,11 +61,11 @@ struct Pass {
 
 /// A part of a sequence, or the whole batch if sequences are not cut.
 template <typename T>
-struct Part {
-  Pass<T>& pass;
+struct TokenPart {
+  PassResources<T>& resources;
   std::int64_t first = 0;  ///< position of the part's first token in its sequence
 
-  std::int64_t count() const { return pass.sizes.N; }
+  std::int64_t count() const { return resources.sizes.N; }
   Tokens of(const Tokens& tokens) const { return tokens.present() ? tokens.range(0, first, count()) : tokens; }
 };
 
@@ -77,7 +77,7 @@ class TokenParts {
   TokenParts(const DecoderConfig& config, BatchShape shape, Purpose purpose, const ExecutionContext& context,
              const PartOptions& options)
       : shape_(shape),
-        options_(checked_parts<T>(options, shape, purpose)),
+        options_(require_valid_parts<T>(options, shape, purpose)),
         main_(config, part_shape(shape, options), purpose, context, options.activations) {
     if (!is_cut(shape, options)) return;
     sequence_.emplace(main_.sizes, shape.seq, options);
@@ -87,34 +87,34 @@ class TokenParts {
   }
 
   const PartOptions& options() const { return options_; }
-  /// Returns the pass for parts of full length, or for the whole batch if sequences are not cut.
-  Pass<T>& main() { return main_; }
-  const Pass<T>& main() const { return main_; }
+  /// Returns the resources for parts of full length, or for the whole batch if sequences are not cut.
+  PassResources<T>& main() { return main_; }
+  const PassResources<T>& main() const { return main_; }
   /// Returns the memory of the whole sequence. Returns null if sequences are not cut.
   SequenceMemory<T>* sequence() { return sequence_ ? &*sequence_ : nullptr; }
 
   /// Calls visit(part) for each part in order.
   template <class Visit>
   void each(const Visit& visit) {
-    if (!sequence_) return visit(Part<T>{main_});
+    if (!sequence_) return visit(TokenPart<T>{main_});
     for (std::int64_t first = 0; first < shape_.seq; first += options_.tokens) visit(at(first));
   }
   /// Returns the part that contains token number `token` of the sequence.
-  Part<T> at(std::int64_t token) {
-    if (!sequence_) return Part<T>{main_};
+  TokenPart<T> at(std::int64_t token) {
+    if (!sequence_) return TokenPart<T>{main_};
     const std::int64_t first = token - token % options_.tokens;
-    return Part<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first};
+    return TokenPart<T>{first + options_.tokens <= shape_.seq ? main_ : *last_, first};
   }
 
   /// Returns the saved activations of a layer for a part. If the sequence is cut, SavedLayer::x views the part's rows
   /// in the residual stream of the whole sequence.
-  SavedLayer<T> saved(std::int64_t layer, const Part<T>& part) const {
-    SavedLayer<T> saved = part.pass.memory->layer(layer);
+  SavedLayer<T> saved(std::int64_t layer, const TokenPart<T>& part) const {
+    SavedLayer<T> saved = part.resources.memory->layer(layer);
     if (sequence_) saved.x = sequence_->stream().range(0, part.first, part.count());
     return saved;
   }
   /// Returns the residual stream after a layer, which is the next layer's input.
-  View<Wide<T>, 2> output(std::int64_t layer, const Part<T>& part) const {
+  View<Wide<T>, 2> output(std::int64_t layer, const TokenPart<T>& part) const {
     if (sequence_) return saved(layer, part).x;
     return layer + 1 < static_cast<std::int64_t>(main_.sizes.layers.size()) ? saved(layer + 1, part).x
                                                                             : main_.memory->x_last;
@@ -127,9 +127,9 @@ class TokenParts {
  private:
   BatchShape shape_;
   PartOptions options_;
-  Pass<T> main_;
+  PassResources<T> main_;
   std::optional<SequenceMemory<T>> sequence_;
-  std::optional<Pass<T>> last_;  // pass for the last part; absent if that part has full length
+  std::optional<PassResources<T>> last_;  // resources for the last part; absent if that part has full length
 };
 
 }  // namespace headgate::models

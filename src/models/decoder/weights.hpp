@@ -201,18 +201,18 @@ template <class Visit, typename T, typename M>
 void visit_layer_tensors(const Visit& at, const DecoderConfig& c, const LayerConfig& layer, LayerWeights<T, M>& w) {
   using enum ParameterKind;
   const TensorShape channels(c.dim);
-  at(TensorRow{"input_layernorm.weight", norm, channels, layer.norms_inputs}, w.input_norm);
+  at(TensorRow{"input_layernorm.weight", norm, channels, layer.has_input_norms}, w.input_norm);
   visit_attention_tensors(at, c, layer, w.attention);
   visit_delta_tensors(at, c, layer, w.delta);
-  at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mixer_out_norm);
+  at(TensorRow{"attention_output_layernorm.weight", norm, channels, layer.has_output_norms}, w.mixer_out_norm);
   // Despite its name, post_attention_layernorm is the norm before the MLP.
-  at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.norms_inputs}, w.middle_norm);
+  at(TensorRow{"post_attention_layernorm.weight", norm, channels, layer.has_input_norms}, w.middle_norm);
   const bool dense = !layer.experts;
   at(TensorRow{"mlp.gate_proj.weight", matrix, {c.ffn, c.dim}, dense}, w.gate_up);
   at(TensorRow{"mlp.up_proj.weight", matrix, {c.ffn, c.dim}, dense}, appended_to(w.gate_up));
   at(TensorRow{"mlp.down_proj.weight", matrix, {c.dim, c.ffn}, dense}, w.down);
   visit_expert_tensors(at, c, layer, w.experts);
-  at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.norms_outputs}, w.mlp_out_norm);
+  at(TensorRow{"mlp_output_layernorm.weight", norm, channels, layer.has_output_norms}, w.mlp_out_norm);
 }
 
 /// Calls at(row, member) for the tensors outside the layers. Calls `layers()` after the embedding, because the layers'

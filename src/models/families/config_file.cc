@@ -125,7 +125,7 @@ FileConfig read_as(ConfigReader& in, const Family& family) {
   family.finish(in, out);
   in.finish();
   validate(out.config, NamesIn::file);
-  out.config = in_short(out.config);
+  out.config = canonical_config(out.config);
   if (foreign) refuse_odd_rotation(out.config, in.path());
   return out;
 }

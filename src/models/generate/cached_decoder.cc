@@ -190,8 +190,8 @@ using WeightsOf = std::conditional_t<std::is_same_v<M, layers::StoredBlocks>, Ma
 
 /// Holds the buffers for passing T new tokens per sequence through the layers. A is the type of activations.
 template <typename A>
-struct Pass {
-  Pass(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
+struct PassBuffers {
+  PassBuffers(const DecoderConfig& config, BatchShape shape, const ExecutionContext& context)
       : sizes(without_logits(config, shape)), memory(sizes), blocks(sizes, *memory, context) {}
 
   static DecoderSizes without_logits(const DecoderConfig& config, BatchShape shape) {
@@ -206,7 +206,7 @@ struct Pass {
 };
 
 CachedDecoderOptions checked(const DecoderConfig& config, CachedDecoderOptions options) {
-  checked_shape(config, {options.batch, 1});
+  require_valid(config, {options.batch, 1});
   require(!options.weights || options.weights == DType::f32 || options.weights == DType::bf16,
           "decoder: weights are {} but must be f32 or bf16", dtype_name(options.weights.value_or(DType::f32)));
   require(options.cache == DType::f32 || options.cache == DType::i8,
@@ -254,8 +254,9 @@ struct CachedDecoder::State {
 
   /// Runs tokens(B,T) through all layers. Computes logits(B,R,V) for the last R tokens of each sequence. `pass` must
   /// have buffers for T tokens.
-  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) = 0;
-  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) = 0;
+  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const PassBuffers<float>& pass) = 0;
+  virtual void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens,
+                       const PassBuffers<BFloat16>& pass) = 0;
   virtual std::size_t weight_bytes() const = 0;
   virtual std::size_t step_weight_bytes() const = 0;
 
@@ -263,28 +264,27 @@ struct CachedDecoder::State {
   std::int64_t reachable(std::int64_t length) const;
   void truncate(std::int64_t length);
 
-  /// Returns buffers for T new tokens per sequence. Returns `kept` if it has this size, otherwise makes new buffers in
-  /// `kept`.
+  /// Returns buffers for T new tokens per sequence: `last` if it has this size, otherwise new buffers stored in `last`.
   template <typename A>
-  Pass<A>& pass_of(std::optional<Pass<A>>& kept, std::int64_t T) {
-    if (!kept || kept->sizes.N != options.batch * T) {
-      kept.emplace(config, BatchShape{options.batch, T}, options.context);
+  PassBuffers<A>& buffers_for(std::optional<PassBuffers<A>>& last, std::int64_t T) {
+    if (!last || last->sizes.N != options.batch * T) {
+      last.emplace(config, BatchShape{options.batch, T}, options.context);
     }
-    return *kept;
+    return *last;
   }
 
   void append(View<float, 3> logits, View<const std::int32_t, 2> tokens);
   void append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens);
   template <typename A>
-  void append_through(Pass<A>& pass, View<float, 3> logits, View<const std::int32_t, 2> tokens);
+  void append_through(PassBuffers<A>& pass, View<float, 3> logits, View<const std::int32_t, 2> tokens);
 
   DecoderConfig config;
   CachedDecoderOptions options;
   layers::AttentionSkip skip;
   std::vector<LayerCache> caches;  // one cache per layer
-  Pass<float> one;
-  std::optional<Pass<float>> many;
-  std::optional<Pass<BFloat16>> many_rounded;
+  PassBuffers<float> one;
+  std::optional<PassBuffers<float>> many;
+  std::optional<PassBuffers<BFloat16>> many_rounded;
 };
 
 void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
@@ -316,14 +316,15 @@ void CachedDecoder::State::append(View<float, 3> logits, View<const std::int32_t
 void CachedDecoder::State::append_part(View<float, 3> logits, View<const std::int32_t, 2> tokens) {
   const std::int64_t T = tokens.shape[1];
   if (options.precision == ModelPrecision::bf16 && options.batch * T >= kLeastRoundedRows) {
-    append_through(pass_of(many_rounded, T), logits, tokens);
+    append_through(buffers_for(many_rounded, T), logits, tokens);
   } else {
-    append_through(T == 1 ? one : pass_of(many, T), logits, tokens);
+    append_through(T == 1 ? one : buffers_for(many, T), logits, tokens);
   }
 }
 
 template <typename A>
-void CachedDecoder::State::append_through(Pass<A>& pass, View<float, 3> logits, View<const std::int32_t, 2> tokens) {
+void CachedDecoder::State::append_through(PassBuffers<A>& pass, View<float, 3> logits,
+                                          View<const std::int32_t, 2> tokens) {
   const std::int64_t before = length();
   pass.blocks.set_first_position(before);
   try {
@@ -357,14 +358,14 @@ struct CachedDecoder::StateOf : State {
   StateOf(const DecoderConfig& config_in, const CachedDecoderOptions& options_in, const Source& source)
       : State(config_in, options_in), weights(source) {}
 
-  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<float>& pass) override {
+  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const PassBuffers<float>& pass) override {
     pass_through(logits, tokens, pass);
   }
-  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<BFloat16>& pass) override {
+  void forward(View<float, 3> logits, View<const std::int32_t, 2> tokens, const PassBuffers<BFloat16>& pass) override {
     pass_through(logits, tokens, pass);
   }
   template <typename A>
-  void pass_through(View<float, 3> logits, View<const std::int32_t, 2> tokens, const Pass<A>& pass);
+  void pass_through(View<float, 3> logits, View<const std::int32_t, 2> tokens, const PassBuffers<A>& pass);
   void write_logits(View<float, 3> logits, const View<const float, 3>& h) const;
   std::size_t weight_bytes() const override { return weights.bytes(); }
   std::size_t step_weight_bytes() const override {
@@ -393,7 +394,7 @@ struct CachedDecoder::StateOf : State {
 template <typename M>
 template <typename A>
 void CachedDecoder::StateOf<M>::pass_through(View<float, 3> logits, View<const std::int32_t, 2> tokens,
-                                             const Pass<A>& pass) {
+                                             const PassBuffers<A>& pass) {
   weights.check();
   const auto [B, T] = tokens.shape;
   const std::int64_t R = logits.shape[1];

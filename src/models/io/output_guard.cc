@@ -19,7 +19,7 @@ namespace {
 /// Returns a string that identifies a file. All paths of an existing file give the same string, including hard and
 /// symbolic links. For a file that does not exist, returns its canonical path. If the process may not enter a directory
 /// of the path, returns the absolute path.
-std::string identity_of(const std::string& path) {
+std::string file_identity(const std::string& path) {
   struct stat facts {};
   if (::stat(path.c_str(), &facts) == 0) return fmt::format("{}:{}", facts.st_dev, facts.st_ino);
   if (errno == ELOOP) fail(path, "is a loop of symbolic links");
@@ -35,11 +35,11 @@ std::string identity_of(const std::string& path) {
 void check_overwrites(const std::vector<NamedPath>& outputs, const std::vector<NamedPath>& inputs) {
   std::map<std::string, const NamedPath*> read, written;
   for (const NamedPath& input : inputs) {
-    if (!input.path.empty()) read.emplace(identity_of(input.path), &input);
+    if (!input.path.empty()) read.emplace(file_identity(input.path), &input);
   }
   for (const NamedPath& output : outputs) {
     if (output.path.empty()) continue;
-    const std::string file = identity_of(output.path);
+    const std::string file = file_identity(output.path);
     if (const auto input = read.find(file); input != read.end()) {
       throw Error(fmt::format("{} {} would overwrite {}, a file of {}: give another path", output.option, output.path,
                               input->second->path, input->second->option));

@@ -241,7 +241,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   require_use_of_window(config, choices.layer_types);
   require_use_of_attention(config);
   models::validate(config, models::NamesIn::command_line);
-  config = models::in_short(config);
+  config = models::canonical_config(config);
   if (!choices.match_params) return config;
   // --gate none is accepted: it lets a script pass the same options to every model of a comparison.
   require(

@@ -235,14 +235,14 @@ class Plain {
     Rows out;
     Rows inputs;
     for (std::size_t n = 0; n < x.size(); ++n) {
-      const Row h = l_.norms_inputs ? norm(x[n], layer_tensor("input_layernorm.weight")) : x[n];
+      const Row h = l_.has_input_norms ? norm(x[n], layer_tensor("input_layernorm.weight")) : x[n];
       inputs.push_back(rounded(prefix_ + "mixer", h, n));
     }
     const Rows mixed = l_.type == LayerType::linear_attention ? delta_net(inputs, kept) : attention(inputs, kept);
     for (std::size_t n = 0; n < x.size(); ++n) {
       Row middle = x[n];
       add(middle, mixed[n], "attention_output_layernorm.weight");
-      const Row normed = l_.norms_inputs ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
+      const Row normed = l_.has_input_norms ? norm(middle, layer_tensor("post_attention_layernorm.weight")) : middle;
       const Row h = rounded(prefix_ + "mlp", normed, n);
       const Row y = l_.experts ? experts(h, n) : swiglu(tensors_of("mlp.", c_.ffn), h, 0.0, n);
       add(middle, y, "mlp_output_layernorm.weight");
@@ -337,7 +337,7 @@ class Plain {
   }
 
   void add(Row& x, Row y, const char* norm_name) const {
-    if (l_.norms_outputs) y = norm(y, layer_tensor(norm_name));
+    if (l_.has_output_norms) y = norm(y, layer_tensor(norm_name));
     for (std::size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
 
