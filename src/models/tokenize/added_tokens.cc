@@ -77,79 +77,82 @@ AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   return found;
 }
 
-void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, Tail tail) {
+void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, More more) {
   parts.clear();
-  if (!held_.add(part, tail)) return;
+  if (!pending_.add(part, more)) return;
   const std::size_t size = view().size();
-  if (tokens_.entries_.empty()) at_ = size;
-  while (at_ < size && step(parts, tail)) continue;
-  std::size_t end = tail == Tail::ended ? size : at_;
+  if (tokens_.entries_.empty()) search_begin_ = size;
+  while (search_begin_ < size && step(parts, more)) continue;
+  std::size_t end = more == More::none ? size : search_begin_;
   // Holds back white space at the end, because a later token with lstrip would include it.
-  if (tail == Tail::open && tokens_.takes_space_before_) end = space_before(view().substr(0, at_));
-  add_text(parts, end, tail);
-  forget(tail);
+  if (more == More::may_follow && tokens_.takes_space_before_) end = space_before(view().substr(0, search_begin_));
+  add_text(parts, end, more);
+  drop_emitted(more);
 }
 
-bool AddedTokenSearch::step(std::vector<Part>& parts, Tail tail) {
+bool AddedTokenSearch::step(std::vector<Part>& parts, More more) {
   const std::string_view text = view();
   const auto begins = [this](char c) { return tokens_.begins_[static_cast<std::uint8_t>(c)]; };
-  at_ = static_cast<std::size_t>(std::find_if(text.begin() + static_cast<std::ptrdiff_t>(at_), text.end(), begins) -
-                                 text.begin());
-  if (at_ == text.size()) return true;
-  const auto [entry, undecided] = tokens_.longest(text.substr(at_));
-  if (undecided && tail == Tail::open) return false;
+  search_begin_ = static_cast<std::size_t>(
+      std::find_if(text.begin() + static_cast<std::ptrdiff_t>(search_begin_), text.end(), begins) - text.begin());
+  if (search_begin_ == text.size()) return true;
+  const auto [entry, undecided] = tokens_.longest(text.substr(search_begin_));
+  if (undecided && more == More::may_follow) return false;
   if (entry == nullptr) {
-    ++at_;
+    ++search_begin_;
     return true;
   }
   const AddedToken& token = entry->token;
-  Span span{at_, at_ + entry->content.size()};
+  Span span{search_begin_, search_begin_ + entry->content.size()};
   if (!(special_as_text_ && token.special)) {
     const std::size_t space = token.rstrip ? space_after(text.substr(span.end)) : 0;
     // single_word depends on the next character, and rstrip on further white space. Both may be in a later part.
     const bool sees_end = (token.single_word || token.rstrip) && span.end + space == text.size();
-    if (sees_end && tail == Tail::open) return false;
+    if (sees_end && more == More::may_follow) return false;
     if (!token.single_word || stands_alone(text, span)) {
       if (token.lstrip) {
-        const std::size_t from = std::min(done_, span.begin);
+        const std::size_t from = std::min(emitted_end_, span.begin);
         const std::size_t begin = from + space_before(text.substr(from, span.begin - from));
-        span.begin = std::min(std::max(begin, done_), span.end);
+        span.begin = std::min(std::max(begin, emitted_end_), span.end);
       }
-      at_ = span.end;
+      search_begin_ = span.end;
       span.end += space;
-      add_text(parts, span.begin, Tail::ended);
+      add_text(parts, span.begin, More::none);
       parts.push_back({span, &token});
-      done_ = span.end;
+      emitted_end_ = span.end;
       return true;
     }
   }
-  at_ = span.end;
+  search_begin_ = span.end;
   return true;
 }
 
-/// Appends the text between done_ and `end` to `parts`. Tail::ended means that a token or the end of the text follows.
-void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, Tail tail) {
-  const bool any = done_ < end;
-  if (any || (open_ && tail == Tail::ended)) parts.push_back({{done_, std::max(done_, end)}, nullptr, tail});
-  open_ = tail == Tail::open && (any || open_);
-  done_ = std::max(done_, end);
+/// Appends the text between emitted_end_ and `end` to `parts`. More::none means that a token or the end of the text
+/// follows.
+void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, More more) {
+  const bool any = emitted_end_ < end;
+  if (any || (text_open_ && more == More::none)) {
+    parts.push_back({{emitted_end_, std::max(emitted_end_, end)}, nullptr, more});
+  }
+  text_open_ = more == More::may_follow && (any || text_open_);
+  emitted_end_ = std::max(emitted_end_, end);
 }
 
 /// Keeps the text that was not searched yet, and up to 4 bytes before it. These bytes contain the previous character,
 /// which single_word examines.
-void AddedTokenSearch::forget(Tail tail) {
-  if (tail == Tail::ended) {
-    held_.reset();
-    at_ = done_ = 0;
-    open_ = false;
+void AddedTokenSearch::drop_emitted(More more) {
+  if (more == More::none) {
+    pending_.reset();
+    search_begin_ = emitted_end_ = 0;
+    text_open_ = false;
     return;
   }
   constexpr std::size_t kMostBytesOfCharacter = 4;
-  const std::size_t first = std::min(at_, done_);
+  const std::size_t first = std::min(search_begin_, emitted_end_);
   const std::size_t keep = first - std::min(first, kMostBytesOfCharacter);
-  held_.keep(keep, std::min(first, view().size()));
-  at_ -= keep;
-  done_ -= keep;
+  pending_.drop_before(keep, std::min(first, view().size()));
+  search_begin_ -= keep;
+  emitted_end_ -= keep;
 }
 
 }  // namespace headgate::tokenize

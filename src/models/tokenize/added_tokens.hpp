@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenize/held_text.hpp"
 #include "models/tokenize/normalize.hpp"
+#include "models/tokenize/pending_text.hpp"
 
 namespace headgate::tokenize {
 
@@ -28,7 +28,7 @@ struct AddedToken {
 struct Part {
   Span span;
   const AddedToken* token = nullptr;  ///< null if the piece is text
-  Tail tail = Tail::ended;            ///< Tail::open if the next piece continues this text
+  More more = More::none;             ///< More::may_follow if the next piece continues this text
 };
 
 /// A set of added tokens to search for. The search goes from left to right and takes the longest match at each
@@ -67,28 +67,28 @@ class AddedTokenSearch {
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text. Tail::ended marks the last part. Overwrites `parts` with the pieces that later text
+  /// Takes the next part of a text. More::none marks the last part. Overwrites `parts` with the pieces that later text
   /// cannot change.
-  void next(std::vector<Part>& parts, std::string_view part, Tail tail);
+  void next(std::vector<Part>& parts, std::string_view part, More more);
 
   /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
   /// part that was passed to next().
-  std::string_view view() const { return held_.view(); }
+  std::string_view view() const { return pending_.view(); }
   /// Returns the offset of view() in the whole text, in bytes.
-  std::size_t begin() const { return held_.begin(); }
+  std::size_t begin() const { return pending_.begin(); }
 
  private:
   /// Takes one token, or skips one position where no token matches. Returns false if the match depends on later text.
-  bool step(std::vector<Part>& parts, Tail tail);
-  void add_text(std::vector<Part>& parts, std::size_t end, Tail tail);
-  void forget(Tail tail);
+  bool step(std::vector<Part>& parts, More more);
+  void add_text(std::vector<Part>& parts, std::size_t end, More more);
+  void drop_emitted(More more);
 
   const AddedTokens& tokens_;
   bool special_as_text_;
-  HeldText held_;
-  std::size_t at_ = 0;    ///< offset in view() where the search continues
-  std::size_t done_ = 0;  ///< offset in view() before which all text is in `parts`
-  bool open_ = false;     ///< whether the last piece is text with Tail::open
+  PendingText pending_;
+  std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
+  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in `parts`
+  bool text_open_ = false;        ///< whether the last piece is text with More::may_follow
 };
 
 }  // namespace headgate::tokenize

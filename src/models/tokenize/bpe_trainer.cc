@@ -98,39 +98,39 @@ void learn(TokenizerParts& parts, PairMerger& merger, std::int32_t ids, const st
 
 BpeTrainer::BpeTrainer() : step_{.pattern = Pattern(kQwen2Pattern)}, cutter_(step_) {}
 
-void BpeTrainer::add(std::string_view part, Tail tail) {
+void BpeTrainer::add(std::string_view part, More more) {
   const std::string joined = unfinished_.empty() ? "" : unfinished_ + std::string(part);
   if (!joined.empty()) part = joined;
   for (;;) {
     const std::size_t whole = well_formed_bytes(part);
     const std::string_view rest = part.substr(whole);
-    const bool may_continue = tail == Tail::open && unfinished_bytes(rest) == rest.size();
-    cut(part.substr(0, whole), may_continue ? Tail::open : Tail::ended);
-    done_ += whole;
+    const bool may_continue = more == More::may_follow && unfinished_bytes(rest) == rest.size();
+    cut(part.substr(0, whole), may_continue ? More::may_follow : More::none);
+    unfinished_begin_ += whole;
     if (rest.empty() || may_continue) {
       unfinished_ = std::string(rest);
       break;
     }
-    if (done_ < kCheckedBytes) {
-      refuse("not UTF-8 text: byte 0x{:02x} at offset {}", static_cast<std::uint8_t>(rest.front()), done_);
+    if (unfinished_begin_ < kCheckedBytes) {
+      refuse("not UTF-8 text: byte 0x{:02x} at offset {}", static_cast<std::uint8_t>(rest.front()), unfinished_begin_);
     }
     const std::size_t skipped = std::max<std::size_t>(ill_formed_bytes(rest), 1);
     left_out_ += skipped;
-    done_ += skipped;
+    unfinished_begin_ += skipped;
     part = rest.substr(skipped);
   }
-  if (tail == Tail::ended) done_ = 0;
+  if (more == More::none) unfinished_begin_ = 0;
 }
 
-void BpeTrainer::cut(std::string_view text, Tail tail) {
-  cutter_.next(slices_, text, tail);
+void BpeTrainer::cut(std::string_view text, More more) {
+  cutter_.next(slices_, text, more);
   for (const Slice& slice : slices_) {
     std::string_view piece = cutter_.view().substr(slice.span.begin, slice.span.end - slice.span.begin);
     if (!word_.empty()) {
       word_ += piece;
       piece = word_;
     }
-    const std::size_t least = slice.tail == Tail::ended ? 1 : kWordPart;
+    const std::size_t least = slice.more == More::none ? 1 : kWordPart;
     while (piece.size() >= least) {
       const std::string_view front = piece.substr(0, kWordPart);
       count(front);

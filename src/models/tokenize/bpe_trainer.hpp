@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/pending_text.hpp"
 #include "models/tokenize/pre_tokenizer.hpp"
 #include "models/tokenize/string_table.hpp"
 
@@ -49,12 +49,12 @@ class BpeTrainer {
 
   BpeTrainer();
 
-  /// Adds the next part of a text. Tail::ended marks the last part. A part may end inside a character. Skips invalid
+  /// Adds the next part of a text. More::none marks the last part. A part may end inside a character. Skips invalid
   /// UTF-8. Throws TokenizerError in these cases:
   /// - There is invalid UTF-8 in the first kCheckedBytes of a text.
   /// - The distinct words exceed kMostDistinctBytes.
   /// - PieceCutter::next() throws.
-  void add(std::string_view part, Tail tail);
+  void add(std::string_view part, More more);
 
   std::size_t distinct_words() const { return counts_.size(); }
   std::size_t left_out() const { return left_out_; }  ///< number of bytes that were skipped because they are not UTF-8
@@ -67,15 +67,15 @@ class BpeTrainer {
   TrainedBpe train(const BpeTraining& options) const;
 
  private:
-  void cut(std::string_view text, Tail tail);
+  void cut(std::string_view text, More more);
   void count(std::string_view word);
 
   SplitStep step_;
   PieceCutter cutter_;
   std::vector<Slice> slices_;
-  std::string unfinished_;  ///< incomplete character at the end of the last part
-  std::string word_;        ///< incomplete word at the end of the last part
-  std::size_t done_ = 0;    ///< number of bytes of the current text before unfinished_
+  std::string unfinished_;            ///< incomplete character at the end of the last part
+  std::string word_;                  ///< incomplete word at the end of the last part
+  std::size_t unfinished_begin_ = 0;  ///< offset of unfinished_ in the current text
   StringTable words_;
   std::vector<std::int64_t> counts_;  ///< number of occurrences of each word
   std::size_t distinct_bytes_ = 0;

@@ -190,33 +190,33 @@ Span Normalized::source_of(const Changes& changes, Span part) {
 
 Span Normalized::source_of(Span part) const { return source_of(changes_, part); }
 
-void NormalizedParts::begin(Wanted wanted) {
-  normalized_ = wanted != Wanted::nothing && !form_.changes_nothing();
-  begins_ = wanted == Wanted::all;
-  held_.reset();
+void NormalizedParts::begin(AppliedSteps steps) {
+  normalized_ = steps != AppliedSteps::nothing && !form_.changes_nothing();
+  begins_ = steps == AppliedSteps::all;
+  pending_.reset();
   size_ = 0;
   changes_.clear();
 }
 
-std::string_view NormalizedParts::next(std::string_view part, Tail tail) {
+std::string_view NormalizedParts::next(std::string_view part, More more) {
   if (!normalized_) return part;
-  if (!held_.add(part, tail)) return {};
-  const std::string_view source = held_.view();
+  if (!pending_.add(part, more)) return {};
+  const std::string_view source = pending_.view();
   std::size_t decided = source.size();
-  if (tail == Tail::open && form_.charsmap != nullptr) {
+  if (more == More::may_follow && form_.charsmap != nullptr) {
     decided = last_cluster(source);
-  } else if (tail == Tail::open && form_.form_c) {
+  } else if (more == More::may_follow && form_.form_c) {
     decided = last_beginning(source);
   }
   last_ = Normalized(source.substr(0, decided), form_, begins_);
   begins_ = begins_ && decided == 0;
   for (Normalized::Change change : last_.changes_) {
     change.begin += size_;
-    change.source_begin += held_.begin();
+    change.source_begin += pending_.begin();
     changes_.push_back(change);
   }
   size_ += last_.text().size();
-  held_.keep(decided, decided);
+  pending_.drop_before(decided, decided);
   return last_.text();
 }
 

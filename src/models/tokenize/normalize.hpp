@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "models/tokenize/charsmap.hpp"
-#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/pending_text.hpp"
 
 namespace headgate::tokenize {
 
@@ -88,12 +88,12 @@ class NormalizedParts {
   explicit NormalizedParts(const NormalForm& form) : form_(form) {}
 
   /// Selects which steps of the NormalForm are applied to a text.
-  enum class Wanted { nothing, all_but_prefix, all };
+  enum class AppliedSteps { nothing, all_but_prefix, all };
   /// Begins a new text.
-  void begin(Wanted wanted);
+  void begin(AppliedSteps steps);
   /// Takes the next part of the text. Returns the next bytes of the normal form that later text cannot change. The
   /// result is valid until the next call of next(), and only as long as the part.
-  std::string_view next(std::string_view part, Tail tail);
+  std::string_view next(std::string_view part, More more);
 
   /// Returns the source bytes from which a part of the normal form was made. Must not be called for bytes that forget()
   /// has dropped.
@@ -105,7 +105,7 @@ class NormalizedParts {
   const NormalForm& form_;
   bool normalized_ = false;
   bool begins_ = false;  ///< true until the prefix was added
-  HeldText held_;
+  PendingText pending_;
   Normalized last_{{}, {}};                 ///< result of the last next(), with its changes
   std::size_t size_ = 0;                    ///< size in bytes of the normal form so far
   std::deque<Normalized::Change> changes_;  ///< sorted by position

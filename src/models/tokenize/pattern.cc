@@ -109,19 +109,19 @@ struct PatternSearch::Memory {
 
   /// Searches for a match that begins in [from, from + kWindow]. Returns the result of PCRE2. PCRE2_ERROR_PARTIAL means
   /// that later text may change the match.
-  int search(std::string_view text, std::size_t from, Tail tail);
+  int search(std::string_view text, std::size_t from, More more);
   /// Throws TokenizerError if the thread has used too much CPU time for the bytes searched so far. `bytes` is the
   /// number of bytes that the last search covered.
   void check_time(std::size_t bytes);
 };
 
-int PatternSearch::Memory::search(std::string_view text, std::size_t from, Tail tail) {
+int PatternSearch::Memory::search(std::string_view text, std::size_t from, More more) {
   const std::uint64_t steps = kMostSteps + kMostStepsPerByte * (text.size() - from);
   pcre2_set_match_limit(context.get(), static_cast<std::uint32_t>(std::min<std::uint64_t>(steps, UINT32_MAX)));
   pcre2_set_offset_limit(context.get(), from + kWindow);
   const auto* subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   const auto match = code->jit ? pcre2_jit_match : pcre2_match;
-  const std::uint32_t options = PCRE2_NO_UTF_CHECK | (tail == Tail::open ? PCRE2_PARTIAL_HARD : 0U);
+  const std::uint32_t options = PCRE2_NO_UTF_CHECK | (more == More::may_follow ? PCRE2_PARTIAL_HARD : 0U);
   return match(code->compiled.get(), subject, text.size(), from, options, data.get(), context.get());
 }
 
@@ -147,14 +147,14 @@ PatternSearch::PatternSearch(PatternSearch&&) noexcept = default;
 PatternSearch& PatternSearch::operator=(PatternSearch&&) noexcept = default;
 PatternSearch::~PatternSearch() = default;
 
-Found PatternSearch::find(Match& match, std::string_view text, std::size_t from, Tail tail) {
+Found PatternSearch::find(Match& match, std::string_view text, std::size_t from, More more) {
   Memory& m = *memory_;
-  int found = m.search(text, from, tail);
+  int found = m.search(text, from, more);
   while (found == PCRE2_ERROR_NOMATCH && text.size() - from > kWindow) {
     m.check_time(kWindow);
     from += kWindow + 1;
     while (from < text.size() && (static_cast<std::uint8_t>(text[from]) & 0xC0) == 0x80) ++from;
-    found = m.search(text, from, tail);
+    found = m.search(text, from, more);
   }
   if (found == PCRE2_ERROR_NOMATCH) return Found::none;
   if (found < 0 && found != PCRE2_ERROR_PARTIAL) throw TokenizerError(message_of(found));
@@ -162,7 +162,7 @@ Found PatternSearch::find(Match& match, std::string_view text, std::size_t from,
   match = {ends[0], ends[1]};
   m.check_time(match.end - from);
   // Later text may also change an empty match at the end of the text.
-  const bool undecided = found == PCRE2_ERROR_PARTIAL || (tail == Tail::open && match.begin == text.size());
+  const bool undecided = found == PCRE2_ERROR_PARTIAL || (more == More::may_follow && match.begin == text.size());
   return undecided ? Found::undecided : Found::match;
 }
 

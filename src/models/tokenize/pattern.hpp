@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/pending_text.hpp"
 
 // Searches for regular expressions in UTF-8 text with PCRE2, compiled by its JIT compiler where possible. Only
 // pattern.cc includes the header of PCRE2. A search that takes too many steps throws TokenizerError, which limits the
@@ -52,8 +52,8 @@ class PatternSearch {
   ~PatternSearch();
 
   /// Finds the first match at or after `from`. `text` must be valid UTF-8. Returns Found::undecided only for
-  /// Tail::open. Throws TokenizerError if the search exceeds its limits.
-  Found find(Match& match, std::string_view text, std::size_t from, Tail tail = Tail::ended);
+  /// More::may_follow. Throws TokenizerError if the search exceeds its limits.
+  Found find(Match& match, std::string_view text, std::size_t from, More more = More::none);
 
  private:
   struct Memory;

@@ -28,58 +28,60 @@ PieceCutter::PieceCutter(const SplitStep& step) : step_(step) {
   if (step.pattern) search_.emplace(*step.pattern);
 }
 
-void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, Tail tail) {
+void PieceCutter::next(std::vector<Slice>& slices, std::string_view part, More more) {
   slices.clear();
-  if (!held_.add(part, tail)) return;
+  if (!pending_.add(part, more)) return;
   if (step_.pattern) {
-    search(slices, tail);
+    search(slices, more);
   } else {
-    from_ = view().size();
+    search_begin_ = view().size();
   }
-  const std::size_t end = tail == Tail::ended ? view().size() : from_;
-  if (done_ < end) add(slices, {done_, end}, Kind::gap);
-  in_gap_ = in_gap_ || done_ < end;
-  done_ = end;
-  if (tail == Tail::ended) end_piece(slices);
-  forget(tail);
+  const std::size_t end = more == More::none ? view().size() : search_begin_;
+  if (emitted_end_ < end) add(slices, {emitted_end_, end}, Kind::gap);
+  gap_continues_ = gap_continues_ || emitted_end_ < end;
+  emitted_end_ = end;
+  if (more == More::none) end_piece(slices);
+  drop_emitted(more);
 }
 
 /// Appends each match that later text cannot change, and the text before it. The caller appends the text from the last
-/// match to from_.
-void PieceCutter::search(std::vector<Slice>& slices, Tail tail) {
+/// match to search_begin_.
+void PieceCutter::search(std::vector<Slice>& slices, More more) {
   const std::string_view text = view();
   Match match;
-  while (from_ < text.size()) {
-    const Found found = search_->find(match, text, from_, tail);
+  while (search_begin_ < text.size()) {
+    const Found found = search_->find(match, text, search_begin_, more);
     if (found != Found::match) {
-      from_ = found == Found::none ? text.size() : std::max(from_, match.begin);
+      search_begin_ = found == Found::none ? text.size() : std::max(search_begin_, match.begin);
       return;
     }
-    if (done_ < match.begin) add(slices, {done_, match.begin}, Kind::gap);
-    in_gap_ = false;
+    if (emitted_end_ < match.begin) add(slices, {emitted_end_, match.begin}, Kind::gap);
+    gap_continues_ = false;
     if (match.begin < match.end) {
       add(slices, {match.begin, match.end}, Kind::match);
     } else if (step_.behavior == SplitBehavior::contiguous) {
       last_matched_ = !step_.invert;  // does not join the texts before and after an empty match
     }
-    done_ = from_ = match.end;
-    if (match.begin == match.end && from_ < text.size()) from_ += first_code_point(text.substr(from_)).bytes;
+    emitted_end_ = search_begin_ = match.end;
+    if (match.begin == match.end && search_begin_ < text.size()) {
+      search_begin_ += first_code_point(text.substr(search_begin_)).bytes;
+    }
   }
 }
 
 void PieceCutter::add(std::vector<Slice>& slices, Span span, Kind kind) {
   const bool matched = (kind == Kind::match) != step_.invert;
-  const bool joins = in_gap_ || (begun_ && joins_last(matched));
-  begun_ = true;
+  const bool joins = gap_continues_ || (has_slice_ && joins_last(matched));
+  has_slice_ = true;
   last_matched_ = matched;
   if (!joins) {
     end_piece(slices);
-    open_ = !matched || step_.behavior != SplitBehavior::removed;
-    if (open_) slices.push_back({span, Tail::open});
-  } else if (open_ && !slices.empty()) {
+    piece_open_ = !matched || step_.behavior != SplitBehavior::removed;
+    if (piece_open_) slices.push_back({span, More::may_follow});
+  } else if (piece_open_ && !slices.empty()) {
     slices.back().span.end = span.end;
-  } else if (open_) {
-    slices.push_back({span, Tail::open});
+  } else if (piece_open_) {
+    slices.push_back({span, More::may_follow});
   }
 }
 
@@ -93,29 +95,29 @@ bool PieceCutter::joins_last(bool matched) const {
 }
 
 void PieceCutter::end_piece(std::vector<Slice>& slices) {
-  if (!open_) return;
-  open_ = false;
+  if (!piece_open_) return;
+  piece_open_ = false;
   if (!slices.empty()) {
-    slices.back().tail = Tail::ended;
+    slices.back().more = More::none;
   } else {
-    slices.push_back({{done_, done_}, Tail::ended});
+    slices.push_back({{emitted_end_, emitted_end_}, More::none});
   }
 }
 
 /// Keeps the text that was not searched yet, and the bytes before it that lookbehinds may read.
-void PieceCutter::forget(Tail tail) {
-  if (tail == Tail::ended) {
-    held_.reset();
-    from_ = done_ = 0;
-    begun_ = in_gap_ = false;
+void PieceCutter::drop_emitted(More more) {
+  if (more == More::none) {
+    pending_.reset();
+    search_begin_ = emitted_end_ = 0;
+    has_slice_ = gap_continues_ = false;
     return;
   }
   const std::size_t back = step_.pattern ? step_.pattern->reach_back() : 0;
-  std::size_t keep = done_ - std::min(done_, back);
-  while (keep > 0 && keep < done_ && (static_cast<unsigned char>(view()[keep]) & 0xC0U) == 0x80U) --keep;
-  held_.keep(keep, done_);
-  from_ -= keep;
-  done_ -= keep;
+  std::size_t keep = emitted_end_ - std::min(emitted_end_, back);
+  while (keep > 0 && keep < emitted_end_ && (static_cast<unsigned char>(view()[keep]) & 0xC0U) == 0x80U) --keep;
+  pending_.drop_before(keep, emitted_end_);
+  search_begin_ -= keep;
+  emitted_end_ -= keep;
 }
 
 }  // namespace headgate::tokenize

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "library/core/words.hpp"
-#include "models/tokenize/held_text.hpp"
 #include "models/tokenize/normalize.hpp"
 #include "models/tokenize/pattern.hpp"
+#include "models/tokenize/pending_text.hpp"
 
 // Splits a text into words. No token of the model spans two words.
 
@@ -51,7 +51,7 @@ extern const std::string_view kO200kPattern;
 /// A piece or a part of a piece: the bytes `span` of PieceCutter::view().
 struct Slice {
   Span span;  ///< empty if the slice only marks the end of a piece
-  Tail tail;  ///< Tail::open if the next slice continues the same piece
+  More more;  ///< More::may_follow if the next slice continues the same piece
 
   friend bool operator==(const Slice&, const Slice&) = default;
 };
@@ -62,33 +62,33 @@ class PieceCutter {
  public:
   explicit PieceCutter(const SplitStep& step);
 
-  /// Takes the next part of a text. Tail::ended marks the last part. Overwrites `slices` with the slices that later
+  /// Takes the next part of a text. More::none marks the last part. Overwrites `slices` with the slices that later
   /// text cannot change.
-  void next(std::vector<Slice>& slices, std::string_view part, Tail tail);
+  void next(std::vector<Slice>& slices, std::string_view part, More more);
 
   /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
   /// part that was passed to next().
-  std::string_view view() const { return held_.view(); }
+  std::string_view view() const { return pending_.view(); }
   /// Returns the offset of view() in the whole text, in bytes.
-  std::size_t begin() const { return held_.begin(); }
+  std::size_t begin() const { return pending_.begin(); }
 
  private:
   enum class Kind { gap, match };
 
-  void search(std::vector<Slice>& slices, Tail tail);
+  void search(std::vector<Slice>& slices, More more);
   void add(std::vector<Slice>& slices, Span span, Kind kind);
   bool joins_last(bool matched) const;
   void end_piece(std::vector<Slice>& slices);
-  void forget(Tail tail);
+  void drop_emitted(More more);
 
   const SplitStep& step_;
   std::optional<PatternSearch> search_;
-  HeldText held_;
-  std::size_t from_ = 0;  ///< offset in view() where the search continues
-  std::size_t done_ = 0;  ///< offset in view() before which all text is in slices
-  bool begun_ = false;    ///< whether the text already has a slice; a removed slice counts
-  bool open_ = false;     ///< whether the last slice has Tail::open
-  bool in_gap_ = false;   ///< whether text between done_ and the next match continues the last slice
+  PendingText pending_;
+  std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
+  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in slices
+  bool has_slice_ = false;        ///< whether the text already has a slice; a removed slice counts
+  bool piece_open_ = false;       ///< whether the last slice has More::may_follow
+  bool gap_continues_ = false;    ///< whether text from emitted_end_ to the next match continues the last slice
   bool last_matched_ = false;
 };
 

@@ -9,7 +9,7 @@
 
 #include "models/io/file_error.hpp"
 #include "models/tokenize/error.hpp"
-#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/pending_text.hpp"
 #include "models/tokenize/utf8.hpp"
 #include "models/tokenize/word_encoder.hpp"
 
@@ -30,7 +30,7 @@ struct Origin {
 };
 
 /// Encodes a text in the stages of Stages. Each stage passes on the text that later input cannot change, and holds back
-/// the rest. After a piece with Tail::open, a stage first passes on the rest of that piece.
+/// the rest. After a piece with More::may_follow, a stage first passes on the rest of that piece.
 class StagedStream final : public StreamEncoder {
  public:
   StagedStream(const Stages& stages, const EncodeOptions& options)
@@ -45,11 +45,11 @@ class StagedStream final : public StreamEncoder {
   }
 
  protected:
-  Encoding take(std::string_view part, Tail tail) override {
+  Encoding take(std::string_view part, More more) override {
     try {
-      if (!std::exchange(begun_, true) && options_.add_special) add_around(stages_.before, 0);
-      take_bytes(part, tail);
-      if (tail == Tail::ended && options_.add_special) add_around(stages_.after, bytes_.begin() + bytes_.view().size());
+      if (!std::exchange(has_begun_, true) && options_.add_special) add_around(stages_.before, 0);
+      take_bytes(part, more);
+      if (more == More::none && options_.add_special) add_around(stages_.after, bytes_.begin() + bytes_.view().size());
       return std::exchange(out_, {});
     } catch (const TokenizerError& error) {
       io::fail(stages_.name, "cannot split the text from byte {} on into words: {}", part_begin_, error.what());
@@ -68,7 +68,7 @@ class StagedStream final : public StreamEncoder {
     PieceCutter cutter;
     std::vector<Slice> slices{};
     Origin origin{};
-    Tail tail = Tail::ended;
+    More more = More::none;
   };
 
   void add_token(std::int32_t id, Span span) {
@@ -89,23 +89,23 @@ class StagedStream final : public StreamEncoder {
   bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
   bool wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const;
 
-  void take_bytes(std::string_view part, Tail tail);
-  void take_run(Run run, std::size_t begin, std::string_view text, Tail tail);
-  void feed_run(std::string_view text, Tail tail);
-  void take_text(std::string_view text, Tail tail);
-  void take_source(std::string_view text, Tail tail);
-  void take_normal(std::string_view text, Tail tail);
-  void take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail);
-  void take_word(std::string_view text, const Origin& origin, Tail tail);
+  void take_bytes(std::string_view part, More more);
+  void take_run(Run run, std::size_t begin, std::string_view text, More more);
+  void feed_run(std::string_view text, More more);
+  void take_text(std::string_view text, More more);
+  void take_source(std::string_view text, More more);
+  void take_normal(std::string_view text, More more);
+  void take_piece(std::size_t step, std::string_view text, Origin origin, More more);
+  void take_word(std::string_view text, const Origin& origin, More more);
   std::size_t take_cut_words();
   void encode_word(std::string_view word);
 
   const Stages& stages_;
   const EncodeOptions options_;
   Encoding out_;
-  bool begun_ = false;
+  bool has_begun_ = false;
 
-  HeldText bytes_;  ///< up to 3 bytes of an incomplete character
+  PendingText bytes_;  ///< up to 3 bytes of an incomplete character
   Run run_ = Run::none;
   std::size_t run_begin_ = 0;
 
@@ -114,7 +114,7 @@ class StagedStream final : public StreamEncoder {
 
   NormalizedParts form_;  ///< normal form of the current text between two added tokens of Stages::raw
   std::size_t part_begin_ = 0;
-  Tail part_tail_ = Tail::ended;
+  More segment_more_ = More::none;
 
   AddedTokenSearch normalized_;
   std::vector<Part> normalized_parts_;
@@ -122,50 +122,50 @@ class StagedStream final : public StreamEncoder {
   std::vector<Level> levels_;
 
   WordEncoder words_;
-  HeldText word_;
+  PendingText word_;
   Origin word_origin_;
-  Tail word_tail_ = Tail::ended;
+  More word_more_ = More::none;
   std::size_t searched_ = 0;                ///< number of bytes of word_ that were already searched for cuts
   std::optional<char32_t> last_character_;  ///< character before the offset searched_
 };
 
-void StagedStream::take_bytes(std::string_view part, Tail tail) {
-  bytes_.add(part, tail);
+void StagedStream::take_bytes(std::string_view part, More more) {
+  bytes_.add(part, more);
   const std::string_view text = bytes_.view();
-  const std::size_t end = text.size() - (tail == Tail::ended ? 0 : unfinished_bytes(text));
+  const std::size_t end = text.size() - (more == More::none ? 0 : unfinished_bytes(text));
   for (std::size_t at = 0; at < end;) {
     const std::string_view rest = text.substr(at, end - at);
     const std::size_t good = well_formed_bytes(rest);
     const std::size_t size = good > 0 ? good : ill_formed_bytes(rest);
     take_run(good > 0 ? Run::text : Run::others, bytes_.begin() + at, rest.substr(0, size),
-             size < rest.size() ? Tail::ended : tail);
+             size < rest.size() ? More::none : more);
     at += size;
   }
-  if (tail == Tail::ended && run_ != Run::none) feed_run({}, tail);
-  bytes_.keep(end, text.size());
+  if (more == More::none && run_ != Run::none) feed_run({}, more);
+  bytes_.drop_before(end, text.size());
 }
 
-void StagedStream::take_run(Run run, std::size_t begin, std::string_view text, Tail tail) {
-  if (run_ != Run::none && run_ != run) feed_run({}, Tail::ended);
+void StagedStream::take_run(Run run, std::size_t begin, std::string_view text, More more) {
+  if (run_ != Run::none && run_ != run) feed_run({}, More::none);
   if (run_ == Run::none) {
     run_begin_ = part_begin_ = begin;
-    form_.begin(NormalizedParts::Wanted::nothing);
+    form_.begin(NormalizedParts::AppliedSteps::nothing);
   }
   run_ = run;
-  feed_run(text, tail);
+  feed_run(text, more);
 }
 
-void StagedStream::feed_run(std::string_view text, Tail tail) {
+void StagedStream::feed_run(std::string_view text, More more) {
   if (run_ == Run::text) {
-    take_text(text, tail);
+    take_text(text, more);
   } else {
-    take_word(text, {}, tail);
+    take_word(text, {}, more);
   }
-  if (tail == Tail::ended) run_ = Run::none;
+  if (more == More::none) run_ = Run::none;
 }
 
-void StagedStream::take_text(std::string_view text, Tail tail) {
-  raw_.next(raw_parts_, text, tail);
+void StagedStream::take_text(std::string_view text, More more) {
+  raw_.next(raw_parts_, text, more);
   const std::size_t begin = run_begin_ + raw_.begin();
   for (const Part& part : raw_parts_) {
     const Span span{begin + part.span.begin, begin + part.span.end};
@@ -173,30 +173,30 @@ void StagedStream::take_text(std::string_view text, Tail tail) {
       add_token(part.token->id, span);
       continue;
     }
-    if (part_tail_ == Tail::ended) {
+    if (segment_more_ == More::none) {
       part_begin_ = span.begin;
-      using Wanted = NormalizedParts::Wanted;
-      form_.begin(follows_bytes(span.begin) ? Wanted::all_but_prefix : Wanted::all);
+      using AppliedSteps = NormalizedParts::AppliedSteps;
+      form_.begin(follows_bytes(span.begin) ? AppliedSteps::all_but_prefix : AppliedSteps::all);
     }
-    part_tail_ = part.tail;
-    take_source(raw_.view().substr(part.span.begin, part.span.end - part.span.begin), part.tail);
+    segment_more_ = part.more;
+    take_source(raw_.view().substr(part.span.begin, part.span.end - part.span.begin), part.more);
   }
 }
 
 /// Normalizes a text in chunks, so that memory never holds the normal form of a long text as a whole.
-void StagedStream::take_source(std::string_view text, Tail tail) {
+void StagedStream::take_source(std::string_view text, More more) {
   constexpr std::size_t kChunk = std::size_t{1} << 16;
   while (!stages_.form.changes_nothing() && text.size() > kChunk) {
     std::size_t size = kChunk;
     while ((static_cast<std::uint8_t>(text[size]) & 0xC0U) == 0x80U) --size;
-    take_normal(form_.next(text.substr(0, size), Tail::open), Tail::open);
+    take_normal(form_.next(text.substr(0, size), More::may_follow), More::may_follow);
     text.remove_prefix(size);
   }
-  take_normal(form_.next(text, tail), tail);
+  take_normal(form_.next(text, more), more);
 }
 
-void StagedStream::take_normal(std::string_view text, Tail tail) {
-  normalized_.next(normalized_parts_, text, tail);
+void StagedStream::take_normal(std::string_view text, More more) {
+  normalized_.next(normalized_parts_, text, more);
   const std::size_t begin = normalized_.begin();
   for (const Part& part : normalized_parts_) {
     const Span span{begin + part.span.begin, begin + part.span.end};
@@ -204,7 +204,7 @@ void StagedStream::take_normal(std::string_view text, Tail tail) {
       add_token(part.token->id, source_of(span));
     } else {
       const auto at = static_cast<std::ptrdiff_t>(span.begin);
-      take_piece(0, normalized_.view().substr(part.span.begin, part.span.end - part.span.begin), {at, at}, part.tail);
+      take_piece(0, normalized_.view().substr(part.span.begin, part.span.end - part.span.begin), {at, at}, part.more);
     }
   }
 }
@@ -218,11 +218,11 @@ bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, c
 
 /// Splits text by pre-tokenizer step number `step`, and passes each piece to the next step. If `text` begins a piece,
 /// `origin` is the position of the piece. Otherwise `origin` is not used.
-void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, Tail tail) {
-  if (step == levels_.size()) return take_word(text, origin, tail);
+void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, More more) {
+  if (step == levels_.size()) return take_word(text, origin, more);
   Level& level = levels_[step];
   std::string prefixed;
-  if (level.tail == Tail::ended) {
+  if (level.more == More::none) {
     level.origin = origin;
     if (wants_prefix(level.step, text, origin)) {
       prefixed = level.step.prefix + std::string(text);
@@ -230,30 +230,30 @@ void StagedStream::take_piece(std::size_t step, std::string_view text, Origin or
       level.origin.begin -= static_cast<std::ptrdiff_t>(level.step.prefix.size());
     }
   }
-  level.tail = tail;
-  level.cutter.next(level.slices, text, tail);
+  level.more = more;
+  level.cutter.next(level.slices, text, more);
   const std::ptrdiff_t first = level.origin.begin + static_cast<std::ptrdiff_t>(level.cutter.begin());
-  for (const auto& [span, slice_tail] : level.slices) {
+  for (const auto& [span, slice_more] : level.slices) {
     const std::ptrdiff_t begin = first + static_cast<std::ptrdiff_t>(span.begin);
     take_piece(step + 1, level.cutter.view().substr(span.begin, span.end - span.begin),
-               {begin, std::max(begin, level.origin.least)}, slice_tail);
+               {begin, std::max(begin, level.origin.least)}, slice_more);
   }
 }
 
-void StagedStream::take_word(std::string_view text, const Origin& origin, Tail tail) {
-  const Tail before = std::exchange(word_tail_, tail);
-  if (before == Tail::ended) word_origin_ = origin;
-  if (before == Tail::ended && tail == Tail::ended && !stages_.model->cuts()) return encode_word(text);
-  word_.add(text, tail);
+void StagedStream::take_word(std::string_view text, const Origin& origin, More more) {
+  const More before = std::exchange(word_more_, more);
+  if (before == More::none) word_origin_ = origin;
+  if (before == More::none && more == More::none && !stages_.model->cuts()) return encode_word(text);
+  word_.add(text, more);
   const std::size_t begin = stages_.model->cuts() ? take_cut_words() : 0;
-  if (tail == Tail::open) return word_.keep(begin, word_.view().size());
+  if (more == More::may_follow) return word_.drop_before(begin, word_.view().size());
   encode_word(word_.view().substr(begin));
   word_.reset();
   searched_ = 0;
   last_character_.reset();
 }
 
-/// Encodes the held word up to the last position where it may be cut, and returns this position.
+/// Encodes the pending word up to the last position where it may be cut, and returns this position.
 std::size_t StagedStream::take_cut_words() {
   const std::string_view word = word_.view();
   std::size_t begin = 0, at = searched_;

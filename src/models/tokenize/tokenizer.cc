@@ -23,7 +23,7 @@ class ByteStream final : public StreamEncoder {
   ByteStream(std::optional<std::int32_t> front, bool spans) : front_(front), spans_(spans) {}
 
  protected:
-  Encoding take(std::string_view part, Tail /*tail*/) override {
+  Encoding take(std::string_view part, More /*more*/) override {
     Encoding out;
     out.ids.reserve(part.size() + 1);
     if (front_) out.ids.push_back(*front_);

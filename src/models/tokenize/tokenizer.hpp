@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenize/held_text.hpp"
 #include "models/tokenize/normalize.hpp"
+#include "models/tokenize/pending_text.hpp"
 #include "models/tokenize/vocabulary.hpp"
 
 namespace headgate::tokenize {
@@ -33,19 +33,19 @@ struct Encoding {
 /// Encodes one text that arrives in parts. The result is the same as for the whole text, and spans count from the
 /// beginning of the text. Memory holds the current word, and as much later text as is needed to find the end of the
 /// word. Throws io::FileError, which names the tokenizer's file, in these cases:
-/// - A word, or the held text together with the next part, exceeds 64 MiB.
+/// - A word, or the pending text together with the next part, exceeds 64 MiB.
 /// - A pattern takes too many steps.
 class StreamEncoder {
  public:
   virtual ~StreamEncoder() = default;
 
   /// Takes the next part of the text. Returns the new tokens that later text cannot change.
-  Encoding next(std::string_view part) { return take(part, Tail::open); }
+  Encoding next(std::string_view part) { return take(part, More::may_follow); }
   /// Takes the last part. Returns the remaining tokens. Must be called exactly once.
-  Encoding finish(std::string_view part = {}) { return take(part, Tail::ended); }
+  Encoding finish(std::string_view part = {}) { return take(part, More::none); }
 
  protected:
-  virtual Encoding take(std::string_view part, Tail tail) = 0;
+  virtual Encoding take(std::string_view part, More more) = 0;
 };
 
 /// Converts text to ids and ids to text. A text may contain any bytes. A sequence of bytes that are not UTF-8 is a word

@@ -156,9 +156,9 @@ void add_text(tokenize::BpeTrainer& trainer, const std::string& path) {
   io::InputStream text(path == "-" ? "/dev/stdin" : path);
   try {
     for (std::string_view part = text.next(); !part.empty(); part = text.next()) {
-      trainer.add(part, tokenize::Tail::open);
+      trainer.add(part, tokenize::More::may_follow);
     }
-    trainer.add({}, tokenize::Tail::ended);
+    trainer.add({}, tokenize::More::none);
   } catch (const tokenize::TokenizerError& error) {
     io::fail(path, "{}", error.what());
   }

@@ -42,7 +42,7 @@ class Spelled : public tokenize::Tokenizer {
         : tokenizer_(tokenizer), options_(options) {}
 
    protected:
-    tokenize::Encoding take(std::string_view text, tokenize::Tail /*tail*/) override {
+    tokenize::Encoding take(std::string_view text, tokenize::More /*more*/) override {
       tokenize::Encoding out;
       if (options_.add_special) add(out, 255 + static_cast<std::int32_t>(tokenizer_.special_.size()), 0, 0);
       for (std::size_t at = 0; at < text.size();) {

@@ -18,7 +18,7 @@ using Texts = std::vector<std::string>;
 /// Returns the parts of `text`, with tokens in braces.
 Texts parts_of(const AddedTokens& tokens, const std::string& text, bool special_as_text = false) {
   std::vector<Part> parts;
-  AddedTokenSearch(tokens, special_as_text).next(parts, text, Tail::ended);
+  AddedTokenSearch(tokens, special_as_text).next(parts, text, More::none);
   Texts out;
   for (const Part& part : parts) {
     const std::string piece = text.substr(part.span.begin, part.span.end - part.span.begin);

@@ -29,7 +29,7 @@ using Merges = std::vector<std::pair<std::string, std::string>>;
 
 TrainedBpe trained(const std::string& text, const BpeTraining& options) {
   BpeTrainer trainer;
-  trainer.add(text, Tail::ended);
+  trainer.add(text, More::none);
   return trainer.train(options);
 }
 
@@ -121,8 +121,8 @@ TEST(BpeTrainer, Text_InAnyParts_GivesTheSameTokenizer) {
   for (const std::size_t part : {1, 3, 100}) {
     BpeTrainer trainer;
     for (std::size_t at = 0; at < text.size(); at += part)
-      trainer.add(std::string_view{text}.substr(at, part), Tail::open);
-    trainer.add({}, Tail::ended);
+      trainer.add(std::string_view{text}.substr(at, part), More::may_follow);
+    trainer.add({}, More::none);
     EXPECT_EQ(trainer.train({.ids = 500}).json, whole) << part;
   }
 }
@@ -130,8 +130,8 @@ TEST(BpeTrainer, Text_InAnyParts_GivesTheSameTokenizer) {
 TEST(BpeTrainer, Texts_Several_AreNotJoined) {
   BpeTrainer trainer;
   for (int i = 0; i < 2; ++i) {
-    trainer.add("q", Tail::ended);
-    trainer.add("u", Tail::ended);
+    trainer.add("q", More::none);
+    trainer.add("u", More::none);
   }
   EXPECT_TRUE(merges_of(trainer.train({.ids = 300})).empty());
 }
@@ -155,23 +155,23 @@ TEST(BpeTrainer, Json_Read_RoundTripsAndEndsTexts) {
 TEST(BpeTrainer, LongWord_Counted_IsReadInParts) {
   const std::string word(3 * BpeTrainer::kWordPart, 'a');
   BpeTrainer trainer;
-  trainer.add(word, Tail::ended);
+  trainer.add(word, More::none);
   EXPECT_EQ(trainer.distinct_words(), 1U);
 }
 
 TEST(BpeTrainer, BadBytes_BehindTheCheckedOnes_AreLeftOut) {
   std::string text(BpeTrainer::kCheckedBytes, ' ');
   BpeTrainer trainer;
-  trainer.add(text + "\xFF\xC3", Tail::open);
-  trainer.add("(", Tail::ended);
+  trainer.add(text + "\xFF\xC3", More::may_follow);
+  trainer.add("(", More::none);
   EXPECT_EQ(trainer.left_out(), 2U);
   text.back() = '\xFF';
-  EXPECT_EQ(refusal_of([&] { BpeTrainer().add(text, Tail::ended); }), "not UTF-8 text: byte 0xff at offset 1048575");
+  EXPECT_EQ(refusal_of([&] { BpeTrainer().add(text, More::none); }), "not UTF-8 text: byte 0xff at offset 1048575");
 }
 
 TEST(BpeTrainer, Input_Bad_IsRefused) {
-  EXPECT_EQ(refusal_of([] { BpeTrainer().add("ab\xFFx", Tail::ended); }), "not UTF-8 text: byte 0xff at offset 2");
-  EXPECT_EQ(refusal_of([] { BpeTrainer().add("ab\xC3", Tail::ended); }), "not UTF-8 text: byte 0xc3 at offset 2");
+  EXPECT_EQ(refusal_of([] { BpeTrainer().add("ab\xFFx", More::none); }), "not UTF-8 text: byte 0xff at offset 2");
+  EXPECT_EQ(refusal_of([] { BpeTrainer().add("ab\xC3", More::none); }), "not UTF-8 text: byte 0xc3 at offset 2");
   EXPECT_EQ(refusal_of([] { BpeTrainer().train({.ids = 300}); }), "no text");
   EXPECT_EQ(refusal_of([] { trained("a", {.ids = 256}); }),
             "256 ids, not 257 to 1048576: 256 bytes and 1 special token come before merges");

@@ -142,7 +142,7 @@ TEST(Normalize, Charsmap_TextInParts_IsNormalisedAsTheWhole) {
     const std::string_view view = text;
     const std::string whole(Normalized(view, form).text());
     NormalizedParts parts(form);
-    parts.begin(NormalizedParts::Wanted::all);
+    parts.begin(NormalizedParts::AppliedSteps::all);
     std::string joined;
     std::size_t begin = 0;
     while (begin < text.size()) {
@@ -150,10 +150,10 @@ TEST(Normalize, Charsmap_TextInParts_IsNormalisedAsTheWhole) {
       for (std::size_t n = 1 + random() % 3; n > 0 && end < text.size(); --n) {
         end += first_code_point(view.substr(end)).bytes;
       }
-      joined += parts.next(view.substr(begin, end - begin), Tail::open);
+      joined += parts.next(view.substr(begin, end - begin), More::may_follow);
       begin = end;
     }
-    joined += parts.next("", Tail::ended);
+    joined += parts.next("", More::none);
     ASSERT_EQ(joined, whole) << text;
   }
 }

@@ -17,11 +17,11 @@ namespace {
 
 std::vector<std::string> pieces_of(const SplitStep& step, const std::string& text) {
   std::vector<Slice> slices;
-  PieceCutter(step).next(slices, text, Tail::ended);
+  PieceCutter(step).next(slices, text, More::none);
   std::vector<std::string> out;
   out.reserve(slices.size());
-  for (const auto& [span, tail] : slices) {
-    EXPECT_EQ(tail, Tail::ended);
+  for (const auto& [span, more] : slices) {
+    EXPECT_EQ(more, More::none);
     out.push_back(text.substr(span.begin, span.end - span.begin));
   }
   return out;

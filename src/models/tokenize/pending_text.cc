@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/tokenize/held_text.hpp"
+#include "models/tokenize/pending_text.hpp"
 
 #include "models/tokenize/error.hpp"
 
@@ -10,10 +10,10 @@ void check_word_size(std::size_t bytes) {
   if (bytes > kMostBytes) refuse("a word takes {} bytes, more than the limit of {}", bytes, kMostBytes);
 }
 
-bool HeldText::add(std::string_view part, Tail tail) {
-  bytes_.erase(0, forgotten_);
-  forgotten_ = 0;
-  begin_ = begin_after_;
+bool PendingText::add(std::string_view part, More more) {
+  bytes_.erase(0, bytes_to_drop_);
+  bytes_to_drop_ = 0;
+  begin_ = next_begin_;
   if (bytes_.empty()) {
     view_ = part;
     return true;
@@ -21,24 +21,24 @@ bool HeldText::add(std::string_view part, Tail tail) {
   check_word_size(bytes_.size() + part.size());
   bytes_ += part;
   view_ = bytes_;
-  return tail == Tail::ended || bytes_.size() >= wanted_;
+  return more == More::none || bytes_.size() >= least_size_;
 }
 
-void HeldText::keep(std::size_t from, std::size_t undecided) {
+void PendingText::drop_before(std::size_t from, std::size_t undecided) {
   const std::string_view rest = view_.substr(from);
-  begin_after_ = begin_ + from;
-  wanted_ = rest.size() + (view_.size() - undecided);
+  next_begin_ = begin_ + from;
+  least_size_ = rest.size() + (view_.size() - undecided);
   if (bytes_.empty()) {
     bytes_ = rest;
   } else {
-    forgotten_ = from;
+    bytes_to_drop_ = from;
   }
 }
 
-void HeldText::reset() {
-  forgotten_ = bytes_.size();
-  begin_after_ = 0;
-  wanted_ = 0;
+void PendingText::reset() {
+  bytes_to_drop_ = bytes_.size();
+  next_begin_ = 0;
+  least_size_ = 0;
 }
 
 }  // namespace headgate::tokenize

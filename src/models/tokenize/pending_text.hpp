@@ -7,8 +7,8 @@
 
 namespace headgate::tokenize {
 
-/// Tells whether more text may follow the current part of a text (open), or the text ends with this part (ended).
-enum class Tail { open, ended };
+/// Tells whether more text may follow the current part of a text. With `none`, the text ends with this part.
+enum class More { may_follow, none };
 
 /// Throws TokenizerError if a word has more than 64 MiB. Words are limited because a whole word is held in memory, with
 /// up to one token per byte.
@@ -16,30 +16,31 @@ void check_word_size(std::size_t bytes);
 
 /// Buffers the end of a text that arrives in parts, as long as later text may change its tokens. A part is not copied
 /// if the buffer is empty.
-class HeldText {
+class PendingText {
  public:
   /// Adds a part. Returns false if the caller should wait for more text before it searches. add() returns true again
   /// only when the undecided bytes have doubled, so a long word takes O(n) time in total. Throws TokenizerError if the
-  /// held text and the part have more than 64 MiB.
-  bool add(std::string_view part, Tail tail);
+  /// pending text and the part have more than 64 MiB.
+  bool add(std::string_view part, More more);
 
-  /// Returns the held text with the added part. The view is valid until the next call of add(), and only as long as the
-  /// part.
+  /// Returns the pending text with the added part. The view is valid until the next call of add(), and only as long as
+  /// the part.
   std::string_view view() const { return view_; }
   /// Returns the offset of view() in the whole text, in bytes.
   std::size_t begin() const { return begin_; }
 
   /// Drops the bytes of view() before `from`. The tokens of the bytes from `undecided` on still depend on later text.
-  void keep(std::size_t from, std::size_t undecided);
+  void drop_before(std::size_t from, std::size_t undecided);
   /// Drops all text. The next part begins a new text.
   void reset();
 
  private:
   std::string bytes_;
   std::string_view view_;
-  std::size_t forgotten_ = 0;  ///< number of bytes at the beginning of bytes_ that the next add() removes
-  std::size_t begin_ = 0, begin_after_ = 0;
-  std::size_t wanted_ = 0;  ///< minimum size of view() for which add() returns true
+  std::size_t bytes_to_drop_ = 0;  ///< number of bytes at the beginning of bytes_ that the next add() removes
+  std::size_t begin_ = 0;
+  std::size_t next_begin_ = 0;  ///< begin() after the next add()
+  std::size_t least_size_ = 0;  ///< minimum size of view() for which add() returns true
 };
 
 }  // namespace headgate::tokenize
