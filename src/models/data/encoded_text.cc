@@ -53,7 +53,7 @@ EncodedTextSource::EncodedTextSource(const DataOptions& options)
       tokenizer_(options.tokenizer),
       T_(options.seq_len),
       seed_(options.seed),
-      front_(tokenize::front_of(*options.tokenizer->tokenizer)) {
+      front_(tokenize::leading_special_ids(*options.tokenizer->tokenizer)) {
   const Corpus corpus = corpus_of(options);
   name_ = corpus.name();
   left_out_ = corpus.left_out();

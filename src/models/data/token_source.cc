@@ -45,7 +45,7 @@ TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end,
     while (begin < end && continues(end - 1)) --end;
     if (begin < end) --end;
   }
-  TokenText out{corpus.name(), {}, {}, tokenize::front_of(tokenizer), corpus.left_out()};
+  TokenText out{corpus.name(), {}, {}, tokenize::leading_special_ids(tokenizer), corpus.left_out()};
   out.left_out.bytes +=
       for_tokens(corpus, {begin, end}, {begin, end}, tokenizer, [&out](std::int32_t id, std::size_t bytes) {
         out.ids.push_back(id);

@@ -84,7 +84,7 @@ std::optional<std::int32_t> Chat::end_of_turn() const {
   constexpr std::string_view kAnswer = "ANSWER";
   std::vector<Message> messages{{"user", "?"}, {std::string(kAssistant), std::string(kAnswer)}};
   for (int i = 0; i < 2; ++i) {
-    if (const auto end = special_behind(messages, kAnswer)) return end;
+    if (const auto end = special_token_after(messages, kAnswer)) return end;
     messages.push_back(messages.front());
   }
   return std::nullopt;
@@ -92,7 +92,7 @@ std::optional<std::int32_t> Chat::end_of_turn() const {
 
 /// Renders a conversation and returns the first special token after the last occurrence of `text`. Returns nullopt if
 /// there is none, or if the template rejects the conversation.
-std::optional<std::int32_t> Chat::special_behind(std::span<const Message> messages, std::string_view text) const {
+std::optional<std::int32_t> Chat::special_token_after(std::span<const Message> messages, std::string_view text) const {
   try {
     const Written written = write(messages, false);
     const std::size_t at = written.text.rfind(text);

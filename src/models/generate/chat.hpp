@@ -61,7 +61,7 @@ class Chat {
   Written encoded(std::string_view marked_text) const;
   void append_part(Written& out, std::string_view part, bool as_text) const;
   std::optional<std::int32_t> end_of_turn() const;
-  std::optional<std::int32_t> special_behind(std::span<const Message> messages, std::string_view text) const;
+  std::optional<std::int32_t> special_token_after(std::span<const Message> messages, std::string_view text) const;
 
   const tokenize::Tokenizer& tokenizer_;
   ChatOptions options_;

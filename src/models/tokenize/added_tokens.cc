@@ -77,20 +77,20 @@ AddedTokens::Longest AddedTokens::longest(std::string_view text) const {
   return found;
 }
 
-void AddedTokenSearch::next(std::vector<Part>& parts, std::string_view part, More more) {
-  parts.clear();
+void AddedTokenSearch::next(std::vector<Segment>& segments, std::string_view part, More more) {
+  segments.clear();
   if (!pending_.add(part, more)) return;
   const std::size_t size = view().size();
   if (tokens_.entries_.empty()) search_begin_ = size;
-  while (search_begin_ < size && step(parts, more)) continue;
+  while (search_begin_ < size && step(segments, more)) continue;
   std::size_t end = more == More::none ? size : search_begin_;
   // Holds back white space at the end, because a later token with lstrip would include it.
   if (more == More::may_follow && tokens_.takes_space_before_) end = space_before(view().substr(0, search_begin_));
-  add_text(parts, end, more);
+  add_text(segments, end, more);
   drop_emitted(more);
 }
 
-bool AddedTokenSearch::step(std::vector<Part>& parts, More more) {
+bool AddedTokenSearch::step(std::vector<Segment>& segments, More more) {
   const std::string_view text = view();
   const auto begins = [this](char c) { return tokens_.begins_[static_cast<std::uint8_t>(c)]; };
   search_begin_ = static_cast<std::size_t>(
@@ -117,8 +117,8 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, More more) {
       }
       search_begin_ = span.end;
       span.end += space;
-      add_text(parts, span.begin, More::none);
-      parts.push_back({span, &token});
+      add_text(segments, span.begin, More::none);
+      segments.push_back({span, &token});
       emitted_end_ = span.end;
       return true;
     }
@@ -127,12 +127,12 @@ bool AddedTokenSearch::step(std::vector<Part>& parts, More more) {
   return true;
 }
 
-/// Appends the text between emitted_end_ and `end` to `parts`. More::none means that a token or the end of the text
+/// Appends the text between emitted_end_ and `end` to `segments`. More::none means that a token or the end of the text
 /// follows.
-void AddedTokenSearch::add_text(std::vector<Part>& parts, std::size_t end, More more) {
+void AddedTokenSearch::add_text(std::vector<Segment>& segments, std::size_t end, More more) {
   const bool any = emitted_end_ < end;
   if (any || (text_open_ && more == More::none)) {
-    parts.push_back({{emitted_end_, std::max(emitted_end_, end)}, nullptr, more});
+    segments.push_back({{emitted_end_, std::max(emitted_end_, end)}, nullptr, more});
   }
   text_open_ = more == More::may_follow && (any || text_open_);
   emitted_end_ = std::max(emitted_end_, end);

@@ -24,11 +24,11 @@ struct AddedToken {
   bool special = false;  ///< control token such as BOS, which represents no text
 };
 
-/// A piece of a text that was split at added tokens: one added token, or the text between two.
-struct Part {
+/// A segment of a text that is split at added tokens: one added token, or the text between two.
+struct Segment {
   Span span;
-  const AddedToken* token = nullptr;  ///< null if the piece is text
-  More more = More::none;             ///< More::may_follow if the next piece continues this text
+  const AddedToken* token = nullptr;  ///< null if the segment is text
+  More more = More::none;             ///< More::may_follow if the next segment continues this text
 };
 
 /// A set of added tokens to search for. The search goes from left to right and takes the longest match at each
@@ -67,9 +67,9 @@ class AddedTokenSearch {
   AddedTokenSearch(const AddedTokens& tokens, bool special_as_text)
       : tokens_(tokens), special_as_text_(special_as_text) {}
 
-  /// Takes the next part of a text. More::none marks the last part. Overwrites `parts` with the pieces that later text
-  /// cannot change.
-  void next(std::vector<Part>& parts, std::string_view part, More more);
+  /// Takes the next part of a text. More::none marks the last part. Overwrites `segments` with the segments that later
+  /// text cannot change.
+  void next(std::vector<Segment>& segments, std::string_view part, More more);
 
   /// Returns the text to which spans refer. The view is valid until the next call of next(), and only as long as the
   /// part that was passed to next().
@@ -79,16 +79,16 @@ class AddedTokenSearch {
 
  private:
   /// Takes one token, or skips one position where no token matches. Returns false if the match depends on later text.
-  bool step(std::vector<Part>& parts, More more);
-  void add_text(std::vector<Part>& parts, std::size_t end, More more);
+  bool step(std::vector<Segment>& segments, More more);
+  void add_text(std::vector<Segment>& segments, std::size_t end, More more);
   void drop_emitted(More more);
 
   const AddedTokens& tokens_;
   bool special_as_text_;
   PendingText pending_;
   std::size_t search_begin_ = 0;  ///< offset in view() where the search continues
-  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in `parts`
-  bool text_open_ = false;        ///< whether the last piece is text with More::may_follow
+  std::size_t emitted_end_ = 0;   ///< offset in view() before which all text is in `segments`
+  bool text_open_ = false;        ///< whether the last segment is text with More::may_follow
 };
 
 }  // namespace headgate::tokenize

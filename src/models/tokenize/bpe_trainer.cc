@@ -37,7 +37,7 @@ std::array<std::uint8_t, kBytes> bytes_by_id() {
 std::vector<std::string> special_tokens(const BpeTraining& options) {
   std::vector<std::string> out{std::string(kEndOfText)};
   for (const std::string& token : options.special) {
-    if (token.empty() || well_formed_bytes(token) != token.size()) {
+    if (token.empty() || well_formed_prefix_size(token) != token.size()) {
       refuse("special token '{}' is not UTF-8 text", io::printable(token));
     }
     if (std::find(out.begin(), out.end(), token) != out.end()) {
@@ -102,9 +102,9 @@ void BpeTrainer::add(std::string_view part, More more) {
   const std::string joined = unfinished_.empty() ? "" : unfinished_ + std::string(part);
   if (!joined.empty()) part = joined;
   for (;;) {
-    const std::size_t whole = well_formed_bytes(part);
+    const std::size_t whole = well_formed_prefix_size(part);
     const std::string_view rest = part.substr(whole);
-    const bool may_continue = more == More::may_follow && unfinished_bytes(rest) == rest.size();
+    const bool may_continue = more == More::may_follow && incomplete_suffix_size(rest) == rest.size();
     cut(part.substr(0, whole), may_continue ? More::may_follow : More::none);
     unfinished_begin_ += whole;
     if (rest.empty() || may_continue) {
@@ -114,7 +114,7 @@ void BpeTrainer::add(std::string_view part, More more) {
     if (unfinished_begin_ < kCheckedBytes) {
       refuse("not UTF-8 text: byte 0x{:02x} at offset {}", static_cast<std::uint8_t>(rest.front()), unfinished_begin_);
     }
-    const std::size_t skipped = std::max<std::size_t>(ill_formed_bytes(rest), 1);
+    const std::size_t skipped = std::max<std::size_t>(ill_formed_prefix_size(rest), 1);
     left_out_ += skipped;
     unfinished_begin_ += skipped;
     part = rest.substr(skipped);

@@ -33,7 +33,7 @@ Charsmap::Charsmap(std::string_view bytes) {
   units_.resize(trie / sizeof(std::uint32_t));
   std::memcpy(units_.data(), bytes.data(), trie);
   replacements_ = bytes.substr(trie);
-  if (well_formed_bytes(replacements_) != replacements_.size()) refuse("replacements that are not UTF-8");
+  if (well_formed_prefix_size(replacements_) != replacements_.size()) refuse("replacements that are not UTF-8");
 }
 
 std::uint32_t Charsmap::unit(std::size_t at) const {

@@ -59,7 +59,7 @@ void read_tokens(TokenizerParts& parts, const GgufVocabulary& from) {
   }
   for (std::size_t i = 0; i < from.tokens.size(); ++i) {
     const std::string& spelling = from.tokens[i];
-    if (well_formed_bytes(spelling) != spelling.size()) {
+    if (well_formed_prefix_size(spelling) != spelling.size()) {
       refuse("tokenizer.ggml.tokens[{}]: '{}' is not UTF-8", i, io::printable(spelling));
     }
     parts.vocabulary.add(static_cast<std::int64_t>(i), spelling);
@@ -129,8 +129,8 @@ TokenizerParts sentence_piece_parts(const GgufVocabulary& from) {
   TokenizerParts parts;
   parts.model = ModelKind::scored_bpe;
   parts.form.space = parts.space = kBlock;
-  parts.drops_space = from.add_space_prefix.value_or(true);
-  if (parts.drops_space) parts.form.prefix = kBlock;
+  parts.drops_leading_space = from.add_space_prefix.value_or(true);
+  if (parts.drops_leading_space) parts.form.prefix = kBlock;
   parts.options.byte_fallback = parts.options.fuse_unknown = parts.decodes_bytes = true;
   read_tokens(parts, from);
   read_scores(parts, from);

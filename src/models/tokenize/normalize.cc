@@ -46,7 +46,7 @@ std::string form_c_of(std::string_view text) {
 
 /// Returns the offset of the last character that cannot compose with the preceding one, or 0. The texts before and
 /// after this offset can be normalized separately.
-std::size_t last_beginning(std::string_view text) {
+std::size_t last_composition_boundary(std::string_view text) {
   std::size_t at = text.size();
   while (at > 0) {
     --at;
@@ -206,7 +206,7 @@ std::string_view NormalizedParts::next(std::string_view part, More more) {
   if (more == More::may_follow && form_.charsmap != nullptr) {
     decided = last_cluster(source);
   } else if (more == More::may_follow && form_.form_c) {
-    decided = last_beginning(source);
+    decided = last_composition_boundary(source);
   }
   last_ = Normalized(source.substr(0, decided), form_, begins_);
   begins_ = begins_ && decided == 0;

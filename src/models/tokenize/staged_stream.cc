@@ -17,31 +17,31 @@ namespace headgate::tokenize {
 namespace {
 
 /// Position of a piece in the normal form of the text between two added tokens.
-struct Origin {
+struct PiecePosition {
   std::ptrdiff_t begin = 0;  ///< offset of the piece minus the size of its added prefix; may be negative
   std::ptrdiff_t least = 0;  ///< offset of the piece without its prefix
 
-  Span place_of(const WordToken& token) const {
-    const auto place = [this](std::uint32_t at) {
+  Span span_of(const WordToken& token) const {
+    const auto offset = [this](std::uint32_t at) {
       return static_cast<std::size_t>(std::max(least, begin + std::ptrdiff_t{at}));
     };
-    return {place(token.begin), place(token.end)};
+    return {offset(token.begin), offset(token.end)};
   }
 };
 
-/// Encodes a text in the stages of Stages. Each stage passes on the text that later input cannot change, and holds back
-/// the rest. After a piece with More::may_follow, a stage first passes on the rest of that piece.
+/// Encodes a text in the stages of EncodingStages. Each stage passes on the text that later input cannot change, and
+/// holds back the rest. After a piece with More::may_follow, a stage first passes on the rest of that piece.
 class StagedStream final : public StreamEncoder {
  public:
-  StagedStream(const Stages& stages, const EncodeOptions& options)
+  StagedStream(const EncodingStages& stages, const EncodeOptions& options)
       : stages_(stages),
         options_(options),
-        raw_(stages.raw, options.special_as_text),
+        source_search_(stages.source_tokens, options.special_as_text),
         form_(stages.form),
-        normalized_(stages.normalized, options.special_as_text),
+        normalized_search_(stages.normalized_tokens, options.special_as_text),
         words_(*stages.model) {
-    levels_.reserve(stages.steps.size());
-    for (const SplitStep& step : stages.steps) levels_.emplace_back(step);
+    step_states_.reserve(stages.steps.size());
+    for (const SplitStep& step : stages.steps) step_states_.emplace_back(step);
   }
 
  protected:
@@ -52,7 +52,7 @@ class StagedStream final : public StreamEncoder {
       if (more == More::none && options_.add_special) add_around(stages_.after, bytes_.begin() + bytes_.view().size());
       return std::exchange(out_, {});
     } catch (const TokenizerError& error) {
-      io::fail(stages_.name, "cannot split the text from byte {} on into words: {}", part_begin_, error.what());
+      io::fail(stages_.name, "cannot split the text from byte {} on into words: {}", segment_begin_, error.what());
     }
   }
 
@@ -61,13 +61,13 @@ class StagedStream final : public StreamEncoder {
   enum class Run { none, text, others };
 
   /// State of a pre-tokenizer step that is splitting a piece of the previous step.
-  struct Level {
-    explicit Level(const SplitStep& of) : step(of), cutter(of) {}
+  struct StepState {
+    explicit StepState(const SplitStep& of) : step(of), cutter(of) {}
 
     const SplitStep& step;
     PieceCutter cutter;
     std::vector<Slice> slices{};
-    Origin origin{};
+    PiecePosition position{};
     More more = More::none;
   };
 
@@ -78,16 +78,16 @@ class StagedStream final : public StreamEncoder {
   void add_around(const std::vector<std::int32_t>& ids, std::size_t at) {
     for (const std::int32_t id : ids) add_token(id, {at, at});
   }
-  /// Returns the bytes of the text from which a part of the normal form was made.
+  /// Returns the bytes of the text from which a part of the segment's normal form was made.
   Span source_of(Span part) const {
     const Span span = form_.source_of(part);
-    return {part_begin_ + span.begin, part_begin_ + span.end};
+    return {segment_begin_ + span.begin, segment_begin_ + span.end};
   }
 
   /// Returns whether the text at `at` directly follows bytes that are not UTF-8. Such text gets no prefix. Decoding
   /// would keep the prefix, because decoding drops only a prefix at the beginning of the whole text.
   bool follows_bytes(std::size_t at) const { return run_ == Run::text && at == run_begin_ && run_begin_ > 0; }
-  bool wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const;
+  bool wants_prefix(const SplitStep& step, std::string_view piece, const PiecePosition& position) const;
 
   void take_bytes(std::string_view part, More more);
   void take_run(Run run, std::size_t begin, std::string_view text, More more);
@@ -95,12 +95,12 @@ class StagedStream final : public StreamEncoder {
   void take_text(std::string_view text, More more);
   void take_source(std::string_view text, More more);
   void take_normal(std::string_view text, More more);
-  void take_piece(std::size_t step, std::string_view text, Origin origin, More more);
-  void take_word(std::string_view text, const Origin& origin, More more);
+  void take_piece(std::size_t step, std::string_view text, PiecePosition position, More more);
+  void take_word(std::string_view text, const PiecePosition& position, More more);
   std::size_t take_cut_words();
   void encode_word(std::string_view word);
 
-  const Stages& stages_;
+  const EncodingStages& stages_;
   const EncodeOptions options_;
   Encoding out_;
   bool has_begun_ = false;
@@ -109,21 +109,21 @@ class StagedStream final : public StreamEncoder {
   Run run_ = Run::none;
   std::size_t run_begin_ = 0;
 
-  AddedTokenSearch raw_;
-  std::vector<Part> raw_parts_;
+  AddedTokenSearch source_search_;
+  std::vector<Segment> source_segments_;
 
-  NormalizedParts form_;  ///< normal form of the current text between two added tokens of Stages::raw
-  std::size_t part_begin_ = 0;
+  NormalizedParts form_;  ///< normal form of the current segment of the source
+  std::size_t segment_begin_ = 0;
   More segment_more_ = More::none;
 
-  AddedTokenSearch normalized_;
-  std::vector<Part> normalized_parts_;
+  AddedTokenSearch normalized_search_;
+  std::vector<Segment> normalized_segments_;
 
-  std::vector<Level> levels_;
+  std::vector<StepState> step_states_;
 
   WordEncoder words_;
   PendingText word_;
-  Origin word_origin_;
+  PiecePosition word_position_;
   More word_more_ = More::none;
   std::size_t searched_ = 0;                ///< number of bytes of word_ that were already searched for cuts
   std::optional<char32_t> last_character_;  ///< character before the offset searched_
@@ -132,11 +132,11 @@ class StagedStream final : public StreamEncoder {
 void StagedStream::take_bytes(std::string_view part, More more) {
   bytes_.add(part, more);
   const std::string_view text = bytes_.view();
-  const std::size_t end = text.size() - (more == More::none ? 0 : unfinished_bytes(text));
+  const std::size_t end = text.size() - (more == More::none ? 0 : incomplete_suffix_size(text));
   for (std::size_t at = 0; at < end;) {
     const std::string_view rest = text.substr(at, end - at);
-    const std::size_t good = well_formed_bytes(rest);
-    const std::size_t size = good > 0 ? good : ill_formed_bytes(rest);
+    const std::size_t good = well_formed_prefix_size(rest);
+    const std::size_t size = good > 0 ? good : ill_formed_prefix_size(rest);
     take_run(good > 0 ? Run::text : Run::others, bytes_.begin() + at, rest.substr(0, size),
              size < rest.size() ? More::none : more);
     at += size;
@@ -148,7 +148,7 @@ void StagedStream::take_bytes(std::string_view part, More more) {
 void StagedStream::take_run(Run run, std::size_t begin, std::string_view text, More more) {
   if (run_ != Run::none && run_ != run) feed_run({}, More::none);
   if (run_ == Run::none) {
-    run_begin_ = part_begin_ = begin;
+    run_begin_ = segment_begin_ = begin;
     form_.begin(NormalizedParts::AppliedSteps::nothing);
   }
   run_ = run;
@@ -165,21 +165,21 @@ void StagedStream::feed_run(std::string_view text, More more) {
 }
 
 void StagedStream::take_text(std::string_view text, More more) {
-  raw_.next(raw_parts_, text, more);
-  const std::size_t begin = run_begin_ + raw_.begin();
-  for (const Part& part : raw_parts_) {
-    const Span span{begin + part.span.begin, begin + part.span.end};
-    if (part.token != nullptr) {
-      add_token(part.token->id, span);
+  source_search_.next(source_segments_, text, more);
+  const std::size_t begin = run_begin_ + source_search_.begin();
+  for (const Segment& segment : source_segments_) {
+    const Span span{begin + segment.span.begin, begin + segment.span.end};
+    if (segment.token != nullptr) {
+      add_token(segment.token->id, span);
       continue;
     }
     if (segment_more_ == More::none) {
-      part_begin_ = span.begin;
+      segment_begin_ = span.begin;
       using AppliedSteps = NormalizedParts::AppliedSteps;
       form_.begin(follows_bytes(span.begin) ? AppliedSteps::all_but_prefix : AppliedSteps::all);
     }
-    segment_more_ = part.more;
-    take_source(raw_.view().substr(part.span.begin, part.span.end - part.span.begin), part.more);
+    segment_more_ = segment.more;
+    take_source(source_search_.view().substr(segment.span.begin, segment.span.end - segment.span.begin), segment.more);
   }
 }
 
@@ -196,53 +196,54 @@ void StagedStream::take_source(std::string_view text, More more) {
 }
 
 void StagedStream::take_normal(std::string_view text, More more) {
-  normalized_.next(normalized_parts_, text, more);
-  const std::size_t begin = normalized_.begin();
-  for (const Part& part : normalized_parts_) {
-    const Span span{begin + part.span.begin, begin + part.span.end};
-    if (part.token != nullptr) {
-      add_token(part.token->id, source_of(span));
+  normalized_search_.next(normalized_segments_, text, more);
+  const std::size_t begin = normalized_search_.begin();
+  for (const Segment& segment : normalized_segments_) {
+    const Span span{begin + segment.span.begin, begin + segment.span.end};
+    if (segment.token != nullptr) {
+      add_token(segment.token->id, source_of(span));
     } else {
       const auto at = static_cast<std::ptrdiff_t>(span.begin);
-      take_piece(0, normalized_.view().substr(part.span.begin, part.span.end - part.span.begin), {at, at}, part.more);
+      take_piece(0, normalized_search_.view().substr(segment.span.begin, segment.span.end - segment.span.begin),
+                 {at, at}, segment.more);
     }
   }
 }
 
-bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, const Origin& origin) const {
+bool StagedStream::wants_prefix(const SplitStep& step, std::string_view piece, const PiecePosition& position) const {
   if (step.prefix.empty() || piece.starts_with(step.prefix)) return false;
-  const auto at = static_cast<std::size_t>(std::max<std::ptrdiff_t>(origin.begin, 0));
+  const auto at = static_cast<std::size_t>(std::max<std::ptrdiff_t>(position.begin, 0));
   const std::size_t begin = source_of({at, at}).begin;
   return step.prefix_once ? begin == 0 : !follows_bytes(begin);
 }
 
 /// Splits text by pre-tokenizer step number `step`, and passes each piece to the next step. If `text` begins a piece,
-/// `origin` is the position of the piece. Otherwise `origin` is not used.
-void StagedStream::take_piece(std::size_t step, std::string_view text, Origin origin, More more) {
-  if (step == levels_.size()) return take_word(text, origin, more);
-  Level& level = levels_[step];
+/// `position` is the position of the piece. Otherwise `position` is not used.
+void StagedStream::take_piece(std::size_t step, std::string_view text, PiecePosition position, More more) {
+  if (step == step_states_.size()) return take_word(text, position, more);
+  StepState& state = step_states_[step];
   std::string prefixed;
-  if (level.more == More::none) {
-    level.origin = origin;
-    if (wants_prefix(level.step, text, origin)) {
-      prefixed = level.step.prefix + std::string(text);
+  if (state.more == More::none) {
+    state.position = position;
+    if (wants_prefix(state.step, text, position)) {
+      prefixed = state.step.prefix + std::string(text);
       text = prefixed;
-      level.origin.begin -= static_cast<std::ptrdiff_t>(level.step.prefix.size());
+      state.position.begin -= static_cast<std::ptrdiff_t>(state.step.prefix.size());
     }
   }
-  level.more = more;
-  level.cutter.next(level.slices, text, more);
-  const std::ptrdiff_t first = level.origin.begin + static_cast<std::ptrdiff_t>(level.cutter.begin());
-  for (const auto& [span, slice_more] : level.slices) {
+  state.more = more;
+  state.cutter.next(state.slices, text, more);
+  const std::ptrdiff_t first = state.position.begin + static_cast<std::ptrdiff_t>(state.cutter.begin());
+  for (const auto& [span, slice_more] : state.slices) {
     const std::ptrdiff_t begin = first + static_cast<std::ptrdiff_t>(span.begin);
-    take_piece(step + 1, level.cutter.view().substr(span.begin, span.end - span.begin),
-               {begin, std::max(begin, level.origin.least)}, slice_more);
+    take_piece(step + 1, state.cutter.view().substr(span.begin, span.end - span.begin),
+               {begin, std::max(begin, state.position.least)}, slice_more);
   }
 }
 
-void StagedStream::take_word(std::string_view text, const Origin& origin, More more) {
+void StagedStream::take_word(std::string_view text, const PiecePosition& position, More more) {
   const More before = std::exchange(word_more_, more);
-  if (before == More::none) word_origin_ = origin;
+  if (before == More::none) word_position_ = position;
   if (before == More::none && more == More::none && !stages_.model->cuts()) return encode_word(text);
   word_.add(text, more);
   const std::size_t begin = stages_.model->cuts() ? take_cut_words() : 0;
@@ -261,7 +262,7 @@ std::size_t StagedStream::take_cut_words() {
     const CodePoint c = first_code_point(word.substr(at));
     if (c.bytes > 0 && last_character_ && stages_.model->may_cut(*last_character_, c.value)) {
       encode_word(word.substr(begin, at - begin));
-      word_origin_.begin += static_cast<std::ptrdiff_t>(at - begin);
+      word_position_.begin += static_cast<std::ptrdiff_t>(at - begin);
       begin = at;
     }
     last_character_ = c.bytes > 0 ? std::optional(c.value) : std::nullopt;
@@ -277,17 +278,17 @@ void StagedStream::encode_word(std::string_view word) {
   for (const WordToken& token : words_.encode(word)) {
     known += stages_.model->spelled_bytes(token);
     out_.ids.push_back(token.id);
-    if (options_.spans) out_.spans.push_back(source_of(word_origin_.place_of(token)));
+    if (options_.spans) out_.spans.push_back(source_of(word_position_.span_of(token)));
   }
   out_.left_out += word.size() - known;
   // Positions are negative inside a prefix that the tokenizer has added to the normal form.
-  const std::ptrdiff_t end = word_origin_.begin + static_cast<std::ptrdiff_t>(word.size());
+  const std::ptrdiff_t end = word_position_.begin + static_cast<std::ptrdiff_t>(word.size());
   form_.forget(static_cast<std::size_t>(std::max<std::ptrdiff_t>(end, 0)));
 }
 
 }  // namespace
 
-std::unique_ptr<StreamEncoder> make_staged_stream(const Stages& stages, const EncodeOptions& options) {
+std::unique_ptr<StreamEncoder> make_staged_stream(const EncodingStages& stages, const EncodeOptions& options) {
   return std::make_unique<StagedStream>(stages, options);
 }
 

@@ -16,11 +16,11 @@
 namespace headgate::tokenize {
 
 /// The stages of encoding, in the order in which a text passes through them.
-struct Stages {
-  std::string name;        ///< name of the tokenizer's file in messages
-  AddedTokens raw;         ///< added tokens that are found before normalization
-  NormalForm form;         ///< normalization of the text between the tokens of `raw`
-  AddedTokens normalized;  ///< added tokens that are found after normalization
+struct EncodingStages {
+  std::string name;               ///< name of the tokenizer's file in messages
+  AddedTokens source_tokens;      ///< added tokens that are found before normalization
+  NormalForm form;                ///< normalization of the text between the tokens of `source_tokens`
+  AddedTokens normalized_tokens;  ///< added tokens that are found after normalization
   /// Pre-tokenizer steps, which split the text between added tokens into words.
   std::vector<SplitStep> steps;
   std::unique_ptr<const WordModel> model;   ///< model that splits words into tokens
@@ -28,6 +28,6 @@ struct Stages {
 };
 
 /// Returns an encoder of one text. `stages` must outlive the encoder.
-std::unique_ptr<StreamEncoder> make_staged_stream(const Stages& stages, const EncodeOptions& options);
+std::unique_ptr<StreamEncoder> make_staged_stream(const EncodingStages& stages, const EncodeOptions& options);
 
 }  // namespace headgate::tokenize

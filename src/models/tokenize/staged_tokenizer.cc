@@ -66,16 +66,16 @@ class StagedTokenizer final : public Tokenizer {
  public:
   StagedTokenizer(std::string name, TokenizerParts parts)
       : stages_{.name = std::move(name),
-                .raw = AddedTokens(),
+                .source_tokens = AddedTokens(),
                 .form = parts.form,
-                .normalized = AddedTokens(),
+                .normalized_tokens = AddedTokens(),
                 .steps = std::move(parts.steps),
                 .model = make_model(parts),
                 .before = std::move(parts.before),
                 .after = std::move(parts.after)},
         tokens_(std::move(parts.vocabulary)),
-        drops_space_(parts.drops_space),
-        dropped_mark_(parts.drops_marks ? parts.space : "") {
+        drops_leading_space_(parts.drops_leading_space),
+        first_token_space_(parts.drops_first_token_spaces ? parts.space : "") {
     add(parts.added);
     for (const auto* ids : {&stages_.before, &stages_.after}) {
       for (const std::int32_t id : *ids) {
@@ -110,11 +110,11 @@ class StagedTokenizer final : public Tokenizer {
     return special_[static_cast<std::size_t>(id)];
   }
   std::int32_t find(std::string_view spelling) const override { return tokens_.find(spelling); }
-  bool drops_space() const override { return drops_space_; }
+  bool drops_leading_space() const override { return drops_leading_space_; }
   std::string first_bytes(std::int32_t id) const override {
     const std::string_view decoded = bytes(id), spelling = tokens_.spelling(id);
-    const bool has_mark = !dropped_mark_.empty() && spelling.find(dropped_mark_) != std::string_view::npos;
-    return has_mark ? replaced(spelling, dropped_mark_, "") : std::string(decoded);
+    const bool has_space = !first_token_space_.empty() && spelling.find(first_token_space_) != std::string_view::npos;
+    return has_space ? replaced(spelling, first_token_space_, "") : std::string(decoded);
   }
 
  private:
@@ -124,13 +124,13 @@ class StagedTokenizer final : public Tokenizer {
     require(!tokens_.spelling(id).empty(), "{}: no token has id {}; there are {}", stages_.name, id, vocab());
   }
 
-  Stages stages_;
+  EncodingStages stages_;
   Vocabulary tokens_;          ///< tokens of the model and added tokens
   std::vector<bool> special_;  ///< for each id, whether its token is special
   std::string bytes_;          ///< bytes of all tokens in the order of their ids, without gaps
   std::vector<std::size_t> begins_;
-  bool drops_space_;
-  std::string dropped_mark_;  // spelling of a space that first_bytes() removes; empty if it removes nothing
+  bool drops_leading_space_;
+  std::string first_token_space_;  // spelling of a space that first_bytes() removes; empty if it removes nothing
 };
 
 void StagedTokenizer::add(const std::vector<AddedToken>& added) {
@@ -147,8 +147,8 @@ void StagedTokenizer::add(const std::vector<AddedToken>& added) {
   for (const AddedToken& token : added) {
     if (token.special) special_[static_cast<std::size_t>(token.id)] = true;
   }
-  stages_.raw = AddedTokens(std::move(kinds[0][0]));
-  stages_.normalized = AddedTokens(std::move(kinds[1][0]), stages_.form);
+  stages_.source_tokens = AddedTokens(std::move(kinds[0][0]));
+  stages_.normalized_tokens = AddedTokens(std::move(kinds[1][0]), stages_.form);
 }
 
 }  // namespace

@@ -36,10 +36,11 @@ struct TokenizerParts {
   double unknown_score = 0.0;  ///< for unigram: score of a character without a token
   BpeOptions options;          ///< unigram reads only `unknown` and `byte_fallback`
   /// Whether the tokenizer's file replaces spaces in a pre-tokenizer step. This library replaces them in `form`.
-  bool spaces_in_steps = false;
-  std::string space;           ///< spelling of a space in tokens, if it is not a space itself; not used by byte_bpe
-  bool drops_space = false;    ///< whether decoding drops one space at the beginning of a whole text
-  bool drops_marks = false;    ///< whether decoding drops each `space` from the spelling of the first token
+  bool steps_replace_spaces = false;
+  std::string space;  ///< spelling of a space in tokens, if it is not a space itself; not used by byte_bpe
+  bool drops_leading_space = false;  ///< whether decoding drops one space at the beginning of a whole text
+  /// Whether decoding drops each `space` from the spelling of the first token.
+  bool drops_first_token_spaces = false;
   bool decodes_bytes = false;  ///< whether the tokens <0x00> to <0xFF> decode to bytes; not used by byte_bpe
   std::vector<std::int32_t> before, after;  ///< ids that EncodeOptions::add_special puts before and after a text
 };

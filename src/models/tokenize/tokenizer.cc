@@ -86,7 +86,7 @@ std::string Tokenizer::decode(std::span<const std::int32_t> ids, bool skip_speci
     out += is_first ? first_bytes(id) : bytes(id);
     is_first = false;
   }
-  if (drops_space() && out.starts_with(' ')) out.erase(0, 1);
+  if (drops_leading_space() && out.starts_with(' ')) out.erase(0, 1);
   return out;
 }
 
@@ -96,7 +96,7 @@ std::unique_ptr<Tokenizer> byte_tokenizer_with_bos() { return std::make_unique<B
 
 std::string StreamDecoder::next(std::int32_t id) {
   if (!skip_special_ || !tokenizer_.special(id)) pending_ += tokenizer_.bytes(id);
-  std::string out = pending_.substr(0, pending_.size() - unfinished_bytes(pending_));
+  std::string out = pending_.substr(0, pending_.size() - incomplete_suffix_size(pending_));
   pending_.erase(0, out.size());
   return out;
 }

@@ -72,11 +72,11 @@ class Tokenizer {
   virtual std::int32_t find(std::string_view spelling) const = 0;
 
   /// Returns whether encoding adds a space before a text, which decode() drops.
-  virtual bool drops_space() const { return false; }
+  virtual bool drops_leading_space() const { return false; }
   /// Returns the bytes that a token adds to a decoded text if it is the first token. Throws Error as bytes() does.
   virtual std::string first_bytes(std::int32_t id) const { return std::string(bytes(id)); }
   /// Decodes the ids of a whole text to bytes. Omits special tokens if `skip_special` is set. Drops one space at the
-  /// beginning if drops_space() is true. Throws Error as bytes() does.
+  /// beginning if drops_leading_space() is true. Throws Error as bytes() does.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special = false) const;
 };
 

@@ -56,7 +56,7 @@ std::int32_t end_of_text(const Tokenizer& tokenizer) {
   return kNoToken;
 }
 
-std::vector<std::int32_t> front_of(const Tokenizer& tokenizer) {
+std::vector<std::int32_t> leading_special_ids(const Tokenizer& tokenizer) {
   constexpr std::string_view kText = "a";
   const Encoding with = tokenizer.encode(kText, {.spans = true});
   const std::vector<std::int32_t> without = tokenizer.encode(kText, {.add_special = false}).ids;

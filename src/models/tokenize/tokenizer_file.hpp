@@ -25,7 +25,7 @@ TokenizerFile open_tokenizer_file(const std::string& path);
 /// <|end|> that is a special token. Returns kNoToken if none of them is.
 std::int32_t end_of_text(const Tokenizer& tokenizer);
 
-/// Returns the ids that the tokenizer puts before a text.
-std::vector<std::int32_t> front_of(const Tokenizer& tokenizer);
+/// Returns the ids of the special tokens that the tokenizer puts before a text.
+std::vector<std::int32_t> leading_special_ids(const Tokenizer& tokenizer);
 
 }  // namespace headgate::tokenize

@@ -223,7 +223,7 @@ void check_added_tokens(TokenizerParts& parts) {
   for (const AddedToken& token : parts.added) {
     const bool sees_spaces = token.lstrip || token.rstrip || token.content.find(' ') != std::string::npos ||
                              token.content.find(parts.form.space) != std::string::npos;
-    if (parts.spaces_in_steps && token.normalized && sees_spaces) {
+    if (parts.steps_replace_spaces && token.normalized && sees_spaces) {
       refuse("added token '{}': normalized, with spaces, and together with Metaspace: not supported",
              io::printable(token.content));
     }

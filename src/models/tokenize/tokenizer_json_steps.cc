@@ -181,7 +181,7 @@ void PreTokenizerReader::add_metaspace(const JsonValue& value) {
   if (parts_.form.space.empty() && !no_space_) {
     if (!parts_.steps.empty()) refuse("{}: Metaspace after such a step is not supported", value.where());
     replace_spaces(parts_.form, std::string(kBlock));
-    parts_.spaces_in_steps = true;
+    parts_.steps_replace_spaces = true;
   }
   no_space_ = true;
   parts_.space = kBlock;
@@ -201,7 +201,7 @@ void read_strip(TokenizerParts& parts, const JsonValue& value) {
   if (value.at("content").text() != " " || start > 1 || start < 0 || value.at("stop").integer() != 0) {
     refuse("{}: only one space at the start is supported", value.where());
   }
-  parts.drops_space = start == 1;
+  parts.drops_leading_space = start == 1;
 }
 
 /// Checks the order of a decoder's steps. Decoding replaces ▁, then decodes bytes, joins the tokens, and drops a space
@@ -240,7 +240,7 @@ void read_text_decoder(TokenizerParts& parts, const JsonValue& value, DecoderOrd
     }
     parts.space = kBlock;
   } else if (type == "Metaspace") {
-    parts.drops_marks = read_metaspace(value) != Prepend::never;
+    parts.drops_first_token_spaces = read_metaspace(value) != Prepend::never;
     parts.space = kBlock;
   } else if (type == "Strip") {
     read_strip(parts, value);
@@ -272,7 +272,7 @@ void read_normalizer(TokenizerParts& parts, const JsonValue& value) {
   if (value.is_null()) return;
   read_normalizer(parts.form, value, false);
   parts.space = parts.form.space;
-  parts.drops_space = !parts.form.prefix.empty();
+  parts.drops_leading_space = !parts.form.prefix.empty();
 }
 
 void read_pre_tokenizer(TokenizerParts& parts, const JsonValue& value) {
@@ -288,7 +288,7 @@ void read_decoder(TokenizerParts& parts, const JsonValue& value) {
   parts.decodes_bytes = value.is_null() && parts.options.byte_fallback;
   if (value.is_null()) return;
   if (parts.model == ModelKind::byte_bpe) return check_byte_decoder(value);
-  parts.drops_space = false;
+  parts.drops_leading_space = false;
   DecoderOrder order;
   read_text_decoder(parts, value, order, false);
 }

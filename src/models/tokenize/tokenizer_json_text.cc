@@ -68,7 +68,7 @@ OrderedJson normalizer(const NormalForm& form) {
 OrderedJson decoder(const TokenizerParts& parts) {
   if (parts.model == ModelKind::byte_bpe) return byte_level(true, true);
   OrderedJson list = OrderedJson::array({replaced(parts.space, " "), {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
-  if (parts.drops_space) list.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  if (parts.drops_leading_space) list.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
   return {{"type", "Sequence"}, {"decoders", list}};
 }
 

@@ -55,7 +55,7 @@ CodePoint last_code_point(std::string_view text) {
   return {};
 }
 
-std::size_t well_formed_bytes(std::string_view text) {
+std::size_t well_formed_prefix_size(std::string_view text) {
   constexpr std::uint64_t kHighBits = 0x8080808080808080;
   std::size_t at = 0;
   while (at < text.size()) {
@@ -72,13 +72,13 @@ std::size_t well_formed_bytes(std::string_view text) {
   return at;
 }
 
-std::size_t ill_formed_bytes(std::string_view text) {
+std::size_t ill_formed_prefix_size(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size() && first_code_point(text.substr(at)).bytes == 0) ++at;
   return at;
 }
 
-std::size_t unfinished_bytes(std::string_view text) {
+std::size_t incomplete_suffix_size(std::string_view text) {
   for (std::size_t bytes = 1; bytes <= std::min<std::size_t>(3, text.size()); ++bytes) {
     const std::string_view tail = text.substr(text.size() - bytes);
     const std::uint8_t lead = byte_at(tail, 0);

@@ -19,13 +19,13 @@ CodePoint first_code_point(std::string_view text);
 CodePoint last_code_point(std::string_view text);
 
 /// Returns the size of the longest prefix of `text` that is valid UTF-8.
-std::size_t well_formed_bytes(std::string_view text);
+std::size_t well_formed_prefix_size(std::string_view text);
 
 /// Returns the size of the longest prefix of `text` in which no valid character begins.
-std::size_t ill_formed_bytes(std::string_view text);
+std::size_t ill_formed_prefix_size(std::string_view text);
 
 /// Returns the number of bytes at the end of `text` that may be the beginning of a character: 0 to 3.
-std::size_t unfinished_bytes(std::string_view text);
+std::size_t incomplete_suffix_size(std::string_view text);
 
 /// Appends a character to `text` in UTF-8. `value` must not be a surrogate.
 void append_utf8(std::string& text, char32_t value);

@@ -100,7 +100,7 @@ json parse_state(const std::string& text) {
 template <class Row, typename Value>
 void require_utf8(const Row& row, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {
-    require(tokenize::well_formed_bytes(value) == value.size(),
+    require(tokenize::well_formed_prefix_size(value) == value.size(),
             "{} {}: not UTF-8, as trainer_state.json is, by which --resume finds it: rename it", row.option, value);
   } else if constexpr (kIsList<Value>) {
     for (const auto& element : value) require_utf8(row, element);

@@ -166,7 +166,7 @@ std::shared_ptr<const tokenize::TokenizerFile> open_tokenizer(const std::string&
 /// Returns whether the tokenizer puts a token before each text. Throws Error if `chosen`, the value of --bos,
 /// contradicts it.
 Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const tokenize::TokenizerFile& tokenizer) {
-  const Bos bos = tokenize::front_of(*tokenizer.tokenizer).empty() ? Bos::off : Bos::on;
+  const Bos bos = tokenize::leading_special_ids(*tokenizer.tokenizer).empty() ? Bos::off : Bos::on;
   require(chosen.value_or(bos) == bos, "--bos {}: {} puts {} before a text", word_of(*chosen), path,
           bos == Bos::on ? "a token" : "no token");
   return bos;

@@ -229,7 +229,7 @@ TEST(Tokenizer, Front_TextWithoutToken_IsWhatStandsBeforeText) {
                                   {"SpecialToken": {"id": "</s>"}}],
                        "special_tokens": {"<s>": {"ids": [1]}, "</s>": {"ids": [2]}}}})");
   EXPECT_TRUE(tokenizer->encode("a", {.add_special = false}).ids.empty());
-  EXPECT_EQ(front_of(*tokenizer), std::vector<std::int32_t>{1});
+  EXPECT_EQ(leading_special_ids(*tokenizer), std::vector<std::int32_t>{1});
 }
 
 TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {

@@ -20,12 +20,12 @@ TEST(Utf8, EveryCharacter_WrittenAndRead_IsTheSame) {
     const CodePoint read = first_code_point(text);
     ASSERT_EQ(static_cast<std::uint32_t>(read.value), static_cast<std::uint32_t>(c));
     ASSERT_EQ(read.bytes, text.size());
-    ASSERT_EQ(well_formed_bytes(text), text.size());
+    ASSERT_EQ(well_formed_prefix_size(text), text.size());
     for (std::size_t front = 1; front < text.size(); ++front) {
       ASSERT_EQ(first_code_point(text.substr(0, front)).bytes, 0U);
-      ASSERT_EQ(unfinished_bytes(std::string_view{text}.substr(0, front)), front);
+      ASSERT_EQ(incomplete_suffix_size(std::string_view{text}.substr(0, front)), front);
     }
-    ASSERT_EQ(unfinished_bytes(text), 0U);
+    ASSERT_EQ(incomplete_suffix_size(text), 0U);
   }
 }
 
@@ -35,9 +35,9 @@ TEST(Utf8, Bytes_IllFormed_AreNoCharacter) {
        {"\xC0\x80", "\xC1\xBF", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80",
         "\xF5\x80\x80\x80", "\x80", "\xBF", "\xFE", "\xFF", "\xE2\x28\xA1"}) {
     EXPECT_EQ(first_code_point(text).bytes, 0U) << text;
-    EXPECT_EQ(well_formed_bytes(std::string(8, 'a').append(text)), 8U) << text;
-    EXPECT_EQ(unfinished_bytes(std::string_view{text}.substr(0, 2)), 0U) << text;
-    EXPECT_EQ(ill_formed_bytes(std::string(text).append("é")), text == "\xE2\x28\xA1" ? 1U : text.size());
+    EXPECT_EQ(well_formed_prefix_size(std::string(8, 'a').append(text)), 8U) << text;
+    EXPECT_EQ(incomplete_suffix_size(std::string_view{text}.substr(0, 2)), 0U) << text;
+    EXPECT_EQ(ill_formed_prefix_size(std::string(text).append("é")), text == "\xE2\x28\xA1" ? 1U : text.size());
   }
 }
 
