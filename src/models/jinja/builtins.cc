@@ -30,7 +30,7 @@ struct Call {
   const std::string& text(std::size_t i) const { return string_in(arguments[i]); }
   const std::string& string_in(const Value& from) const {
     const std::string* text = from.string();
-    if (text == nullptr) refuse("'{}' needs a string, got {}", name, from.kind());
+    if (text == nullptr) raise_error("'{}' needs a string, got {}", name, from.kind());
     budget.take(text->size());
     return *text;
   }
@@ -38,7 +38,7 @@ struct Call {
     if (!given(i)) return otherwise;
     std::int64_t storage = 0;
     const std::int64_t* integer = arguments[i].integer(storage);
-    if (integer == nullptr) refuse("'{}' needs an integer, got {}", name, arguments[i].kind());
+    if (integer == nullptr) raise_error("'{}' needs an integer, got {}", name, arguments[i].kind());
     return *integer;
   }
   /// Returns the filtered value as text. Returns an empty string for an undefined value.
@@ -65,7 +65,7 @@ Value run(std::span<const Row> rows, std::string_view what, std::string_view nam
           const Arguments& given, Budget& budget, std::time_t now = 0) {
   budget.take(Budget::kStep);
   const auto row = std::find_if(rows.begin(), rows.end(), [name](const Row& each) { return each.name == name; });
-  if (row == rows.end()) refuse("the {} '{}' is not supported", what, io::printable(name));
+  if (row == rows.end()) raise_error("the {} '{}' is not supported", what, io::printable(name));
   Call call{.name = row->name,
             .value = value,
             .arguments = std::vector<Value>(kMostParameters),
@@ -75,20 +75,22 @@ Value run(std::span<const Row> rows, std::string_view what, std::string_view nam
   if (row->any_arguments) return row->run(call);
   const auto end = std::find(row->parameters.begin(), row->parameters.end(), "");
   if (given.unnamed.size() > static_cast<std::size_t>(end - row->parameters.begin())) {
-    refuse("the {} '{}' has {} arguments, too many", what, row->name, given.unnamed.size());
+    raise_error("the {} '{}' has {} arguments, too many", what, row->name, given.unnamed.size());
   }
   std::copy(given.unnamed.begin(), given.unnamed.end(), call.arguments.begin());
   for (const auto& [key, each] : given.named) {
     const auto parameter = std::find(row->parameters.begin(), end, key);
-    if (parameter == end)
-      refuse("the argument '{}' of the {} '{}' is not supported", io::printable(key), what, row->name);
+    if (parameter == end) {
+      raise_error("the argument '{}' of the {} '{}' is not supported", io::printable(key), what, row->name);
+    }
     const auto place = static_cast<std::size_t>(parameter - row->parameters.begin());
-    if (place < given.unnamed.size()) refuse("the {} '{}' has the argument '{}' twice", what, row->name, key);
+    if (place < given.unnamed.size()) raise_error("the {} '{}' has the argument '{}' twice", what, row->name, key);
     call.arguments[place] = each;
   }
   for (std::size_t i = given.unnamed.size(); i < row->needed; ++i) {
-    if (find(given.named, row->parameters[i]) == nullptr)
-      refuse("the {} '{}' lacks the argument '{}'", what, row->name, row->parameters[i]);
+    if (find(given.named, row->parameters[i]) == nullptr) {
+      raise_error("the {} '{}' lacks the argument '{}'", what, row->name, row->parameters[i]);
+    }
   }
   return row->run(call);
 }
@@ -106,14 +108,14 @@ Value length(const Call& call) {
   } else if (const Dict* dict = of.dict()) {
     count = static_cast<std::int64_t>(dict->size());
   } else if (!of.is_undefined()) {
-    refuse("{} has no length", of.kind());
+    raise_error("{} has no length", of.kind());
   }
   return Value(count);
 }
 
 Value items_of(const Value& value, Budget& budget) {
   const Dict* dict = value.dict();
-  if (dict == nullptr && !value.is_undefined()) refuse("{} has no items", value.kind());
+  if (dict == nullptr && !value.is_undefined()) raise_error("{} has no items", value.kind());
   List out;
   if (dict != nullptr) {
     budget.take(Budget::kStep * dict->size());
@@ -129,7 +131,7 @@ Value part_of_path(std::string_view part) {
   if (!digits) return Value(std::string(part));
   std::int64_t index = 0;
   if (std::from_chars(part.data(), part.data() + part.size(), index).ec != std::errc()) {
-    refuse("an attribute of '{}' is not supported", io::printable(part));
+    raise_error("an attribute of '{}' is not supported", io::printable(part));
   }
   return Value(index);
 }
@@ -138,7 +140,7 @@ Value part_of_path(std::string_view part) {
 /// name, the item is used.
 Value path_of(const Value& value, const Value& path, Budget& budget) {
   const std::string* names = path.string();
-  if (names == nullptr) refuse("an attribute's name is {}", path.kind());
+  if (names == nullptr) raise_error("an attribute's name is {}", path.kind());
   Value out = value;
   for (std::string_view rest = *names;;) {
     const std::size_t dot = rest.find('.');
@@ -168,7 +170,7 @@ Value int_of(const Call& call) {
   if (const std::int64_t* integer = call.value.integer(storage)) return Value(*integer);
   const double* real = call.value.real();
   if (real != nullptr && std::abs(*real) < 9e18) return Value(static_cast<std::int64_t>(*real));
-  if (call.value.is_undefined()) refuse("'{}' is undefined", io::printable(call.value.undefined()->name));
+  if (call.value.is_undefined()) raise_error("'{}' is undefined", io::printable(call.value.undefined()->name));
   Value otherwise = call.given(0) ? call.arguments[0] : Value(std::int64_t{0});
   const std::string* text = call.value.string();
   if (text == nullptr) return otherwise;
@@ -181,7 +183,7 @@ Value int_of(const Call& call) {
   const bool number = std::any_of(digits.begin(), digits.end(), [](char c) {
     return (c >= '0' && c <= '9') || static_cast<unsigned char>(c) >= 0x80;
   });
-  if (number) refuse("the filter 'int' of '{}' is not supported", io::printable(*text));
+  if (number) raise_error("the filter 'int' of '{}' is not supported", io::printable(*text));
   return otherwise;
 }
 
@@ -218,7 +220,7 @@ const Value* take_first(const Arguments& from, Arguments& rest) {
 
 std::string name_in(const Value& value) {
   const std::string* name = value.string();
-  if (name == nullptr) refuse("the name of a filter or a test is {}", value.kind());
+  if (name == nullptr) raise_error("the name of a filter or a test is {}", value.kind());
   return *name;
 }
 
@@ -227,7 +229,7 @@ Value map(const Call& call) {
   Arguments rest;
   const Value *name = take_first(call.all, rest), *path = find(call.all.named, "attribute");
   if (name == nullptr && (path == nullptr || call.all.named.size() != 1)) {
-    refuse("the filter 'map' needs the name of a filter or an attribute alone");
+    raise_error("the filter 'map' needs the name of a filter or an attribute alone");
   }
   for (const Value& each : elements_of(call.value, call.budget)) {
     out.push_back(name != nullptr ? apply_filter(name_in(*name), each, rest, call.budget)
@@ -242,7 +244,7 @@ Value kept(const Call& call, bool of_attribute, bool wanted) {
   List out;
   Arguments tests = call.all, rest;
   const Value* path = of_attribute ? take_first(call.all, tests) : nullptr;
-  if (of_attribute && path == nullptr) refuse("the filter '{}' needs an attribute", call.name);
+  if (of_attribute && path == nullptr) raise_error("the filter '{}' needs an attribute", call.name);
   const Value* test = take_first(tests, rest);
   for (const Value& each : elements_of(call.value, call.budget)) {
     const Value value = path != nullptr ? path_of(each, *path, call.budget) : each;
@@ -284,15 +286,15 @@ Value absolute(const Call& call) {
     return Value(*integer < 0 ? -*integer : *integer);
   }
   const double* real = call.value.real();
-  if (real == nullptr) refuse("'abs' needs a number, got {}", call.value.kind());
+  if (real == nullptr) raise_error("'abs' needs a number, got {}", call.value.kind());
   return Value(std::abs(*real));
 }
 
 Value to_json(const Call& call) {
-  if (call.arguments[0].truth()) refuse("the argument 'ensure_ascii' of the filter 'tojson' is not supported");
+  if (call.arguments[0].truth()) raise_error("the argument 'ensure_ascii' of the filter 'tojson' is not supported");
   const bool one_line = !call.given(1) || call.arguments[1].is_none();
   const std::int64_t indent = one_line ? -1 : std::max<std::int64_t>(call.integer(1, 0), 0);
-  if (indent > 16) refuse("the filter 'tojson' has an indent of {}, more than 16", indent);
+  if (indent > 16) raise_error("the filter 'tojson' has an indent of {}, more than 16", indent);
   return Value(json_of(call.value, static_cast<int>(indent), call.budget));
 }
 
@@ -340,7 +342,7 @@ bool is_sequence(const Value& value) {
 std::int64_t remainder(const Call& call, std::int64_t by) {
   std::int64_t storage = 0;
   const std::int64_t* integer = call.value.integer(storage);
-  if (integer == nullptr || by == 0) refuse("the test '{}' divides {} by {}", call.name, call.value.kind(), by);
+  if (integer == nullptr || by == 0) raise_error("the test '{}' divides {} by {}", call.name, call.value.kind(), by);
   return by == -1 ? 0 : *integer % by;
 }
 int order(const Call& call) { return compare(call.value, call.arguments[0], call.budget); }
@@ -408,9 +410,9 @@ Value split(const Call& call, bool from_right) {
   };
   const std::string text = white ? self(call) : oriented(self(call)), by = white ? "" : oriented(call.text(0));
   std::string_view rest = text;
-  if (!white && by.empty()) refuse("'split' by an empty string");
+  if (!white && by.empty()) raise_error("'split' by an empty string");
   std::int64_t most = call.integer(1, -1);
-  if (white && most >= 0) refuse("'split' by white space a number of times is not supported");
+  if (white && most >= 0) raise_error("'split' by white space a number of times is not supported");
   List out;
   if (white) {
     for (rest = stripped(rest, nullptr, {}); !rest.empty(); rest = stripped(rest, nullptr, {})) {
@@ -513,8 +515,8 @@ constexpr std::array kDictMethods{
     Row{"values", values},
 };
 
-// Lists Python's methods that are not supported. The interpreter throws Refusal for them. Any other unknown name gives
-// an undefined value.
+// Lists Python's methods that are not supported. The interpreter throws TemplateError for them. Any other unknown name
+// gives an undefined value.
 constexpr std::array<std::string_view, 27> kOtherStringMethods{
     "casefold",  "center",      "encode",  "expandtabs", "format",     "format_map",   "index",
     "isalnum",   "isalpha",     "isascii", "isdecimal",  "isdigit",    "isidentifier", "islower",
@@ -536,20 +538,21 @@ std::span<const Row> methods_of(const Value& object) {
 
 // --- functions
 
-Value raise(const Call& call) { refuse("{}", text_of(call.arguments[0])); }
+Value raise(const Call& call) { raise_error("{}", text_of(call.arguments[0])); }
 
 Value date(const Call& call) {
   const std::string& format = call.text(0);
   // These letters have another meaning in Python's strftime than in C's.
   for (const char letter : {'f', 'z', 'Z', ':'}) {
-    if (format.find(std::string("%") + letter) != std::string::npos)
-      refuse("strftime_now of '%{}' is not supported", letter);
+    if (format.find(std::string("%") + letter) != std::string::npos) {
+      raise_error("strftime_now of '%{}' is not supported", letter);
+    }
   }
   std::tm local{};
   localtime_r(&call.now, &local);
   std::array<char, 256> text{};
   const std::size_t bytes = format.empty() ? 0 : std::strftime(text.data(), text.size(), format.c_str(), &local);
-  if (bytes == 0 && !format.empty()) refuse("strftime_now of '{}' is not supported", io::printable(format));
+  if (bytes == 0 && !format.empty()) raise_error("strftime_now of '{}' is not supported", io::printable(format));
   return Value(std::string(text.data(), bytes));
 }
 
@@ -558,10 +561,10 @@ Value range(const Call& call) {
   const bool one = !call.given(1);
   const std::int64_t begin = one ? 0 : call.integer(0, 0), end = call.integer(one ? 0 : 1, 0),
                      step = call.integer(2, 1);
-  if (step == 0) refuse("a range with steps of 0");
+  if (step == 0) raise_error("a range with steps of 0");
   List out;
   for (std::int64_t at = begin; step > 0 ? at < end : at > end;) {
-    if (static_cast<std::int64_t>(out.size()) == kMost) refuse("a range has more than {} elements", kMost);
+    if (static_cast<std::int64_t>(out.size()) == kMost) raise_error("a range has more than {} elements", kMost);
     call.budget.take(Budget::kStep);
     out.emplace_back(at);
     if (__builtin_add_overflow(at, step, &at)) break;
@@ -570,7 +573,7 @@ Value range(const Call& call) {
 }
 
 Value dict_of(const Call& call) {
-  if (!call.all.unnamed.empty()) refuse("the function 'dict' of another value is not supported");
+  if (!call.all.unnamed.empty()) raise_error("the function 'dict' of another value is not supported");
   return Value(Dict(call.all.named));
 }
 
@@ -614,33 +617,34 @@ bool has_method(const Value& object, std::string_view name) {
   const bool other = object.string() != nullptr ? listed(kOtherStringMethods, name) || listed(kMoreStringMethods, name)
                      : object.dict() != nullptr ? listed(kOtherDictMethods, name)
                                                 : object.list() != nullptr && listed(kOtherListMethods, name);
-  if (other || name.starts_with('_'))
-    refuse("the method '{}' of {} is not supported", io::printable(name), object.kind());
+  if (other || name.starts_with('_')) {
+    raise_error("the method '{}' of {} is not supported", io::printable(name), object.kind());
+  }
   return false;
 }
 
 bool has_function(std::string_view name) {
-  if (listed(kOtherFunctions, name)) refuse("the function '{}' is not supported", name);
+  if (listed(kOtherFunctions, name)) raise_error("the function '{}' is not supported", name);
   return name == "namespace" ||
          std::any_of(kFunctions.begin(), kFunctions.end(), [name](const Row& row) { return row.name == name; });
 }
 
 Value attribute_of(const Value& object, std::string_view name, Budget& budget) {
-  if (const Undefined* missing = object.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
-  if (has_method(object, name)) refuse("the method '{}' without a call is not supported", name);
+  if (const Undefined* missing = object.undefined()) raise_error("'{}' is undefined", io::printable(missing->name, 80));
+  if (has_method(object, name)) raise_error("the method '{}' without a call is not supported", name);
   const Dict* dict = object.space() != nullptr ? &object.space()->attributes : object.dict();
   if (dict != nullptr) budget.take(dict->size());
   const Value* found = dict == nullptr ? nullptr : find(*dict, name);
   if (found != nullptr) return *found;
   double number = 0.0;
   if (object.number(number) || object.macro() != nullptr || object.function() != nullptr) {
-    refuse("the attribute '{}' of {} is not supported", io::printable(name), object.kind());
+    raise_error("the attribute '{}' of {} is not supported", io::printable(name), object.kind());
   }
   return Value(Undefined{std::string(name)});
 }
 
 Value item_of(const Value& object, const Value& index, Budget& budget) {
-  if (const Undefined* missing = object.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
+  if (const Undefined* missing = object.undefined()) raise_error("'{}' is undefined", io::printable(missing->name, 80));
   if (const std::string* key = index.string()) {
     budget.take(key->size() + (object.dict() == nullptr ? 0 : object.dict()->size()));
     const Value* found = object.dict() == nullptr ? nullptr : find(*object.dict(), *key);
@@ -664,8 +668,10 @@ Value item_of(const Value& object, const Value& index, Budget& budget) {
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget) {
   const List* list = object.list();
   if (list == nullptr && object.string() == nullptr) {
-    if (const Undefined* missing = object.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
-    refuse("a slice of {} is not supported", object.kind());
+    if (const Undefined* missing = object.undefined()) {
+      raise_error("'{}' is undefined", io::printable(missing->name, 80));
+    }
+    raise_error("a slice of {} is not supported", object.kind());
   }
   const List elements = elements_of(object, budget);
   const auto size = static_cast<std::int64_t>(elements.size());
@@ -673,11 +679,11 @@ Value slice_of(const Value& object, const Value& begin, const Value& end, const 
     std::int64_t storage = 0;
     if (value.is_none()) return otherwise;
     const std::int64_t* integer = value.integer(storage);
-    if (integer == nullptr) refuse("a slice needs an integer, got {}", value.kind());
+    if (integer == nullptr) raise_error("a slice needs an integer, got {}", value.kind());
     return *integer;
   };
   const std::int64_t by = std::clamp<std::int64_t>(number(step, 1), -size - 1, size + 1);
-  if (by == 0) refuse("a slice with steps of 0");
+  if (by == 0) raise_error("a slice with steps of 0");
   const std::int64_t lowest = by > 0 ? 0 : -1, highest = by > 0 ? size : size - 1;
   const auto bound = [&](const Value& value, std::int64_t otherwise) {
     const std::int64_t at = number(value, otherwise);

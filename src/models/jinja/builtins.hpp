@@ -17,26 +17,27 @@ struct Arguments {
   Dict named;
 };
 
-// These functions run the built-in `name`. They throw Refusal, which names the built-in, if it or one of its arguments
-// is not supported.
+// These functions run the built-in `name`. They throw TemplateError, which names the built-in, if it or one of its
+// arguments is not supported.
 Value apply_filter(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 bool apply_test(std::string_view name, const Value& value, const Arguments& arguments, Budget& budget);
 Value call_method(const Value& object, std::string_view name, const Arguments& arguments, Budget& budget);
 /// Runs a built-in function. strftime_now() formats the time `now`.
 Value call_function(std::string_view name, const Arguments& arguments, std::time_t now, Budget& budget);
 
-/// Returns whether call_method() supports the method `name` of `object`. Throws Refusal for a method that exists only
-/// in Python.
+/// Returns whether call_method() supports the method `name` of `object`. Throws TemplateError for a method that exists
+/// only in Python.
 bool has_method(const Value& object, std::string_view name);
-/// Returns whether a template may call the function `name`. Throws Refusal for a function that exists only in Jinja.
+/// Returns whether a template may call the function `name`. Throws TemplateError for a function that exists only in
+/// Jinja.
 bool has_function(std::string_view name);
 
-/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws Refusal in these cases:
+/// Returns the attribute `name` of `object`, or Undefined if there is none. Throws TemplateError in these cases:
 /// - `object` is Undefined.
 /// - `name` is a method of `object`.
 /// - Attributes of this type of object are not supported.
 Value attribute_of(const Value& object, std::string_view name, Budget& budget);
-/// Returns object[index], or Undefined if the item does not exist. Throws Refusal if `object` is Undefined.
+/// Returns object[index], or Undefined if the item does not exist. Throws TemplateError if `object` is Undefined.
 Value item_of(const Value& object, const Value& index, Budget& budget);
 /// Returns object[begin:end:step]. A bound or step that the template omits is None.
 Value slice_of(const Value& object, const Value& begin, const Value& end, const Value& step, Budget& budget);

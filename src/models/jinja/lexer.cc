@@ -35,13 +35,13 @@ std::string with_plain_lines(std::string_view text) {
   return out;
 }
 
-/// Reads a code point from the first `count` hexadecimal digits. Throws Refusal if they are not the code point of a
-/// character.
+/// Reads a code point from the first `count` hexadecimal digits. Throws TemplateError if they are not the code point of
+/// a character.
 char32_t character_of(std::string_view digits, std::size_t count) {
   std::uint32_t value = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + std::min(count, digits.size()), value, 16);
   const bool whole = error == std::errc() && end == digits.data() + count;
-  if (!whole || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) refuse("an escape names no character");
+  if (!whole || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) raise_error("an escape names no character");
   return value;
 }
 
@@ -64,7 +64,7 @@ std::string unescaped(std::string_view text) {
       tokenize::append_utf8(out, character_of(text.substr(i + 1), coded->second));
       i += coded->second;
     } else if (is_digit(letter) || letter == 'N' || static_cast<unsigned char>(letter) >= 0x80) {
-      refuse("the escape '\\{}' is not supported", io::printable(std::string_view(&letter, 1)));
+      raise_error("the escape '\\{}' is not supported", io::printable(std::string_view(&letter, 1)));
     } else if (letter != '\n') {
       out += '\\';
       out += letter;
@@ -131,7 +131,7 @@ class Lexer {
 
   void comment() {
     const std::size_t at = rest_.find("#}");
-    if (at == std::string_view::npos) refuse("a comment has no end");
+    if (at == std::string_view::npos) raise_error("a comment has no end");
     const char sign = at == 0 ? ' ' : rest_[at - 1];
     skip(at + 2);
     end_tag(sign == '-', sign != '+');
@@ -149,7 +149,7 @@ class Lexer {
     const bool statement = close == "%}";
     for (std::string brackets;;) {
       skip(space_at_front(rest_));
-      if (rest_.empty()) refuse("a tag has no end");
+      if (rest_.empty()) raise_error("a tag has no end");
       if (brackets.empty()) {
         if (take_end("-", close)) return end_tag(true, false);
         if (statement && take_end("+", close)) return end_tag(false, false);
@@ -169,12 +169,13 @@ class Lexer {
                                                         ">",  "<",  "=",  ".",  ":",  "|",  ",", ";"};
     const auto symbol =
         std::find_if(kSymbols.begin(), kSymbols.end(), [this](auto each) { return rest_.starts_with(each); });
-    if (symbol == kSymbols.end())
-      refuse("'{}' is no part of an expression", io::printable(rest_.substr(0, first_bytes(rest_))));
+    if (symbol == kSymbols.end()) {
+      raise_error("'{}' is no part of an expression", io::printable(rest_.substr(0, first_bytes(rest_))));
+    }
     constexpr std::string_view kOpen = "([{", kClose = ")]}";
     if (kOpen.find(c) != std::string_view::npos) brackets += kClose[kOpen.find(c)];
     if (kClose.find(c) != std::string_view::npos) {
-      if (!brackets.ends_with(c)) refuse("'{}' closes nothing", c);
+      if (!brackets.ends_with(c)) raise_error("'{}' closes nothing", c);
       brackets.pop_back();
     }
     add(TokenKind::symbol, std::string(*symbol));
@@ -200,7 +201,7 @@ class Lexer {
       real = true;
     }
     if (end < rest_.size() && (begins_name(rest_[end]) || (rest_.front() == '0' && end > 1 && !real))) {
-      refuse("the number '{}' is not supported", io::printable(rest_.substr(0, end + 1)));
+      raise_error("the number '{}' is not supported", io::printable(rest_.substr(0, end + 1)));
     }
     add(real ? TokenKind::real : TokenKind::integer, std::string(rest_.substr(0, end)));
     skip(end);
@@ -209,7 +210,7 @@ class Lexer {
   void string(char quote) {
     std::size_t end = 1;
     while (end < rest_.size() && rest_[end] != quote) end += rest_[end] == '\\' ? std::size_t{2} : std::size_t{1};
-    if (end >= rest_.size()) refuse("a string has no end");
+    if (end >= rest_.size()) raise_error("a string has no end");
     add(TokenKind::string, unescaped(rest_.substr(1, end - 1)));
     skip(end + 1);
   }

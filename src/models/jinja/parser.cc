@@ -23,16 +23,18 @@ class Parser {
 
   Node whole() {
     Node out = block({});
-    if (now().kind != TokenKind::end) refuse("'{}' ends nothing", io::printable(tokens_[at_ + 1].text));
+    if (now().kind != TokenKind::end) raise_error("'{}' ends nothing", io::printable(tokens_[at_ + 1].text));
     return out;
   }
 
  private:
-  /// Increments a nesting depth while the object exists. Throws Refusal if it exceeds Node::kMostNested.
+  /// Increments a nesting depth while the object exists. Throws TemplateError if it exceeds Node::kMostNested.
   class Nested {
    public:
     explicit Nested(int& depth) : depth_(depth) {
-      if (++depth_ > Node::kMostNested) refuse("expressions or statements nest more than {} deep", Node::kMostNested);
+      if (++depth_ > Node::kMostNested) {
+        raise_error("expressions or statements nest more than {} deep", Node::kMostNested);
+      }
     }
     ~Nested() { --depth_; }
     Nested(const Nested&) = delete;
@@ -49,7 +51,7 @@ class Parser {
     return out;
   }
   static void add(Node& parent, Node child) {
-    if (child.depth >= Node::kMostNested) refuse("expressions nest more than {} deep", Node::kMostNested);
+    if (child.depth >= Node::kMostNested) raise_error("expressions nest more than {} deep", Node::kMostNested);
     parent.depth = std::max(parent.depth, child.depth + 1);
     parent.children.push_back(std::move(child));
   }
@@ -86,7 +88,7 @@ class Parser {
     const std::string found = now().kind == TokenKind::end ? "the end of the template"
                               : tag                        ? "the end of the tag"
                                                            : "'" + io::printable(now().text) + "'";
-    refuse("expected {}, got {}", wanted, found);
+    raise_error("expected {}, got {}", wanted, found);
   }
   void expect_symbol(std::string_view text) {
     if (!take_symbol(text)) unexpected("'" + std::string(text) + "'");
@@ -128,7 +130,7 @@ class Parser {
         if (word.kind == TokenKind::name &&
             (word.text.starts_with("end") || word.text == "else" || word.text == "elif")) {
           if (ends.size() == 0) return out;  // whole() reports this tag as an error
-          refuse("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
+          raise_error("'{}' does not end '{}'", io::printable(word.text), *(ends.end() - 1));
         }
         next();
         add(out, statement());
@@ -161,11 +163,11 @@ class Parser {
     if (word == "macro") return macro();
     if (word == "generation") return make(NodeKind::scope, "", closed_body("endgeneration"));
     if (word == "break" || word == "continue") {
-      if (loops_ == 0) refuse("'{}' outside a loop", word);
+      if (loops_ == 0) raise_error("'{}' outside a loop", word);
       end_tag();
       return make(word == "break" ? NodeKind::break_loop : NodeKind::continue_loop, "");
     }
-    refuse("the tag '{}' is not supported", io::printable(word));
+    raise_error("the tag '{}' is not supported", io::printable(word));
   }
 
   /// Parses the part of an if statement that follows `if` or `elif`.
@@ -202,7 +204,7 @@ class Parser {
     expect_word("in");
     Node items = expression(false);
     Node filter = take_word("if") ? expression() : make(NodeKind::nothing, "");
-    if (at_word("recursive")) refuse("'recursive' loops are not supported");
+    if (at_word("recursive")) raise_error("'recursive' loops are not supported");
     end_tag();
     const Nested scope(scopes_);
     ++loops_;
@@ -239,7 +241,7 @@ class Parser {
   }
 
   Node macro() {
-    if (scopes_ > 0) refuse("a macro inside a loop or a macro is not supported");
+    if (scopes_ > 0) raise_error("a macro inside a loop or a macro is not supported");
     Node out = make(NodeKind::macro, expect_name());
     std::vector<Node> defaults;
     expect_symbol("(");
@@ -249,7 +251,7 @@ class Parser {
       if (take_symbol("=")) {
         defaults.push_back(expression());
       } else if (!defaults.empty()) {
-        refuse("a parameter without a default follows one with a default");
+        raise_error("a parameter without a default follows one with a default");
       }
     }
     add(out, closed_body("endmacro"));
@@ -326,7 +328,7 @@ class Parser {
   Node product() {
     return left_to_right(TokenKind::symbol, {"*", "/", "//", "%"}, [this] {
       Node out = unary(true);
-      if (at_symbol("**")) refuse("the operator '**' is not supported");
+      if (at_symbol("**")) raise_error("the operator '**' is not supported");
       return out;
     });
   }
@@ -375,7 +377,7 @@ class Parser {
     double real = 0.0;
     const bool integer = token.kind == TokenKind::integer;
     const auto read = integer ? std::from_chars(begin, end, whole) : std::from_chars(begin, end, real);
-    if (read.ec != std::errc()) refuse("the number '{}' is not supported", io::printable(token.text));
+    if (read.ec != std::errc()) raise_error("the number '{}' is not supported", io::printable(token.text));
     return constant(integer ? Value(whole) : Value(real));
   }
 
@@ -457,13 +459,13 @@ class Parser {
         expect_symbol(",");
         if (take_symbol(")")) return;
       }
-      if (at_symbol("*") || at_symbol("**")) refuse("arguments from a list or a dictionary are not supported");
+      if (at_symbol("*") || at_symbol("**")) raise_error("arguments from a list or a dictionary are not supported");
       const Token& following = tokens_[at_ + 1];
       if (now().kind == TokenKind::name && following.kind == TokenKind::symbol && following.text == "=") {
         out.names.push_back(next().text);
         next();
       } else if (!out.names.empty()) {
-        refuse("an argument without a name follows one with a name");
+        raise_error("an argument without a name follows one with a name");
       }
       add(out, expression());
     }

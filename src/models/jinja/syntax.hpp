@@ -61,7 +61,7 @@ struct Node {
   int depth = 0;
 };
 
-/// Parses a whole template and returns its block. Sets `line` to the current line, even if Refusal is thrown.
+/// Parses a whole template and returns its block. Sets `line` to the current line, even if TemplateError is thrown.
 Node parse(std::string_view text, int& line);
 
 }  // namespace headgate::jinja

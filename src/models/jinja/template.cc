@@ -23,14 +23,14 @@ constexpr int kMostCalls = 64;  ///< maximum nesting of macro calls
 /// Number of variable names that a lookup can compare for one unit of the budget.
 constexpr std::size_t kNamesPerUnit = 8;
 
-/// Calls work(line), which keeps `line` up to date. Converts a Refusal to an Error that names the line.
+/// Calls work(line), which keeps `line` up to date. Converts a TemplateError to an Error that names the line.
 template <class Work>
 auto with_line(const Work& work) {
   int line = 1;
   try {
     return work(line);
-  } catch (const Refusal& refusal) {
-    throw Error(formatted("chat template, line {}: {}", line, io::printable(refusal.message, kMostMessageBytes)));
+  } catch (const TemplateError& error) {
+    throw Error(formatted("chat template, line {}: {}", line, io::printable(error.message, kMostMessageBytes)));
   }
 }
 
@@ -60,11 +60,11 @@ class Inner {
   Scope scope_;
 };
 
-/// Increments a nesting depth during the object's lifetime. Throws Refusal if the depth exceeds kMostNested.
+/// Increments a nesting depth during the object's lifetime. Throws TemplateError if the depth exceeds kMostNested.
 class Nested {
  public:
   explicit Nested(int& depth) : depth_(depth) {
-    if (++depth_ > kMostNested) refuse("the computation nests more than {} deep", kMostNested);
+    if (++depth_ > kMostNested) raise_error("the computation nests more than {} deep", kMostNested);
   }
   ~Nested() { --depth_; }
   Nested(const Nested&) = delete;
@@ -81,7 +81,7 @@ std::int64_t floored_quotient(std::int64_t a, std::int64_t b) {
   return a / b - (a % b != 0 && (a < 0) != (b < 0) ? 1 : 0);
 }
 
-/// Returns the result of an integer operator: + - * // or %. Throws Refusal on overflow and division by zero.
+/// Returns the result of an integer operator: + - * // or %. Throws TemplateError on overflow and division by zero.
 Value whole_result(std::int64_t a, std::string_view op, std::int64_t b) {
   std::int64_t out = 0;
   bool overflow = false;
@@ -92,11 +92,11 @@ Value whole_result(std::int64_t a, std::string_view op, std::int64_t b) {
   } else if (op == "*") {
     overflow = __builtin_mul_overflow(a, b, &out);
   } else {
-    if (b == 0) refuse("a division by zero");
+    if (b == 0) raise_error("a division by zero");
     overflow = b == -1 && a == INT64_MIN;
     if (!overflow) out = op == "%" ? a - floored_quotient(a, b) * b : floored_quotient(a, b);
   }
-  if (overflow) refuse("an integer beyond 64 bits is not supported");
+  if (overflow) raise_error("an integer beyond 64 bits is not supported");
   return Value(out);
 }
 
@@ -104,8 +104,8 @@ Value real_result(double a, std::string_view op, double b) {
   if (op == "+") return Value(a + b);
   if (op == "-") return Value(a - b);
   if (op == "*") return Value(a * b);
-  if (op != "/") refuse("the operator '{}' of numbers with a fraction is not supported", op);
-  if (b == 0.0) refuse("a division by zero");
+  if (op != "/") raise_error("the operator '{}' of numbers with a fraction is not supported", op);
+  if (b == 0.0) raise_error("a division by zero");
   return Value(a / b);
 }
 
@@ -153,7 +153,7 @@ class Renderer {
       }
       case NodeKind::break_loop: return Flow::break_loop;
       case NodeKind::continue_loop: return Flow::continue_loop;
-      default: refuse("an expression stands in place of a statement");
+      default: raise_error("an expression stands in place of a statement");
     }
     return Flow::next;
   }
@@ -181,7 +181,7 @@ class Renderer {
   void assign_to(const Node& node, Value set) {
     if (!node.name.empty()) {
       Namespace* space = lookup(node.names.front()).space();
-      if (space == nullptr) refuse("'{}' is no namespace", io::printable(node.names.front()));
+      if (space == nullptr) raise_error("'{}' is no namespace", io::printable(node.names.front()));
       return assign(space->attributes, node.name, std::move(set));
     }
     bind(node.names, std::move(set), scope_->variables);
@@ -191,7 +191,7 @@ class Renderer {
   void bind(const std::vector<std::string>& names, Value value, Dict& variables) {
     if (names.size() == 1) return assign(variables, names.front(), std::move(value));
     const List parts = elements_of(value, budget_);
-    if (parts.size() != names.size()) refuse("{} names stand for {} values", names.size(), parts.size());
+    if (parts.size() != names.size()) raise_error("{} names stand for {} values", names.size(), parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) assign(variables, names[i], parts[i]);
   }
 
@@ -277,7 +277,7 @@ class Renderer {
         if (value(parts[1]).truth()) return value(parts[0]);
         return parts[2].kind == NodeKind::nothing ? Value(Undefined{"the value of 'if' without 'else'"})
                                                   : value(parts[2]);
-      default: refuse("a statement stands in place of an expression");
+      default: raise_error("a statement stands in place of an expression");
     }
   }
 
@@ -301,7 +301,7 @@ class Renderer {
     Dict out;
     for (std::size_t i = 0; i < node.children.size(); i += 2) {
       const Value key = value(node.children[i]);
-      if (key.string() == nullptr) refuse("a key that is {} is not supported", key.kind());
+      if (key.string() == nullptr) raise_error("a key that is {} is not supported", key.kind());
       budget_.take(Budget::kStep * out.size());
       assign(out, *key.string(), value(node.children[i + 1]));
     }
@@ -329,28 +329,32 @@ class Renderer {
       if (has_method(object, callee.name)) return call_method(object, callee.name, arguments(node), budget_);
     }
     const Value function = value(callee);
-    if (const Undefined* missing = function.undefined()) refuse("'{}' is undefined", io::printable(missing->name, 80));
+    if (const Undefined* missing = function.undefined()) {
+      raise_error("'{}' is undefined", io::printable(missing->name, 80));
+    }
     if (const Node* macro = function.macro()) return run_macro(*macro, arguments(node));
-    if (function.function() == nullptr) refuse("{} cannot be called", function.kind());
+    if (function.function() == nullptr) raise_error("{} cannot be called", function.kind());
     if (*function.function() == "namespace") return make_namespace(arguments(node));
     return call_function(*function.function(), arguments(node), now_, budget_);
   }
 
   Value make_namespace(const Arguments& given) {
-    if (!given.unnamed.empty()) refuse("the function 'namespace' of another value is not supported");
+    if (!given.unnamed.empty()) raise_error("the function 'namespace' of another value is not supported");
     return Value(&namespaces_.emplace_back(Namespace{given.named}));
   }
 
   Value run_macro(const Node& macro, const Arguments& given) {
-    if (++calls_ > kMostCalls) refuse("macros call each other more than {} deep", kMostCalls);
-    if (given.unnamed.size() > macro.names.size())
-      refuse("the macro '{}' has too many arguments", io::printable(macro.name));
+    if (++calls_ > kMostCalls) raise_error("macros call each other more than {} deep", kMostCalls);
+    if (given.unnamed.size() > macro.names.size()) {
+      raise_error("the macro '{}' has too many arguments", io::printable(macro.name));
+    }
     Dict given_names;
     for (std::size_t i = 0; i < given.unnamed.size(); ++i) assign(given_names, macro.names[i], given.unnamed[i]);
     for (const auto& [key, each] : given.named) {
       const bool known = std::find(macro.names.begin(), macro.names.end(), key) != macro.names.end();
       if (!known || find(given_names, key) != nullptr) {
-        refuse("the macro '{}' has no argument '{}', or has it twice", io::printable(macro.name), io::printable(key));
+        raise_error("the macro '{}' has no argument '{}', or has it twice", io::printable(macro.name),
+                    io::printable(key));
       }
       assign(given_names, key, each);
     }
@@ -373,7 +377,7 @@ class Renderer {
     std::int64_t storage = 0;
     if (const std::int64_t* integer = operand.integer(storage)) return whole_result(0, op, *integer);
     const double* real = operand.real();
-    if (real == nullptr) refuse("'{}' of {}", op, operand.kind());
+    if (real == nullptr) raise_error("'{}' of {}", op, operand.kind());
     return Value(op == "-" ? -*real : *real);
   }
 
@@ -399,9 +403,9 @@ class Renderer {
     }
     if (op == "*" && left.string() != nullptr && b != nullptr) return repeated(*left.string(), *b);
     for (const Undefined* each : {left.undefined(), right.undefined()}) {
-      if (each != nullptr) refuse("'{}' is undefined", io::printable(each->name, 80));
+      if (each != nullptr) raise_error("'{}' is undefined", io::printable(each->name, 80));
     }
-    refuse("'{}' of {} and {} is not supported", op, left.kind(), right.kind());
+    raise_error("'{}' of {} and {} is not supported", op, left.kind(), right.kind());
   }
 
   Value repeated(const std::string& text, std::int64_t times) {

@@ -67,7 +67,7 @@ std::string with_case(std::string_view text, Case to) {
     const char c = text.front();
     if (bytes > 1) {
       const char32_t value = tokenize::first_code_point(text).value;
-      if (tokenize::has_case(value)) refuse("changing the case of letters beyond ASCII is not supported");
+      if (tokenize::has_case(value)) raise_error("changing the case of letters beyond ASCII is not supported");
       out += text.substr(0, bytes);
       in_word = false;
     } else {

@@ -32,7 +32,7 @@ std::size_t space_at_front(std::string_view text);
 ///   words      | letters at the start, after white space and after one of -([{<, as in Jinja's filter `title`
 ///   capitalize | the first character
 enum class Case { upper, lower, title, words, capitalize };
-/// Changes the case of ASCII letters. Throws Refusal for other letters that have upper and lower case.
+/// Changes the case of ASCII letters. Throws TemplateError for other letters that have upper and lower case.
 std::string with_case(std::string_view text, Case to);
 
 /// Return the offset of the first or last occurrence of `part` in `text`, or npos if there is none. The time is linear

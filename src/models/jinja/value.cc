@@ -13,7 +13,7 @@ namespace headgate::jinja {
 namespace {
 
 int deeper(int deepest) {
-  if (deepest >= Value::kMostNested) refuse("lists and dictionaries nest more than {} deep", Value::kMostNested);
+  if (deepest >= Value::kMostNested) raise_error("lists and dictionaries nest more than {} deep", Value::kMostNested);
   return deepest + 1;
 }
 
@@ -53,7 +53,7 @@ class JsonWriter {
         add(entry.second);
       });
     } else {
-      refuse("tojson of {} is not possible", value.kind());
+      raise_error("tojson of {} is not possible", value.kind());
     }
   }
   std::string take() { return std::move(out_); }
@@ -225,11 +225,11 @@ int compare(const Value& a, const Value& b, Budget& budget) {
     std::int64_t whole_a = 0, whole_b = 0;
     const std::int64_t *integer_a = a.integer(whole_a), *integer_b = b.integer(whole_b);
     if (integer_a != nullptr && integer_b != nullptr) return *integer_a < *integer_b ? -1 : *integer_a > *integer_b;
-    if (std::isnan(x) || std::isnan(y)) refuse("comparing NaN is not supported");
+    if (std::isnan(x) || std::isnan(y)) raise_error("comparing NaN is not supported");
     return x < y ? -1 : x > y;
   }
   const std::string *x = a.string(), *y = b.string();
-  if (x == nullptr || y == nullptr) refuse("{} and {} have no order", a.kind(), b.kind());
+  if (x == nullptr || y == nullptr) raise_error("{} and {} have no order", a.kind(), b.kind());
   budget.take(std::min(x->size(), y->size()));
   return x->compare(*y);
 }
@@ -237,7 +237,7 @@ int compare(const Value& a, const Value& b, Budget& budget) {
 bool contains(const Value& in, const Value& item, Budget& budget) {
   if (const std::string* text = in.string()) {
     const std::string* part = item.string();
-    if (part == nullptr) refuse("'in' looks for {} in a string", item.kind());
+    if (part == nullptr) raise_error("'in' looks for {} in a string", item.kind());
     budget.take(text->size() + part->size());
     return first_place(*text, *part) != std::string_view::npos;
   }
@@ -249,7 +249,7 @@ bool contains(const Value& in, const Value& item, Budget& budget) {
     const std::string* key = item.string();
     return key != nullptr && find(*dict, *key) != nullptr;
   }
-  if (!in.is_undefined()) refuse("'in' looks into {}", in.kind());
+  if (!in.is_undefined()) raise_error("'in' looks into {}", in.kind());
   return false;
 }
 
@@ -260,7 +260,7 @@ std::string text_of(const Value& value) {
   if (const std::int64_t* integer = value.integer(storage)) return std::to_string(*integer);
   if (const double* real = value.real()) return text_of_real(*real);
   if (value.is_none()) return "None";
-  if (!value.is_undefined()) refuse("{} as text is not supported", value.kind());
+  if (!value.is_undefined()) raise_error("{} as text is not supported", value.kind());
   return "";
 }
 
@@ -289,7 +289,7 @@ List elements_of(const Value& value, Budget& budget) {
       rest.remove_prefix(bytes);
     }
   } else if (!value.is_undefined()) {
-    refuse("{} has no elements", value.kind());
+    raise_error("{} has no elements", value.kind());
   }
   return out;
 }

@@ -16,15 +16,15 @@
 
 namespace headgate::jinja {
 
-/// Exception for an operation that this interpreter does not support or Python does not permit. Template converts it to
-/// an Error that names the line.
-struct Refusal {
+/// Exception that ends the parsing or rendering of a template. The reason is an operation that this interpreter does
+/// not support, or one for which Python would raise an exception. Template converts it to an Error that names the line.
+struct TemplateError {
   std::string message;
 };
 
 template <typename... Args>
-[[noreturn]] void refuse(fmt::format_string<Args...> format, Args&&... args) {
-  throw Refusal{formatted(format, std::forward<Args>(args)...)};
+[[noreturn]] void raise_error(fmt::format_string<Args...> format, Args&&... args) {
+  throw TemplateError{formatted(format, std::forward<Args>(args)...)};
 }
 
 class Value;
@@ -32,7 +32,7 @@ struct Node;
 using List = std::vector<Value>;
 using Dict = std::vector<std::pair<std::string, Value>>;  ///< entries in the order of insertion, with distinct keys
 
-/// Value of a variable, key or attribute that does not exist.
+/// Value of a variable, key or attribute that does not exist, as in Jinja.
 struct Undefined {
   std::string name;
 };
@@ -64,7 +64,7 @@ class Value {
   explicit Value(std::string value) : data_(std::make_shared<const std::string>(std::move(value))) {}
   explicit Value(Namespace* value) : data_(value) {}
   explicit Value(const Node* macro) : data_(macro) {}
-  /// The next three constructors throw Refusal if the values nest more than kMostNested levels deep.
+  /// The next three constructors throw TemplateError if the values nest more than kMostNested levels deep.
   explicit Value(List values);
   explicit Value(Dict values);
   explicit Value(Generator values);
@@ -119,9 +119,9 @@ class Value {
 class Budget {
  public:
   explicit Budget(std::size_t units) : left_(units) {}
-  /// Uses up units: 1 for each byte of a string, kStep for each step. Throws Refusal if fewer units are left.
+  /// Uses up units: 1 for each byte of a string, kStep for each step. Throws TemplateError if fewer units are left.
   void take(std::size_t units) {
-    if (units > left_) refuse("computes too long, or too long a text");
+    if (units > left_) raise_error("computes too long, or too long a text");
     left_ -= units;
   }
   /// Uses up a · b units. The product may exceed 64 bits.
@@ -142,13 +142,13 @@ void assign(Dict& dict, std::string_view key, Value value);
 
 /// Returns whether a == b, as in Python.
 bool equal(const Value& a, const Value& b, Budget& budget);
-/// Returns a negative number if a < b, 0 if a == b, and a positive number if a > b. Throws Refusal for values that have
-/// no order.
+/// Returns a negative number if a < b, 0 if a == b, and a positive number if a > b. Throws TemplateError for values
+/// that have no order.
 int compare(const Value& a, const Value& b, Budget& budget);
 /// Returns whether `in` contains `item`: as a substring of a string, an element of a list, or a key of a dictionary.
 bool contains(const Value& in, const Value& item, Budget& budget);
-/// Returns the text that a template outputs for a value. Throws Refusal for values that have no text here, such as
-/// lists and dictionaries.
+/// Returns the text that a template outputs for a value. Throws TemplateError for values that have no text here, such
+/// as lists and dictionaries.
 std::string text_of(const Value& value);
 /// Returns the same JSON as json.dumps(value, ensure_ascii=False, indent=indent). A negative `indent` gives one line.
 std::string json_of(const Value& value, int indent, Budget& budget);
