@@ -139,9 +139,9 @@ bool is_written(Presence presence, const DecoderConfig& config, const Family& fa
   switch (presence) {
     case Presence::required:
     case Presence::always: break;
-    case Presence::beyond_qwen3: return &family == &kHeadgate;
-    case Presence::own: return !at_default && &family == &kHeadgate;
-    case Presence::not_default: return !at_default && (&family == &kHeadgate || &family == &kQwen35);
+    case Presence::headgate_always: return &family == &kHeadgate;
+    case Presence::headgate_if_changed: return !at_default && &family == &kHeadgate;
+    case Presence::if_changed: return !at_default && (&family == &kHeadgate || &family == &kQwen35);
     case Presence::with_gate: return config.gate != layers::GateVariant{} && &family != &kQwen35;
   }
   return true;
