@@ -98,8 +98,8 @@ std::optional<std::int32_t> Chat::special_token_after(std::span<const Message> m
     const std::size_t at = written.text.rfind(text);
     if (at == std::string::npos) return std::nullopt;
     for (std::size_t i = 0; i < written.tokens.ids.size(); ++i) {
-      const bool behind = written.tokens.spans[i].begin >= at + text.size();
-      if (behind && tokenizer_.special(written.tokens.ids[i])) return written.tokens.ids[i];
+      const bool is_after = written.tokens.spans[i].begin >= at + text.size();
+      if (is_after && tokenizer_.special(written.tokens.ids[i])) return written.tokens.ids[i];
     }
   } catch (const Error&) {
     return std::nullopt;

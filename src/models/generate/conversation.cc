@@ -17,32 +17,32 @@ Conversation::Conversation(models::CachedDecoder& decoder, const tokenize::Token
   now_.messages = beginning_;
 }
 
-/// Returns the tokens of a rendered conversation. Reuses now_.ids for the beginning if the rendered text begins with
-/// now_.text and a token begins right after it. Otherwise returns the tokens of the rendered text.
-std::vector<std::int32_t> Conversation::with_kept_answers(const Chat::Written& written) const {
+/// Returns the tokens of a rendered conversation. If the rendered text begins with now_.text and a token begins right
+/// after it, now_.ids are its first tokens. Otherwise returns the tokens of the rendered text.
+std::vector<std::int32_t> Conversation::with_chosen_answers(const Chat::Written& written) const {
   const std::vector<tokenize::Span>& spans = written.tokens.spans;
-  const auto behind = std::find_if(spans.begin(), spans.end(),
-                                   [this](const tokenize::Span& span) { return span.end > now_.text.size(); });
-  const bool goes_on = !now_.text.empty() && written.text.starts_with(now_.text) && behind != spans.end();
-  if (!goes_on || behind->begin < now_.text.size()) return written.tokens.ids;
+  const auto next = std::find_if(spans.begin(), spans.end(),
+                                 [this](const tokenize::Span& span) { return span.end > now_.text.size(); });
+  const bool goes_on = !now_.text.empty() && written.text.starts_with(now_.text) && next != spans.end();
+  if (!goes_on || next->begin < now_.text.size()) return written.tokens.ids;
   std::vector<std::int32_t> out = now_.ids;
-  out.insert(out.end(), written.tokens.ids.begin() + (behind - spans.begin()), written.tokens.ids.end());
+  out.insert(out.end(), written.tokens.ids.begin() + (next - spans.begin()), written.tokens.ids.end());
   return out;
 }
 
 /// Truncates the decoder to the largest possible length that is at most `tokens`.
-void Conversation::keep_in_decoder(std::size_t tokens) {
+void Conversation::truncate_decoder(std::size_t tokens) {
   if (tokens >= static_cast<std::size_t>(decoder_.length())) return;
   decoder_.truncate(decoder_.reachable(static_cast<std::int64_t>(tokens)));
 }
 
 Generated Conversation::ask(const std::string& question, const GenerateHooks& hooks) {
-  Turns before = now_;
-  before.read = static_cast<std::size_t>(decoder_.length());
+  State before = now_;
+  before.decoder_length = static_cast<std::size_t>(decoder_.length());
   std::vector<Message> messages = now_.messages;
   messages.push_back({"user", question});
   const Chat::Written written = chat_.write(messages);
-  std::vector<std::int32_t> ids = with_kept_answers(written);
+  std::vector<std::int32_t> ids = with_chosen_answers(written);
   require(!ids.empty(), "the chat template writes nothing for this question");
   const auto tokens = static_cast<std::int64_t>(ids.size());
   require(tokens <= decoder_.capacity(), "with this question the conversation has {} tokens, but there is room for {}",
@@ -50,7 +50,7 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
 
   const auto same = static_cast<std::size_t>(
       std::mismatch(ids.begin(), ids.end(), now_.ids.begin(), now_.ids.end()).first - ids.begin());
-  keep_in_decoder(std::min(same, ids.size() - 1));  // at least the last token must be processed, to get its logits
+  truncate_decoder(std::min(same, ids.size() - 1));  // at least the last token must be processed, to get its logits
   left_out_ = now_.ids.empty() ? written.tokens.left_out
                                : tokenizer_.encode(question, {.add_special = false, .special_as_text = true}).left_out;
   asked_ids_.assign(ids.begin() + static_cast<std::ptrdiff_t>(std::min(same, ids.size() - 1)), ids.end());
@@ -62,13 +62,13 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
   options.sampling.seed += now_.count++;
   // The decoder has not processed the last token of the previous answer. If a hook interrupted the previous question,
   // the rest of that question is missing too.
-  const auto read = static_cast<std::size_t>(decoder_.length());
+  const auto decoder_length = static_cast<std::size_t>(decoder_.length());
   Generated result;
   try {
-    result = generate(decoder_, tokenizer_, std::span(now_.ids).subspan(read), options, hooks);
+    result = generate(decoder_, tokenizer_, std::span(now_.ids).subspan(decoder_length), options, hooks);
   } catch (...) {
     before.count = now_.count;
-    go_back_to(std::move(before));
+    restore(std::move(before));
     throw;
   }
   std::vector<std::int32_t> answer = result.ids;
@@ -83,19 +83,19 @@ Generated Conversation::ask(const std::string& question, const GenerateHooks& ho
   return result;
 }
 
-void Conversation::go_back_to(Turns before) {
+void Conversation::restore(State before) {
   // Keeps the tokens that both conversations share. They can differ early, because a template may rewrite earlier
   // turns.
   const auto same = std::mismatch(before.ids.begin(), before.ids.end(), now_.ids.begin(), now_.ids.end()).first;
-  keep_in_decoder(std::min(before.read, static_cast<std::size_t>(same - before.ids.begin())));
+  truncate_decoder(std::min(before.decoder_length, static_cast<std::size_t>(same - before.ids.begin())));
   now_ = std::move(before);
 }
 
 bool Conversation::undo() {
   if (earlier_.empty()) return false;
-  Turns before = std::move(earlier_.back());
+  State before = std::move(earlier_.back());
   earlier_.pop_back();
-  go_back_to(std::move(before));
+  restore(std::move(before));
   return true;
 }
 

@@ -46,28 +46,28 @@ class Conversation {
  private:
   static constexpr std::int64_t kMarks = 4;  ///< number of marks to keep; each needs one state per recurrent layer
 
-  std::vector<std::int32_t> with_kept_answers(const Chat::Written& written) const;
-  void keep_in_decoder(std::size_t tokens);
+  std::vector<std::int32_t> with_chosen_answers(const Chat::Written& written) const;
+  void truncate_decoder(std::size_t tokens);
 
   models::CachedDecoder& decoder_;
   const tokenize::Tokenizer& tokenizer_;
   const Chat& chat_;
   GenerateOptions options_;
   /// State of a conversation after some number of turns.
-  struct Turns {
+  struct State {
     std::vector<Message> messages;
-    std::vector<std::int32_t> ids;  ///< tokens of all turns; the decoder holds a prefix of them
-    std::string text;               ///< text of `ids`
-    std::uint64_t count = 0;        ///< number of questions asked, including those that failed
-    std::size_t read = 0;           ///< number of tokens in the decoder before the next question
+    std::vector<std::int32_t> ids;   ///< tokens of all turns; the decoder holds a prefix of them
+    std::string text;                ///< text of `ids`
+    std::uint64_t count = 0;         ///< number of questions asked, including those that failed
+    std::size_t decoder_length = 0;  ///< number of tokens in the decoder before the next question
   };
 
   /// Restores the conversation `before`. The decoder keeps the tokens that both conversations share.
-  void go_back_to(Turns before);
+  void restore(State before);
 
   std::vector<Message> beginning_;  ///< the system message; empty without one
-  Turns now_;
-  std::vector<Turns> earlier_;  ///< the state before each turn
+  State now_;
+  std::vector<State> earlier_;  ///< the state before each turn
   std::vector<std::int32_t> asked_ids_;
   std::size_t left_out_ = 0;
 };

@@ -52,9 +52,9 @@ bool read_prompt(models::CachedDecoder& decoder, View<float, 2> logits, std::spa
 
 /// Feeds chosen tokens to a decoder, together with guesses of the tokens that follow. A token that was guessed
 /// correctly needs no further pass.
-class Steps {
+class SpeculativeDecoder {
  public:
-  Steps(models::CachedDecoder& decoder, std::span<const std::int32_t> prompt, std::int64_t drafts)
+  SpeculativeDecoder(models::CachedDecoder& decoder, std::span<const std::int32_t> prompt, std::int64_t drafts)
       : decoder_(decoder),
         guesses_(prompt),
         drafts_(drafts),
@@ -63,9 +63,9 @@ class Steps {
   /// Returns the logits (1,V) for the next choice. Before the first choice, the caller writes the prompt's logits here.
   View<float, 2> logits() { return rows().range(0, row_, 1); }
 
-  /// Returns whether the next guess equals the chosen token `id`, and accepts the guess if so. The decoder has then
-  /// already processed `id`. Otherwise the caller must process it with read().
-  bool guessed(std::int32_t id, Generated& out) {
+  /// Accepts the next guess if it equals the chosen token `id`, and returns whether it did. The decoder has then
+  /// already processed `id`. Otherwise the caller must process it with decode().
+  bool accept_guess(std::int32_t id, Generated& out) {
     guesses_.add(id);
     if (row_ + 1 >= std::ssize(pass_) || pass_[static_cast<std::size_t>(row_ + 1)] != id) return false;
     ++row_;
@@ -73,7 +73,7 @@ class Steps {
     return true;
   }
   /// Processes the chosen token `id`, and at most `room` guesses of the tokens after it, in one pass.
-  void read(std::int32_t id, std::int64_t room, Generated& out) {
+  void decode(std::int32_t id, std::int64_t room, Generated& out) {
     pass_ = guesses_.next(std::min(drafts_, room));
     out.guessed += std::ssize(pass_);
     pass_.insert(pass_.begin(), id);
@@ -81,8 +81,8 @@ class Steps {
     const auto tokens = std::ssize(pass_);
     decoder_.append_all(rows().range(0, 0, tokens).split(0, 1, tokens), {pass_.data(), {1, tokens}});
   }
-  /// Removes guesses that were not accepted from the decoder.
-  void refuse_rest() {
+  /// Removes the guesses that were not accepted from the decoder.
+  void drop_rejected_guesses() {
     decoder_.truncate(decoder_.length() - std::max<std::int64_t>(std::ssize(pass_) - row_ - 1, 0));
     pass_.clear();
     row_ = 0;
@@ -110,13 +110,13 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   check_prompt(decoder, tokenizer, prompt);
   Sampler sampler(options.sampling);
   // Limits the length of a pass, because longer ones would be computed in bf16 and a token without guesses in f32.
-  Steps steps(decoder, prompt, std::min(options.drafts, decoder.most_unrounded() - 1));
+  SpeculativeDecoder speculative(decoder, prompt, std::min(options.drafts, decoder.most_unrounded() - 1));
   const auto vocab = static_cast<std::size_t>(decoder.config().vocab);
   const std::size_t words = std::min(vocab, static_cast<std::size_t>(tokenizer.vocab()));
   Generated out;
   const std::int64_t before = decoder.length();
   const Stopwatch prompt_time;
-  const bool whole = read_prompt(decoder, steps.logits(), prompt, hooks);
+  const bool whole = read_prompt(decoder, speculative.logits(), prompt, hooks);
   out.prompt_seconds = prompt_time.seconds();
   out.prompt_tokens = decoder.length() - before;
   if (!whole) return out;
@@ -125,7 +125,7 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
   StopTexts stop_texts(options.stop_texts);
   const auto show = [&](const std::string& bytes) { return !hooks.text || hooks.text(bytes); };
   for (;;) {
-    const float* const row = steps.logits().data;
+    const float* const row = speculative.logits().data;
     if (hooks.logits) hooks.logits({row, vocab});
     const Stopwatch choice_time;
     const std::int32_t id = sampler.next({row, words});
@@ -141,17 +141,17 @@ Generated generate(models::CachedDecoder& decoder, const tokenize::Tokenizer& to
     if (static_cast<std::int64_t>(out.ids.size()) == options.max_tokens) break;
     out.stop = StopReason::capacity;
     const Stopwatch step_time;
-    if (!steps.guessed(id, out)) {
-      steps.refuse_rest();
+    if (!speculative.accept_guess(id, out)) {
+      speculative.drop_rejected_guesses();
       const std::int64_t room = decoder.capacity() - decoder.length();
       if (room == 0) break;
       out.step_bytes += static_cast<double>(decoder.step_bytes());
-      steps.read(id, std::min(room, options.max_tokens - std::ssize(out.ids)) - 1, out);
+      speculative.decode(id, std::min(room, options.max_tokens - std::ssize(out.ids)) - 1, out);
     }
     out.step_seconds += choice_seconds + step_time.seconds();
     ++out.steps;
   }
-  steps.refuse_rest();
+  speculative.drop_rejected_guesses();
   if (out.stop == StopReason::stop_text) return out;
   std::string rest = stop_texts.pass(stream.finish());
   rest += stop_texts.rest();
