@@ -89,11 +89,11 @@ std::vector<io::NamedPath> output_paths(const OperationFiles<Tables>& files) {
   return paths;
 }
 
-/// Throws in these cases:
-/// - two outputs have the same path;
-/// - an output would overwrite an input;
+/// Throws if
+/// - two outputs have the same path,
+/// - an output would overwrite an input, or
 /// - a path is not writable.
-/// Writes nothing. A missing directory is no error if it is in `directories`: it is created when its files are written.
+/// Writes nothing. Accepts missing directories that `directories` lists: they are created together with their files.
 void check_paths(const std::vector<io::NamedPath>& outputs, const std::vector<io::NamedPath>& inputs,
                  const std::vector<io::NamedPath>& directories);
 

@@ -43,13 +43,16 @@ constexpr double kOddShapeFloor = 0.85;
 constexpr double kPackedFloor = 0.90;
 // Guaranteed share of the memory read rate for decoding one new token in each of many sequences.
 constexpr double kSequencesFloor = 0.85;
-// A forward pass that reaches this share of the machine's sgemm rate need not reach its guaranteed share of FMA peak.
+// Share of the machine's sgemm rate. A forward pass that reaches it is fast enough, even if it misses its guaranteed
+// share of FMA peak.
 constexpr double kSgemmShareFloor = 0.96;
 
 /// Guaranteed speedup of Precision::native16 over Precision::exact on the same bf16 tensors.
 constexpr double kNative16Floor = 1.6;
 
-/// A gate threshold leaves `percent` of the rows open. `floor` is the guaranteed speedup over computing all rows.
+/// Percentage of attention rows that are computed with a gate threshold. The other rows have a closed gate and are
+/// skipped.
+/// `floor` is the guaranteed speedup over computing all rows.
 struct OpenShare {
   int percent;
   double floor;
@@ -272,8 +275,8 @@ void add_gate_cost(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Adds forward passes with a bias, with a boolean mask, and with a bias and a second rule.
-/// Compares each with the same pass without rules.
+/// Adds forward passes with a bias, with a boolean mask, with both, and with a bias and a key bias.
+/// Compares each with the same pass without bias and mask.
 void add_score_rules(std::vector<BenchGroup>& groups, Precision precision) {
   const bool has_halves = precision == Precision::native16;
   for (const std::int64_t dim : {64, 128}) {
@@ -467,8 +470,7 @@ void add_listed(std::vector<BenchGroup>& groups) {
   }
 }
 
-/// Returns a value for StatisticsSpec::absent, with a set bit for every output that is not in `members`.
-/// With this value, only the outputs in `members` are computed.
+/// Returns a bit mask for StatisticsSpec::absent that omits all outputs except those in `members`.
 unsigned all_except(std::initializer_list<TensorView AttentionStatistics::*> members) {
   unsigned absent = ~0U;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {

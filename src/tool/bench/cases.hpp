@@ -19,7 +19,7 @@ struct BenchCase {
   /// Guaranteed share of FMA peak or, if the job is memory-bound, of the memory read rate.
   std::optional<double> floor = std::nullopt;
   /// Guaranteed share of the machine's sgemm rate.
-  /// If `floor` is set too, the case must reach only the lower of the two rates.
+  /// If `floor` is set too, the case passes if it reaches the lower of the two rates.
   std::optional<double> sgemm_floor = std::nullopt;
 };
 
@@ -36,7 +36,7 @@ struct BenchGroup {
 };
 
 /// Returns the groups of all cases. Some cases have a guaranteed rate; the others help to explain these rates.
-/// If `threads` is 1, leaves out the groups that compare the rates of a case with one thread and with two.
+/// With one thread, omits the groups that compare one thread with two.
 std::vector<BenchGroup> bench_groups(int threads);
 
 /// Returns `groups` without the cases for whose names wanted(name) is false. Keeps a BenchRatio if both of its cases

@@ -33,7 +33,7 @@ struct RunningCase {
   }
 
   /// Measures FMA peak again if all measurements for this case are far below the highest one of the whole bench.
-  /// Such measurements are too low, because other programs were busy.
+  /// Other programs were then busy, so that the measurements are too low.
   void measure_peak_again(PeakMeters& meters) {
     constexpr int kMoreWindows = 100;
     constexpr double kNear = 0.98;
@@ -85,8 +85,8 @@ RatioResult result_of(const BenchRatio& ratio, const std::vector<RunningCase>& r
           cases[ratio.numerator].gflops_best / cases[ratio.denominator].gflops_best};
 }
 
-/// Runs each case once, so that its memory is mapped and its threads exist before the timed runs.
-/// Runs a fast case twice and uses the time of the second run, because the first one takes longer.
+/// Runs each case before the timed runs, so that its memory is mapped and its threads exist.
+/// Times this run. A fast case runs twice and only the second run counts, because the first one takes longer.
 /// Sets the number of calls in each timed run. Returns the expected seconds of the longest timed run.
 double warm_up(std::vector<RunningCase>& running) {
   double slowest = 0.0;

@@ -21,10 +21,10 @@ struct BenchSettings {
 };
 
 inline constexpr double kSlowRun_seconds = 0.5;
-/// Duration of a timed run of a job that is not memory-bound. The run makes as many calls as fit in this time.
-/// Most calls then find their data in the caches, as in real use. With a single call, other programs could evict the
-/// data.
-/// A timed run of a memory-bound job makes one call.
+/// Duration of a timed run, which makes as many calls as fit in this time.
+/// Most calls then find their data in the caches, as in real use. The data of a single call could be evicted by other
+/// programs.
+/// A timed run of a memory-bound job makes only one call.
 inline constexpr double kShortRound_seconds = 5e-3;
 
 struct CaseResult {

@@ -32,8 +32,8 @@ struct ProductShape {
   std::int64_t N, O, C;
 };
 
-/// Returns random bytes with bit 2 cleared, so that the scales of the blocks are finite.
-/// Bit 2 of the high byte of an f16 or bf16 number is an exponent bit. Infinities and NaN have all exponent bits set.
+/// Returns random bytes with bit 2 cleared. The f16 and bf16 scales of the blocks are then finite.
+/// Bit 2 of their high byte is an exponent bit, and infinities and NaN have all exponent bits set.
 std::vector<std::uint8_t> random_bytes(std::size_t count) {
   constexpr std::uint64_t kFinite = 0xFB;
   std::mt19937_64 random(1);
@@ -56,7 +56,7 @@ class StoredProductJob : public BenchJob {
   void run() override {
     const View<float, 2> y(y_.data(), {shape_.N, shape_.O});
     const View<const float, 2> x(x_.data(), {shape_.N, shape_.C});
-    if (format_.word == "BF16") {  // runs the code for plain bf16 matrices, for comparison
+    if (format_.word == "BF16") {  // plain bf16 matrix, for comparison
       const View<const BFloat16, 2> w(reinterpret_cast<const BFloat16*>(bytes_.data()), {shape_.O, shape_.C});
       layers::linear_forward(y, x, w, layers::Update::overwrite, context_);
     } else {

@@ -38,7 +38,7 @@ class ConvolutionJob : public BenchJob {
     }
   }
   /// Returns the FLOPs. Each element takes K multiply-adds, one for each tap of the filter; a multiply-add counts 2.
-  /// The backward pass counts three times as many: for the forward sums again, for dx and for dweight.
+  /// The backward pass counts three times as many: it recomputes the sums and computes dx and dweight.
   double flops() const override {
     const double taps = (op_ == BenchOp::forward ? 1.0 : 3.0) * static_cast<double>(problem_.spec().K);
     return 2.0 * taps * elements();

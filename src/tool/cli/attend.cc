@@ -95,8 +95,8 @@ void add_options(VerbOptions& verb, AttendOptions& o) {
   verb.group("Operation");
   add_rows<AttentionOptions>(verb, o.given, [&verb](const auto& row, Option& option) {
     using Value = typename std::remove_cvref_t<decltype(row)>::Value;
-    // Makes each option of the gate require --gate, except --gate-fn, because "--gate-fn none" needs no gate.
-    // run_attend() requires --gate for every other value of --gate-fn.
+    // Makes the options of the gate require --gate.
+    // Exempts --gate-fn, because "--gate-fn none" needs no gate. run_attend() checks --gate-fn.
     if (row.part == OptionOf::gate && !std::is_same_v<Value, GateFn>) option.needs(verb.declared("--gate"));
     if (row.forward_only) option.excludes(verb.declared("--grad-out"));
   });

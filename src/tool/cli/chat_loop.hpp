@@ -15,10 +15,12 @@ struct ChatLoopOptions {
 };
 
 /// Runs a conversation over standard input, one question per line, and returns the exit status.
-/// If standard input is a terminal, SIGINT during an answer ends only this answer. Other signals end the conversation.
-/// Without a terminal, every signal ends the conversation.
-/// If Conversation::ask() throws an Error on a terminal, prints the message and continues.
-/// Without a terminal, rethrows the Error.
+/// If standard input is a terminal:
+/// - SIGINT during an answer ends only this answer. Other signals end the conversation.
+/// - If Conversation::ask() throws an Error, prints the message and continues.
+/// Otherwise:
+/// - Every signal ends the conversation.
+/// - If Conversation::ask() throws an Error, rethrows it.
 int run_chat(generate::Conversation& conversation, const ChatLoopOptions& options);
 
 /// Returns the help text of the chat commands, such as /clear.

@@ -89,9 +89,8 @@ std::string nearest_option(const std::string& word, const CLI::App& verb) {
   return nearest.empty() ? "" : "--" + std::string(nearest);
 }
 
-/// Returns the message to print for a parse error.
-/// Replaces CLI11's message for a missing value by "OPTION needs a value".
-/// CLI11's message would name the type of the value, but the options here have no type.
+/// Returns the message to print for a parse error. If a value is missing, the message is "OPTION needs a value".
+/// CLI11's own message would name the type of the value, but the options here have no type.
 std::string words_of(const CLI::ParseError& error) {
   const std::string what = error.what();
   const bool lacks_value =
@@ -164,8 +163,8 @@ void VerbOptions::footer(const std::string& text) { app_->footer(text); }
 
 Option VerbOptions::taking(const std::string& name, const std::function<void(const std::string& value)>& take,
                            const std::string& type, const std::string& help) {
-  // Reads the values from results(), which returns them as typed.
-  // The values that CLI11 passes to the callback may have been processed.
+  // Reads the values from results(), as the user typed them. CLI11 may process values before it passes them to the
+  // callback.
   const auto take_all = [app = app_, option = long_name(name), take](const CLI::results_t&) {
     const CLI::results_t& values = app->get_option(option)->results();
     std::for_each(values.begin(), values.end(), take);
@@ -298,9 +297,9 @@ Request CommandLine::parse(int argc, char** argv) {
     if (app_->get_subcommands().empty() || app_->remaining_size() > 0) {
       request.refusal = refusal_of_verb(words.front()) + " (see headgate --help)";
     } else {
-      // Reports unexpected arguments rather than the other error.
-      // If a required option is missing, an unexpected argument may be this option, mistyped.
-      // If a value is refused, the unexpected arguments come before this value on the command line.
+      // Reports the unexpected arguments, although CLI11 may report another error:
+      // - If a required option is missing, an unexpected argument may be this option, mistyped.
+      // - If a value is refused, the unexpected arguments come before it on the command line.
       const CLI::App& verb = *app_->get_subcommands().back();
       request.verb = verb.get_name();
       request.refusal =

@@ -126,8 +126,8 @@ class CommandLine {
   /// Adds a verb (subcommand). --help lists the verbs in the order in which they were added.
   /// The first paragraph of `description` is the summary that --help shows in the list of verbs.
   /// `quiet`: names of the option that suppresses notes and progress.
-  /// A verb with an option --q must pass "--quiet", because users would confuse -q with --q.
-  /// Moreover, CLI11 2.4 and later refuses to declare both.
+  /// A verb with an option --q must pass "--quiet" alone: users would confuse -q with --q.
+  /// CLI11 2.4 and later refuses to declare both.
   VerbOptions add_verb(const std::string& name, const std::string& description,
                        const std::string& quiet = "-q,--quiet");
   Request parse(int argc, char** argv);

@@ -55,8 +55,8 @@ nlohmann::ordered_json description_json(const ConvertOptions& o, const models::M
           {"no_tokenizer", text.no_tokenizer}};
 }
 
-/// Returns the value of FileConfig::bos for the model in `directory` if the model's tokens are bytes.
-/// The value is the id of BOS, or kNoBos for a model without BOS. Returns nothing for other models.
+/// Returns the value for FileConfig::bos of a byte-level model: the id of BOS, or kNoBos for a model without BOS.
+/// Returns nothing if the tokens of the model in `directory` are not bytes.
 std::optional<std::int64_t> bos_of_bytes(const std::string& directory) {
   switch (tokenize::byte_text_of(directory)) {
     case tokenize::ByteText::none: break;

@@ -50,7 +50,7 @@ struct DemoArguments {
   bool writes_pages() const { return data && (shows("backcopy") || (shows("model") && !model.empty())); }
 };
 
-/// Throws UsageError if an option is given that none of the chosen parts uses.
+/// Throws UsageError if the user gives an option that no chosen part of the demo uses.
 void check_uses(const DemoArguments& arguments) {
   struct Use {
     const char* option;

@@ -16,8 +16,8 @@
 namespace headgate::cli {
 namespace {
 
-/// Returns whether the value of an option is a path. `type` is the name of the value in --help.
-/// The name of a path contains a dot ("Q.npy") or is one of kPaths ("MODEL"). Ignores a final "...".
+/// Returns whether `type`, the name of an option's value in --help, stands for a path.
+/// Such a name contains a dot ("Q.npy") or is one of kPaths ("MODEL"). Ignores a final "...".
 bool names_path(std::string_view type) {
   constexpr std::array<std::string_view, 6> kPaths{"FILE", "DIR", "PATH", "MODEL", "RUN", "OUT"};
   if (type.ends_with("...")) type.remove_suffix(3);

@@ -9,7 +9,11 @@
 
 namespace headgate::cli {
 
-/// Kind of completion that a shell offers for an option's value. none: the option is a flag. text: no completion.
+/// Kind of completion that a shell offers for an option's value:
+/// - none: the option is a flag
+/// - words: a list of words
+/// - path: files and directories
+/// - text: no completion
 enum class ValueKind { none, words, path, text };
 
 struct OptionDescription {

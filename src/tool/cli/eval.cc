@@ -114,8 +114,8 @@ int run_eval(const EvalOptions& o) {
   });
   std::vector<train::LoadedModel> models;
   std::transform(o.models.begin(), o.models.end(), std::back_inserter(models), train::load_model);
-  // Requires that at least one model can use the threshold: its gate must multiply the attention output.
-  // The other models are evaluated without the threshold.
+  // Throws if a threshold is given and no model can use it: the gate must multiply the attention output.
+  // If at least one model can, the others are evaluated without the threshold.
   check_gate_threshold(o.gate_threshold, named(models));
   train::EvaluationChoices choices = o.evaluation;
   choices.against = !o.against.empty();

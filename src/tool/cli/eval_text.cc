@@ -32,7 +32,7 @@ using Figures = std::vector<const Figure*>;
 
 std::string shown_name(const EvaluatedModel& model) { return console::terminal_text(model.name); }
 
-// Minimum number of decimals in the tables with one column per head. A figure with more decimals keeps its own number.
+// Minimum number of decimals in the tables with one column per head. Metric values with more decimals keep them.
 constexpr int kLeastDecimals = 3;
 
 /// Formats a table cell: the value, or "-" if there is no value.
@@ -48,7 +48,7 @@ struct NamedRow {
 };
 
 /// Returns the figures (named metric values) to show as columns of a table.
-/// Leaves out figures that tables never show, and figures that have no value in any row.
+/// Leaves out figures that tables never show, and figures without a value in any row.
 Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   std::erase_if(figures, [&rows](const Figure* figure) {
     const auto has = [figure](const NamedRow& row) { return row.figures->find(*figure).has_value(); };
@@ -57,8 +57,8 @@ Figures columns_of(Figures figures, const std::vector<NamedRow>& rows) {
   return figures;
 }
 
-/// Formats a table with one line for each row and one column for each figure that columns_of() returns.
-/// Returns an empty string if the table would have no columns.
+/// Formats a table with one line for each row and one column for each figure (named metric value) to show.
+/// Returns an empty string if there is no figure to show.
 std::string figures_table(const std::string& heading, const Figures& figures, const std::vector<NamedRow>& rows) {
   const Figures columns = columns_of(figures, rows);
   if (columns.empty()) return "";
@@ -73,8 +73,7 @@ std::string figures_table(const std::string& heading, const Figures& figures, co
   return '\n' + console::text_table(lines);
 }
 
-/// Returns the metric values that describe a whole model and that at least one model has.
-/// Their order is that of all_metrics().
+/// Returns the metric values for whole models, in the order of all_metrics(). Leaves out values that no model has.
 Figures figures_of_models(const std::vector<EvaluatedModel>& models) {
   std::vector<const Metric*> all = metrics::all_metrics();
   std::erase_if(all, [&](const Metric* metric) {
@@ -96,8 +95,8 @@ Figures figures_of_layers(const metrics::Report& report) {
   return metrics::figures_of(of_layers, /*of_triggers=*/false);
 }
 
-/// Formats a table of the metric values by trigger token.
-/// Returns an empty string for tasks without trigger tokens. Only bigram-backcopy has such tokens.
+/// Formats a table that compares trigger tokens with other tokens. After a trigger token, the model must copy a token.
+/// Returns an empty string for tasks without trigger tokens. Only the task bigram-backcopy has them.
 std::string triggers_table(const std::vector<EvaluatedModel>& models) {
   std::vector<NamedRow> rows;
   for (const EvaluatedModel& model : models) {
@@ -195,7 +194,7 @@ std::string in_lines(const std::string& text) {
 }
 
 /// Returns the JSON keys of metric values, separated by spaces.
-/// Adds "(null without a gate)" after each run of keys that are null for models without a gate.
+/// Adds "(null without a gate)" once after consecutive keys that are null for models without a gate.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
   std::string out;
   for (std::size_t i = 0; i < figures.size(); ++i) {

@@ -170,7 +170,7 @@ models::CachedDecoderOptions decoder_options(const GenerateOptions& o, std::int6
   return out;
 }
 
-/// Runs a conversation. Without --max-tokens, only the model's number of positions limits an answer.
+/// Runs a conversation. Without --max-tokens, an answer may use all positions of the model.
 int converse(const GenerateOptions& o, const models::ModelFile& file, const TextFiles& model) {
   const generate::Chat chat = open_chat(o, model);
   chat.write(generate::question_messages(o.system, "?"));  // throws if the chat template has no system role

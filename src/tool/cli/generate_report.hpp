@@ -27,7 +27,7 @@ struct TextOutput {
 /// `out` must outlive the callback.
 std::function<bool(std::string_view)> text_hook(TextOutput& out);
 
-/// Speed of one generation. Rates are in tokens per second, bandwidths in 1e9 bytes per second; 0 if nothing was timed.
+/// Speed of one generation. Rates are in tokens per second, bandwidths in 1e9 bytes per second. 0 means not timed.
 struct GenerateFigures {
   double prompt_rate = 0.0, rate = 0.0;
   double step_bytes = 0.0;  ///< bytes of weights and cache read per generated token
@@ -35,7 +35,7 @@ struct GenerateFigures {
   double machine_gbps = 0.0;  ///< memory read bandwidth of this machine; 0 if not measured
 };
 
-/// Computes all figures of a generation except machine_gbps, which needs a measurement.
+/// Computes the speed of a generation. Leaves out machine_gbps, which needs a separate measurement.
 GenerateFigures figures_of(const generate::Generated& result);
 
 /// Measures the memory read bandwidth of this machine in 1e9 bytes per second.

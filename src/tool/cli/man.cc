@@ -65,7 +65,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return out;
 }
 
-/// Formats paragraphs in roff. Keeps the line breaks of lines that begin with a space; roff fills all other lines.
+/// Formats paragraphs in roff. Lines that begin with a space keep their line breaks; roff fills all other lines.
 std::string paragraphs(const std::string& text) {
   std::string out;
   bool as_is = false, gap = true;
@@ -85,8 +85,9 @@ std::string paragraphs(const std::string& text) {
   return as_is ? out + ".EE\n" : out;
 }
 
-/// Formats the footer of --help in roff. The first line of a paragraph becomes a section heading under two conditions:
-/// it ends in a colon, and the next line is indented. Text before the first heading goes into a section NOTES.
+/// Formats the footer of --help in roff. The first line of a paragraph becomes a section heading if it ends in a colon
+/// and the next line is indented.
+/// Text before the first heading goes into a section NOTES.
 std::string footer_sections(const std::string& footer) {
   std::string out, open;
   bool notes = false;
@@ -101,7 +102,7 @@ std::string footer_sections(const std::string& footer) {
     if (heads) {
       close();
       out += ".SH " + roff(upper(lines[i].substr(0, lines[i].size() - 1))) + '\n';
-      notes = true;  // the lines below belong to this section, not to NOTES
+      notes = true;  // later lines belong to this section, so no NOTES
       continue;
     }
     if (!notes && !lines[i].empty()) {

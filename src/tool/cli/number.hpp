@@ -13,7 +13,7 @@
 #include <string_view>
 #include <system_error>
 
-// Parses numbers given on the command line. Refuses numbers that the type cannot represent; does not saturate or wrap.
+// Parses numbers given on the command line. A number outside the range of the type is an error.
 
 namespace headgate::cli {
 

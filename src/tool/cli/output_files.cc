@@ -52,14 +52,14 @@ void check_outputs(const std::vector<io::NamedPath>& outputs,
 
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs) {
   std::vector<io::NamedPath> replaced{output};
-  std::error_code ignored;  // set if the path is missing, is not a directory or cannot be read
+  std::error_code ignored;  // ignored: a path that is missing or unreadable has no entries
   for (const auto& entry : io::directory_entries(output.path, ignored)) {
     replaced.push_back({output.option, entry.path().string()});
   }
   InputFiles inputs;
   list_inputs(inputs);
-  // Checks each path in a call of its own, because a call refuses two outputs that are the same file. Here two entries
-  // of the directory may be links to one file.
+  // Makes one call per path, because a call refuses two outputs that are the same file.
+  // Two entries of this directory may be links to one file.
   for (const io::NamedPath& each : replaced) io::check_overwrites({each}, inputs.paths());
   require(!train::is_run_or_checkpoint(output.path), "{} {} is a run or its checkpoint: give another path",
           output.option, output.path);

@@ -30,7 +30,7 @@ class InputFiles {
 
 /// Throws Error if two outputs are the same file, or if an output would overwrite an input.
 /// Call it before the work begins.
-/// Calls list_inputs(inputs) only if at least one output is given. Throws io::FileError if the inputs cannot be listed.
+/// Without outputs, does not call list_inputs(inputs). Throws io::FileError if the inputs cannot be listed.
 void check_overwrites(const std::vector<io::NamedPath>& outputs,
                       const std::function<void(InputFiles& inputs)>& list_inputs);
 
@@ -38,8 +38,9 @@ void check_overwrites(const std::vector<io::NamedPath>& outputs,
 void check_outputs(const std::vector<io::NamedPath>& outputs,
                    const std::function<void(InputFiles& inputs)>& list_inputs);
 
-/// Throws Error if writing to an output directory would delete an input. Writing replaces the whole directory.
-/// Also throws Error if the directory is a training run or its checkpoint.
+/// Throws Error if
+/// - an input lies in the output directory, which writing replaces as a whole, or
+/// - the directory is a training run or its checkpoint.
 void check_output_directory(const io::NamedPath& output, const std::function<void(InputFiles& inputs)>& list_inputs);
 
 /// Prints "headgate VERB: wrote PATH: WHAT" on stderr.

@@ -144,8 +144,7 @@ void report_lost_files(const char* who) {
 void survive_lost_output() {
   std::signal(SIGPIPE, SIG_IGN);
   for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
-    // open() returns the lowest free descriptor. This is `stream` if `stream` is closed, because all lower ones are
-    // open.
+    // If `stream` is closed, open() returns it: it is then the lowest free descriptor, because all lower ones are open.
     if (::fcntl(stream, F_GETFD) < 0) ::open("/dev/null", O_RDWR);
   }
 }
@@ -156,8 +155,8 @@ SignalWatch::SignalWatch(std::string acknowledgement) : acknowledgement_(std::mo
     acknowledgement_ = (::isatty(STDERR_FILENO) == 1 ? "\n" : "") + acknowledgement_ + "\n";
     g_acknowledgement.store(acknowledgement_.c_str());
   }
-  // Sets the time of the first signal to a time far in the future. The handler of the first signal stores g_received
-  // first and the actual time afterwards. A second signal between these two stores counts as a copy of the first.
+  // Sets the time of the first signal to a time far in the future. The handler stores g_received before the actual
+  // time. A second signal between these two stores counts as a copy of the first.
   g_received_at_ms.store(std::numeric_limits<std::int64_t>::max());
   g_received_from_keyboard.store(false);
   g_received.store(0);

@@ -8,8 +8,9 @@
 namespace headgate::cli {
 
 /// Installs handlers for the signals that end the process or report an exceeded resource limit.
-/// A handler removes the unfinished files of src/models/io and then lets the signal end the process.
-/// Signals that the parent process ignores, as nohup does, stay ignored.
+/// A handler removes output files that are not yet complete (see src/models/io). It then lets the signal end the
+/// process.
+/// A signal that the parent process ignores, as nohup does, stays ignored.
 void remove_unfinished_files_on_signals();
 
 /// Ignores SIGXFSZ. A write beyond the file size limit (ulimit -f) then fails with an error, which the verb reports.
@@ -28,9 +29,10 @@ void report_lost_files(const char* who);
 /// streams.
 void survive_lost_output();
 
-/// Records SIGINT, SIGTERM and SIGHUP while the object exists. The first signal does not end the process.
-/// A second SIGINT or SIGTERM ends the process, unless it is a copy of the first signal.
-/// A signal is a copy if it arrives within a second of the first. A second Ctrl-C is never a copy.
+/// Records SIGINT, SIGTERM and SIGHUP while the object exists.
+/// - The first signal does not end the process.
+/// - A second SIGINT or SIGTERM ends the process, except for a copy of the first signal.
+/// - A copy is a signal that arrives within a second of the first. A second Ctrl-C is never a copy.
 /// Copies occur because `timeout`, mpirun and a closing terminal signal both the process and its process group.
 class SignalWatch {
  public:

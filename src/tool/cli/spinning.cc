@@ -18,7 +18,7 @@ void spin_less(char** argv) {
   program.resize(static_cast<std::size_t>(length));
   if (::setenv("GOMP_SPINCOUNT", "10000", /*overwrite=*/0) != 0) return;
   ::execv(program.c_str(), argv);
-  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed: the new value has no effect, because libgomp read it before main()
+  ::unsetenv("GOMP_SPINCOUNT");  // execv() failed; libgomp, which read the variable before main(), ignores this value
 }
 
 }  // namespace headgate::cli

@@ -66,7 +66,7 @@ class IdLines {
 };
 
 /// Prints tokens as one JSON object with the lists "ids", "tokens" and "offsets". Prints "ids" as tokens arrive.
-/// Saves the data of the other two lists in a temporary file until the end.
+/// Keeps "tokens" and "offsets" in a temporary file until the end.
 class JsonObject {
  public:
   explicit JsonObject(const tokenize::Tokenizer& tokenizer) : tokenizer_(tokenizer) { print(R"({"ids":[)"); }

@@ -27,7 +27,7 @@ namespace {
 
 using console::say;
 
-/// Starts or resumes the training run in this process of the group.
+/// Starts or resumes the training run in this process. A group of processes trains one model together.
 /// Returns nothing if another process of the group has failed; that process prints the error.
 std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& group) {
   const auto note = [&group, &o](const std::string& line) {
@@ -41,8 +41,8 @@ std::optional<train::Run> begin_run(const TrainOptions& o, train::ProcessGroup& 
   }
 }
 
-/// Prints the error and ends all processes of the group, which would otherwise wait for this one.
-/// In a group of one process, rethrows the error instead. Must be called in a catch block.
+/// Prints the error and ends all processes that train together. Otherwise, they would wait for this one.
+/// If this process trains alone, rethrows the error instead. Must be called in a catch block.
 void end_group(train::ProcessGroup& group, const std::exception& error) {
   if (group.size() == 1) throw;
   say(stderr, fmt::format("headgate train: {}\n", console::terminal_text(error.what())));
@@ -74,8 +74,8 @@ int follow(const train::Run& run, const train::LoopOptions& options) {
 
 int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   const std::optional<train::Run> begun = begin_run(o, group);
-  // Another process has failed and prints the error. If this process returned a failure, a launcher could end the other
-  // process before the error is printed.
+  // Another process has failed and prints the error. This process returns success: after a failure, a launcher could
+  // end the other process before it prints.
   if (!begun) return kSuccess;
   const train::Run& run = *begun;
   train::Trainer& trainer = *run.trainer;

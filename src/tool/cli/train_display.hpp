@@ -18,7 +18,7 @@ std::string loss_text(double loss, std::optional<double> bits_per_byte);
 
 /// Kind of lines that a training run prints on stdout.
 enum class TrainLines {
-  log,      ///< log lines; they include the loss and speed of every N-th step while no progress bar is visible
+  log,      ///< log lines; without a progress bar, also the loss and speed of every N-th step
   records,  ///< one JSON line per step, as in metrics.jsonl
   none,
 };

@@ -31,8 +31,9 @@ std::string model_text(const models::DecoderConfig& c) {
       layers::gate_name(c.gate), c.norm_placement == models::NormPlacement::sandwich ? ", sandwich norm" : "");
 }
 
-/// Returns up to two lines. With --init, a line names the model whose parameters the run starts from.
-/// If the run trains only a part of the model, a line names this part and its number of parameters.
+/// Returns up to two lines:
+/// - with --init, the model whose parameters the run starts from
+/// - if only a part of the model is trained, this part and its number of parameters
 std::string start_text(const train::Trainer& trainer) {
   const train::TrainSettings& s = trainer.settings();
   std::string text;

@@ -7,9 +7,8 @@
 namespace headgate::console {
 
 /// Prints the text and flushes the stream. Returns false if the stream is a pipe that its reader has closed.
-/// In this case, redirects the stream to /dev/null, so that later calls succeed.
-/// If /dev/null cannot be opened, later calls return false too.
-/// Returns true if writing fails for another reason, which std::ferror() tells.
+/// Then redirects the stream to /dev/null, if possible, so that later calls succeed.
+/// Returns true even if writing fails for another reason. Then std::ferror() tells so.
 bool say(std::FILE* stream, const std::string& text) noexcept;
 
 /// Returns whether a stream is a terminal that supports control codes: TERM is set and is not "dumb".

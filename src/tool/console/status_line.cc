@@ -54,9 +54,10 @@ std::vector<Character> fitting(Iterator begin, Iterator end, std::size_t columns
   return out;
 }
 
-/// Formats one part of the status line in at most `columns` columns.
-/// If the part is too long, shortens the path, or leaves out the text and shortens the path.
-/// Returns an empty string if even that does not fit.
+/// Formats one part of the status line in at most `columns` columns. If the part is too long, tries in this order:
+/// - the text and a shortened path
+/// - only a shortened path
+/// - an empty string
 std::string fitted(const LinePart& part, std::size_t columns) {
   constexpr std::size_t kLeastPath = 8;
   const std::size_t text = columns_of(part.text);
@@ -67,7 +68,7 @@ std::string fitted(const LinePart& part, std::size_t columns) {
 }
 
 /// Formats the bar "[####....] ", with at most columns / 6 characters between the brackets.
-/// Returns an empty string if there would be fewer than three.
+/// Returns an empty string if fewer than three characters fit.
 /// `columns`: width of the whole line. `left`: width that is still free.
 std::string bar_text(double fraction, std::size_t columns, std::size_t left) {
   constexpr std::size_t kLeast = 3, kBrackets = 3;
@@ -93,8 +94,8 @@ std::string shortened(std::string_view text, std::size_t columns) {
     out = text;
   } else if (columns > 0) {
     const std::size_t kept = columns - 1;
-    // If the number of kept columns is odd, keeps one more at the end of the text than at its beginning. The end holds
-    // the name of the file.
+    // If the number of kept columns is odd, the end of the text gets the extra column. The end holds the name of the
+    // file.
     const std::vector<Character> end = fitting(all.rbegin(), all.rend(), (kept + 1) / 2);
     for (const Character& c : fitting(all.begin(), all.end(), kept / 2)) out += c.bytes;
     out += kEllipsis;

@@ -23,8 +23,7 @@ using train::Task;
 using train::TrainSettings;
 
 /// Returns the metrics of whole models that the demo's tables show.
-/// If `of_triggers` is true, returns the metrics with separate values for tokens after a trigger and for other tokens.
-/// If it is false, returns the metrics without this distinction.
+/// `of_triggers`: true for the metrics that compare trigger tokens with other tokens, false for all other metrics.
 metrics::MetricList shown_metrics(bool of_triggers) {
   metrics::MetricList out = metrics::all_metrics();
   std::erase_if(out, [of_triggers](const metrics::Metric* metric) {

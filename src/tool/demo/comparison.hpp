@@ -49,7 +49,7 @@ Comparison compare_on_text(const models::DecoderConfig& model, train::TrainSetti
 
 /// Returns the demo's model for bigram-backcopy: separate embeddings, no QK-norm and short sequences.
 /// Without a gate, this model developed an attention sink with every seed that was tried (docs/design/training.md).
-/// The task's default model did so only with some seeds.
+/// The task's default model developed one only with some seeds.
 models::DecoderConfig demo_backcopy_model();
 train::TrainSettings demo_backcopy_settings();
 

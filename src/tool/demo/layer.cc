@@ -26,8 +26,8 @@ constexpr std::int64_t kHeads = 16;
 constexpr std::int64_t kTokens = 4096;
 constexpr std::int64_t kDim = 128;
 
-/// Rows to compare with the oracle in each sampled head: single query rows, and the last kLastRows rows.
-/// Only the last rows see the last keys, so only they contribute to dk and dv of these keys.
+/// Query rows to compare with the oracle in each sampled head: single rows, and the last kLastRows rows.
+/// dk and dv are compared only for the last keys, because only the last queries see these keys.
 constexpr std::array<std::int64_t, 3> kSampledHeads{0, 6, 15};
 constexpr std::array<std::int64_t, 6> kSampledRows{0, 1, 63, 1000, 2049, 3333};
 constexpr std::int64_t kLastRows = 16;
@@ -77,7 +77,7 @@ struct Tally {
 /// Compares query rows [first, first + count) of head h with the oracle.
 /// The oracle computes a smaller causal problem: these queries, and the keys up to the last query's position.
 /// If `keys` is true, also compares rows [first, first + count) of dk and dv.
-/// The queries must then be the last ones, because later queries would contribute to these rows.
+/// This requires that no queries follow, because later queries would contribute to these rows of dk and dv.
 void check_rows(const verify::Case& layer, std::int64_t h, std::int64_t first, std::int64_t count, bool keys,
                 Tally& tally) {
   const AttentionInputs whole = layer.inputs();

@@ -16,7 +16,7 @@ struct NamedSpread {
   Spread figures;
 };
 
-/// Loss after a trigger, in nats. A model with this loss or a higher one has not learnt to copy.
+/// Lowest loss, in nats, of a model that has not learnt to copy. It is measured where the model must copy a token.
 /// A model that copies has a loss of almost 0. A model that guesses has about 3.
 inline constexpr double kNotLearnt = 0.5;
 

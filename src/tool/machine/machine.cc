@@ -98,8 +98,8 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
     flops_per_round_ = static_cast<double>(loops.flops_per_round);
   };
   dtype == DType::f32 ? take(peak_loops<float>(isa)) : take(peak_loops<double>(isa));
-  // Returns the shortest time of `rounds_` rounds. Uses one thread: with several threads, the time would include
-  // waiting, and the search for the number of rounds would end too early.
+  // Returns the shortest time of `rounds_` rounds on one thread.
+  // The time of several threads would include waiting and end the search for the number of rounds too early.
   const auto best_seconds = [&] {
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {

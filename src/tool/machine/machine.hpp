@@ -52,8 +52,7 @@ class ReadMeter {
   ReadMeter(const ReadMeter&) = delete;
   ReadMeter& operator=(const ReadMeter&) = delete;
   ~ReadMeter();
-  /// Reads the buffer once and returns the rate.
-  /// This evicts other data from the caches. Some of that data may stay in the last-level cache.
+  /// Reads the buffer once and returns the rate. Evicts most other data from the caches.
   double pass();
 
  private:

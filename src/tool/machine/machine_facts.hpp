@@ -9,8 +9,9 @@
 
 namespace headgate::bench {
 
-/// Keeps a PeakMeter for each dtype and number of threads, with the highest rate that this meter has measured.
-/// Keeps a ReadMeter for each number of threads.
+/// Keeps the objects that measure this machine's rates:
+/// - a PeakMeter for each dtype and number of threads, with the highest rate that it has measured
+/// - a ReadMeter for each number of threads
 class PeakMeters {
  public:
   explicit PeakMeters(std::string isa) : isa_(std::move(isa)) {}

@@ -21,7 +21,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-/// Returns the definition of the metric to which `figure` belongs, or an empty string if there is none.
+/// Returns the definition of the metric to which the metric value `figure` belongs, or an empty string if there is
+/// none.
 std::string_view definition_of(const metrics::Figure& figure) {
   for (const metrics::Metric* metric : metrics::all_metrics()) {
     for (const metrics::Figure& given : metric->figures) {
@@ -31,9 +32,8 @@ std::string_view definition_of(const metrics::Figure& figure) {
   return {};
 }
 
-/// Describes the figures (named metric values) that at least one run has recorded, each with a sentence that explains
-/// it.
-/// A figure by trigger token has no sentence of its own and gets the definition of its metric.
+/// Describes the figures (named metric values) that at least one run has recorded, each with an explanation.
+/// For a figure about trigger tokens, the explanation is the definition of its metric.
 ordered_json figures_json(const std::vector<ComparedRun>& runs) {
   ordered_json out = ordered_json::array();
   for (const metrics::Figure* figure : train::recorded_figures()) {

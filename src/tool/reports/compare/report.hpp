@@ -18,7 +18,8 @@ struct ComparedRun {
 /// Reads metrics.jsonl in each directory of a training run. Throws io::FileError.
 std::vector<ComparedRun> read_runs(const std::vector<std::string>& directories);
 
-/// Returns the loss figures. Training lowers a loss, so reports show its lowest value beside the last one.
+/// Returns the figures (named metric values) that are losses. Reports show the lowest loss of a run beside the last
+/// one.
 std::vector<const metrics::Figure*> lower_is_better();
 
 /// Returns notes that say which records of a run were left out, one line per note.

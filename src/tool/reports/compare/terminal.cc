@@ -41,8 +41,7 @@ constexpr std::array kCharts{&train::kStepLoss,
 
 char letter_of(std::size_t run) { return static_cast<char>('a' + run % 26); }
 
-/// Returns the metric values that are columns of the table: at least one run has them, and `headgate eval` prints them
-/// too.
+/// Returns the columns of the table: the metric values that `headgate eval` prints and that at least one run has.
 std::vector<const metrics::Figure*> columns_of(const std::vector<ComparedRun>& runs) {
   std::vector<const metrics::Figure*> out{&train::kStepLoss, &train::kStepBits};
   const auto of_models = metrics::figures_of(metrics::all_metrics(), /*of_triggers=*/false);

@@ -50,7 +50,7 @@ std::size_t bin_of(double gate) {
   return place > 0.0 ? static_cast<std::size_t>(std::min(place, static_cast<double>(kGateBins - 1))) : 0;
 }
 
-/// Normalises the weights a of one query, which may be negative, to |a| / Σ|a|. All-zero weights stay 0.
+/// Replaces the weights a of one query, which may be negative, by |a| / Σ|a|. If all weights are 0, they stay 0.
 void make_shares(float* weights, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t j = 0; j < count; ++j) sum += std::abs(static_cast<double>(weights[j]));
@@ -149,9 +149,9 @@ void Collector::begin(const models::LayerView<float>& view) {
   gate_.assign(view.gate.present() ? static_cast<std::size_t>(tokens_) : 0, 0.0);
 }
 
-/// Adds the attention weights of the queries in `view` to the sums of each head.
-/// For linear attention, adds the weights of all queries of the sequence. Call it only after the last part of the
-/// sequence.
+/// Adds attention weights to the sums of each head:
+/// - softmax attention: the weights of the queries in `view`
+/// - linear attention: the weights of all queries; call it only after the last part of the sequence
 void Collector::add_looks(const models::LayerView<float>& view) {
   const bool linear = view.type == models::LayerType::linear_attention;
   const std::int64_t H = std::ssize(heads_), N = linear ? tokens_ : view.shape.seq;
@@ -223,7 +223,7 @@ void Collector::add_gates(const models::LayerView<float>& view) {
   }
 }
 
-/// Adds |silu(z)| for the output gates silu(z) of linear attention. This value may exceed 1.
+/// Adds the values |silu(z)| of the output gates of linear attention to means and histograms. A value may exceed 1.
 void Collector::add_output_gates(const models::LayerView<float>& view) {
   const auto [N, H, D] = view.gate.shape;
   for (std::int64_t h = 0; h < H; ++h) {

@@ -106,9 +106,11 @@ class BasePass : public models::LayerObserver<float> {
     metrics::gate_values_of(gates, view, config_, context_);
     std::vector<float>& means = mean_gates_[static_cast<std::size_t>(view.layer)];
     for (std::int64_t i = 0; i < std::ssize(means); ++i) {
-      // Factor i belongs to head i / D and feature i % D. It replaces the gate with index x of each token.
-      // The gates of a token are (heads,D), or (D) if all heads share them, or (heads) if the features of a head share
-      // one.
+      // Factor i belongs to head i / D and feature i % D. It replaces gate x of each token.
+      // x depends on the shape of a token's gates:
+      // - (heads,D): x = i
+      // - (D), shared by all heads: x = i % D
+      // - (heads), shared by the features of a head: x = i / D
       const std::int64_t x = width == std::ssize(means) ? i : layers::shares_gate(config_.gate) ? i % D : i / D;
       means[static_cast<std::size_t>(i)] = mean_over_tokens([&](std::int64_t t) { return gates(t, x); });
     }

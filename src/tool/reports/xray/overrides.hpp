@@ -22,7 +22,7 @@ namespace headgate::xray {
 
 enum class Override { closed, open, mean };
 
-/// A kind of override. `formula` gives the replacement for a head's gated output, the input of W_o.
+/// A kind of override, which replaces a head's gated output (the input of W_o) by the value of `formula`.
 /// `figure` is the change of the loss.
 /// In the formula, o is the attention output of the head and g its gate.
 /// For linear attention, o is the normalised output of a value head and g = silu(z) its output gate.
@@ -57,9 +57,9 @@ inline constexpr std::array kOverrides{
 /// Part of the model that each pass overrides: a single head, or all heads of a layer.
 enum class OverriddenPart { heads, layers };
 
-/// Returns why attention layers with this gate do not support the override. Returns an empty string if they support it.
+/// Returns why attention layers with this gate do not support the override, or an empty string if they do.
 std::string reason_left_out(const layers::GateVariant& gate, Override kind);
-/// Returns why no layer of the model supports the override. Returns an empty string if at least one does.
+/// Returns why no layer of the model supports the override, or an empty string if a layer does.
 /// Layers of linear attention support `closed` and `mean`, which replace the output gate of these layers.
 std::string reason_left_out(const models::DecoderConfig& config, Override kind);
 
@@ -77,8 +77,8 @@ struct OverrideRun {
 };
 
 /// Returns the number of passes that override_parts() makes through the model.
-/// The first pass runs all layers without an override. One more pass follows for each override of each head or layer.
-/// This pass begins at the overridden layer.
+/// The first pass runs all layers without an override.
+/// Each override of each head or layer takes one more pass, which begins at the overridden layer.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
 /// Returns how many bytes override_parts() allocates, its decoder not counted.

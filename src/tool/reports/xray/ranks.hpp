@@ -29,7 +29,7 @@ Gram gram_of_rows(View<const float, 2> x);
 /// Returns xᵀ x (n,n) for x (m,n).
 Gram gram_of_columns(View<const float, 2> x);
 
-/// Returns the n largest singular values of a product a bᵀ, in descending order. All other singular values are 0.
+/// Returns the n largest singular values of a product a bᵀ, in descending order. The product has no other nonzero ones.
 /// The arguments are the Gram matrices aᵀa and bᵀb, (n,n).
 /// Singular values below 1e-7 of the largest are lost to rounding.
 /// Returns NaNs if an input is not finite or the eigenvalue solver does not converge.

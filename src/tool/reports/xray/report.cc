@@ -79,7 +79,7 @@ void add_collected(metrics::Report& report, const std::vector<LayerRecord>& laye
 }
 
 /// Returns the metrics to compute for these models.
-/// Omits metrics of the first token if the sliding window of any model hides the first token from later ones.
+/// Omits metrics of the first token if any model's sliding window hides that token from later ones.
 /// Omits the attention to sinks if no model has sink logits.
 metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, const Choices& choices) {
   const bool hidden = std::any_of(models.begin(), models.end(), [&](const train::LoadedModel& model) {
@@ -96,7 +96,7 @@ metrics::MetricList metrics_of(const std::vector<train::LoadedModel>& models, co
   return out;
 }
 
-/// Returns the choices for an evaluation of the sequence that the X-ray reads. `choices` are those of the X-ray.
+/// Converts the choices of an X-ray to those of an evaluation of the same sequence.
 train::EvaluationChoices evaluation_choices(const Choices& choices, const metrics::MetricList& metrics) {
   train::EvaluationChoices out;
   out.data = choices.text;
@@ -104,7 +104,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   out.held_out = choices.held_out;
   out.token_ids = choices.token_ids;
   out.tokens = choices.tokens;
-  constexpr std::int64_t kLongestPiece = 64;  // assumed bytes per token, far above the mean
+  constexpr std::int64_t kLongestPiece = 64;  // bytes to read per token; real tokens have far fewer
   out.text_bytes = kLongestPiece * choices.tokens;
   out.longest_of_others = choices.tokens;
   out.same_text = true;
@@ -115,7 +115,7 @@ train::EvaluationChoices evaluation_choices(const Choices& choices, const metric
   return out;
 }
 
-/// Opens the model's tokenizer. If that fails and the input is token ids, returns null, because ids need no tokenizer.
+/// Opens the model's tokenizer. Returns null if that fails and the input is token ids, which need no tokenizer.
 std::unique_ptr<tokenize::Tokenizer> tokenizer_of(const train::LoadedModel& model, bool token_ids) {
   try {
     return model.reads_bytes ? tokenize::byte_tokenizer() : tokenize::open_tokenizer(model.tokenizer);
@@ -201,8 +201,8 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
   train::MemoryPlan plan = train::evaluation_memory(model.config, *input.source, evaluation, input.metrics);
   const std::int64_t T = input.source->seq_len(), part = models::part_shape({1, T}, parts_of(choices)).seq;
   plan.push_back({"attention maps", Collector::planned_bytes(model.config, T, part, choices.map_cells)});
-  // Adds no entry for the decoder of the override passes. The decoder of the evaluation has an entry and is at least as
-  // large. Its memory is free again before the override passes.
+  // Counts no decoder for the override passes: it reuses the freed memory of the evaluation's decoder, which is at
+  // least as large.
   if (choices.overrides) plan.push_back({"overrides", override_bytes(model.config, override_tokens(input, choices))});
   return plan;
 }

@@ -46,8 +46,10 @@ struct ModelXray {
   std::optional<OverrideRun> overrides;  ///< settings of the overrides; their results are in `evaluation`
 };
 
-/// Returns the metrics of an X-ray: all metrics that need no trigger tokens, except `layer_loss` and `reach`.
-/// layer_loss takes several times as long as all others together. The figure mean_distance replaces `reach`.
+/// Returns the metrics of an X-ray. These are all metrics except
+/// - those that need trigger tokens (tokens after which the model must copy),
+/// - `layer_loss`, which takes several times as long as all others together,
+/// - `reach`, which the figure mean_distance replaces.
 metrics::MetricList xray_metrics();
 
 /// The mean distance between a query and its keys in tokens, weighted by attention: HeadRecord::mean_distance.
@@ -70,9 +72,9 @@ models::LayerType type_of(const models::DecoderConfig& config, std::int64_t laye
 /// Leaves out the figures of overrides.
 std::vector<const metrics::Figure*> figures_of(const std::vector<ModelXray>& models);
 
-/// Callbacks of xray(). progress(model, fraction) is called during the work on each model.
-/// If overrides are requested, plan(line) is called for every model before the work on the first model begins.
-/// `line` gives the cost of the model's overrides.
+/// Callbacks of xray():
+/// - progress(model, fraction) is called during the work on each model.
+/// - plan(line) is called once for each model before all work, if overrides are requested. `line` gives their cost.
 struct Listener {
   std::function<void(const std::string& model, double fraction)> progress;
   std::function<void(const std::string& line)> plan;

@@ -45,7 +45,7 @@ std::string name_of(const Place& place) {
   return out + (out.empty() ? "" : ".") + io::printable(place.key);
 }
 
-/// Returns the model models[N] that contains `place`, or `place` itself if it is a model.
+/// Returns the entry of the report's list "models" that contains `place` or is `place` itself.
 const Json& model_of(const Place& place) {
   const Place* at = &place;
   while (at->above->above->above != nullptr) at = at->above;
@@ -93,10 +93,8 @@ struct Limits {
 
 constexpr Limits exactly(std::size_t size) { return {size, size}; }
 
-/// Limits the size of a value; `reason` follows the limits in error messages. The size is
-/// - the number of entries of a list,
-/// - the count itself if the value is a count,
-/// - the number of decoded bytes of a base64 string.
+/// Limits the size of a value. Error messages give `reason` after the limits.
+/// The size is the length of a list, the value of a count, or the number of decoded bytes of a base64 string.
 struct Size {
   Limits (*limits)(const Place& place) = nullptr;  ///< returns the limits; null allows any size
   const char* reason = "";
@@ -122,16 +120,16 @@ constexpr Size kPerBin{[](const Place&) { return exactly(kGateBins); }};
 constexpr Size kPair{[](const Place&) { return exactly(2); }, ", a token and its weight"};
 constexpr Size kToken{[](const Place& at) { return Limits{0, count_of("tokens", at) - 1}; }, ", below tokens"};
 
-/// A rule for the values at `path` in a report. In `path`, [] stands for every entry of a list and .* for every key.
+/// The type and the size that the values at `path` in a report must have.
+/// In `path`, [] stands for every entry of a list and .* for every key.
 struct Part {
   std::string_view path;
   Type type;
   Size size{};
 };
 
-/// The rules for all parts of a report that the page reads, in the order in which they are checked.
-/// The rule for a list entry or object member comes after that for the list or object.
-/// If the size of a value depends on a count, the rule for the count comes first.
+/// Types and sizes of all values in a report that the page reads, in the order in which they are checked.
+/// A list or object comes before its entries or members. A count comes before the values whose size depends on it.
 constexpr Part kParts[] = {
     {"", kObject},
     {"version", kCount, kVersion},
@@ -231,7 +229,7 @@ void check(const std::string& file, const Place& place, const Part& part) {
   }
 }
 
-/// Checks all values at `path`, which is relative to `place`. Requires that the containing values have been checked.
+/// Checks all values at `path` below `place`. Requires that the lists and objects above them have been checked.
 void walk(const std::string& file, const Place& place, std::string_view path, const Part& part) {
   const Json& value = *place.value;
   if (path.empty()) return check(file, place, part);
@@ -266,7 +264,7 @@ ordered_json parse_report(const std::string& name, std::string_view text) {
 ordered_json joined_reports(const std::vector<ordered_json>& reports) {
   std::vector<std::string> texts;
   std::set<std::string> known_texts, keys, names;
-  std::map<std::string, std::size_t> numbers;  // by name: the number to try for the next model of this name
+  std::map<std::string, std::size_t> numbers;  // next number to append to a repeated model name
   ordered_json figures = ordered_json::array(), models = ordered_json::array();
   for (const ordered_json& report : reports) {
     const auto text = report.at("text").get<std::string>();

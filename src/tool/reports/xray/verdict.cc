@@ -41,7 +41,7 @@ std::vector<SinkLayer> sink_layers(const metrics::Report& report) {
 /// Returns "from layer L on" for the first layer L with these properties:
 /// - L is not the last layer.
 /// - At least half of the heads of L have sinks.
-/// - The mean of this fraction over L and all later layers is at least one half.
+/// - At least half of the heads of L and all later layers have sinks, as a mean over these layers.
 /// If there is no such layer, returns the range from the first to the last layer with sinks.
 std::string where_sinks_are(const std::vector<SinkLayer>& layers) {
   constexpr double kMost = 0.5;
