@@ -224,7 +224,7 @@ void Case::place_cache() {
   k_scale_ = place(input_slabs_, "k_scale", DType::f32, {batches, s.Hkv, rows, 1}, kRepeatH);
   v_scale_ = place(input_slabs_, "v_scale", DType::f32, {batches, s.Hkv, rows, 1}, s.page > 0 ? kRepeatH : kRepeatB);
   if (s.first_rows == DType::none) return;
-  // Never broadcasts the batch dimension, because sequences differ in the number of these keys and in their masks.
+  // Gives each sequence its own k_first and v_first: sequences differ in the number of these keys and in their masks.
   k_first_ = place(input_slabs_, "k_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.D}, kRepeatH);
   v_first_ = place(input_slabs_, "v_first", s.first_rows, {s.sequences(), s.Hkv, s.first, s.Dv}, kRepeatH);
 }
@@ -277,8 +277,8 @@ void Case::place_statistics() {
     }
     return view;
   };
-  // Draws every second key index below the mean length of the packed sequences. Larger indices lie beyond the end of
-  // many sequences.
+  // Draws every second key index from below the mean length of the packed sequences.
+  // Larger indices lie beyond the end of many sequences.
   const std::int64_t mean_keys = cu_seqlens_k_.present() ? s.S / std::max<std::int64_t>(s.packed, 1) : s.S;
   selection_ = {indices("keys", wanted.keys, s.S, mean_keys), indices("queries", wanted.queries, s.T, s.T),
                 wanted.window};
@@ -384,8 +384,8 @@ bool Case::bias_is_read(std::int64_t b, std::int64_t i, std::int64_t j) const {
 /// Returns whether the mask and the bias hide key column j from every query.
 bool Case::column_is_hidden(std::int64_t j) const { return spec_.huge_hidden_keys && j % 5 == 3; }
 
-/// Returns whether no query can see key j: because of the mask, the bias, causality or the window. Considers the
-/// queries of all sequences that use the key.
+/// Returns whether the mask, the bias, causality or the window hides key j from every query.
+/// Considers the queries of all sequences that use the key.
 bool Case::key_is_hidden(std::int64_t b, std::int64_t j) const {
   if ((mask_.present() || bias_.present()) && column_is_hidden(j)) return true;
   if (spec_.page > 0 && !query_offsets_.present()) return false;

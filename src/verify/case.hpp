@@ -24,7 +24,7 @@ class Case : public OperationCase<CaseSpec, AttentionInputs, AttentionOptions, A
  public:
   explicit Case(const CaseSpec& spec, Placement placement = Placement::guarded, Passes passes = Passes::all);
 
-  /// Returns the options with gate_threshold = 0, because only the forward pass supports a threshold.
+  /// Returns the options for a backward pass: gate_threshold is 0, because only the forward pass supports a threshold.
   AttentionOptions backward_options() const;
   /// Returns the forward outputs that the spec requests.
   AttentionOutputs outputs() const;

@@ -12,9 +12,9 @@
 namespace headgate::verify {
 namespace {
 
-/// Checks that the backward pass throws for this problem, because it has a paged or int8 KV cache. Returns a mismatch
-/// otherwise.
-/// Passes all required tensors, so that only the cache can make the call throw.
+/// Checks that the backward pass throws for this problem, which has a paged or int8 KV cache. Returns a mismatch if it
+/// does not throw.
+/// Passes all required tensors, so that the KV cache is the only reason to throw.
 std::optional<std::string> refusal(const Case& problem, const Kernels& kernels) {
   const AttentionSaved saved = problem.saved();
   try {

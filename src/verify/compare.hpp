@@ -24,7 +24,7 @@ struct Comparison {
   TensorView actual;
   const std::vector<double>& expected;
   const std::vector<double>& magnitude;
-  const std::vector<double>* inherited;   // bounds of the inherited errors (Backward in oracle.hpp); null: all 0
+  const std::vector<double>* inherited;   // bounds of the errors due to rounded inputs (see Backward); null: all 0
   const std::vector<double>* like_terms;  // bounds of the errors of nearly equal terms (LikeTerms); null: all 0
   Tolerance tolerance;
 };
@@ -65,8 +65,8 @@ std::optional<std::string> mismatch_in(const std::vector<Comparison>& comparison
   return std::nullopt;
 }
 
-/// Calls written() with one thread and with three, and returns a mismatch if the results differ. written() computes the
-/// problem and returns all bytes of its outputs.
+/// `written` computes the problem and returns all bytes of its outputs. Calls it with one thread and with three.
+/// Returns a mismatch if the bytes differ.
 template <class Problem, class Written>
 std::optional<std::string> thread_mismatch(Problem& problem, const Written& written) {
   const auto bytes_with = [&](int threads) {

@@ -53,7 +53,8 @@ void store_integer(const TensorView& view, std::int64_t n, std::int64_t value);
 /// long and the rest have length 0 or 1.
 void fill_bounds(const TensorView& bounds, std::int64_t total, const std::vector<std::int64_t>& given, Random random);
 
-/// Writes M ascending snapshot lengths for each of N sequences, (1,1,N,M), or one row for all sequences, (1,1,1,M).
+/// Writes snapshot lengths: the numbers of tokens after which kernels copy the state.
+/// Each of N sequences gets M ascending lengths (1,1,N,M), or all sequences share one row (1,1,1,M).
 /// `cu_seqlens` bounds the sequences. Without `cu_seqlens`, each sequence has T tokens.
 /// Lengths may repeat. About half of the rows begin with 0 and end with the largest length.
 void fill_snapshot_lengths(const TensorView& lengths, const ConstTensorView& cu_seqlens, std::int64_t T, Random random);

@@ -5,10 +5,9 @@
 
 namespace headgate::verify {
 
-/// Returns a gate_threshold that closes about the fraction `share` of the rows. `gate` holds the logits, (B,Hq,T,1|Dv).
-/// The threshold keeps a distance from all gate values. Rounding in the kernels therefore cannot change which rows are
-/// closed.
-/// Rows that share memory (stride 0) count separately.
+/// Returns a gate_threshold that closes about the fraction `share` of the rows; kernels skip closed rows.
+/// `gate` holds the logits, (B,Hq,T,1|Dv). Rows that share memory (stride 0) count separately.
+/// The threshold keeps a distance from all gate values, so that rounding in the kernels closes the same rows.
 double threshold_that_closes(double share, const ConstTensorView& gate, GateFn fn);
 
 }  // namespace headgate::verify

@@ -19,8 +19,7 @@ namespace headgate::verify {
 /// Bits of NormCaseSpec::absent_gradients. A set bit omits that gradient.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
-/// Describes a test problem of the gated norm; NormCase creates its tensors. NormCase also sets `context` from
-/// `threads`.
+/// Describes a test problem of the gated norm. NormCase creates its tensors, and sets `context` from `threads`.
 struct NormCaseSpec : GatedNormOptions {
   std::int64_t B = 1, H = 1, T = 1, D = 1;
   DType dtype = DType::f32;
@@ -46,7 +45,7 @@ NormCaseSpec draw_norm_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 NormCaseSpec random_norm_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every gate function, feature and dtype.
+/// Returns a fixed list of problems that covers every gate function, option and dtype.
 std::vector<NormCaseSpec> standard_norm_cases();
 
 /// Holds the tensors of one test problem of the gated norm. Inputs are filled from the seed.

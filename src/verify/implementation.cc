@@ -17,7 +17,7 @@ constexpr const char* kNative16Target = "avx3";
 
 bool Implementation::takes(const CaseSpec& spec) const {
   if (spec.precision == Precision::native16) return products.empty() == supported_native16_products().empty();
-  // With precision `exact`, the kind of products matters only for bf16, where some scores are bf16 dot products
+  // With precision `exact`, bf16 instructions matter only for bf16 tensors: some of their scores are bf16 dot products
   // (library/attention/cpu/decode/dot_scores-inl.hpp).
   return products.empty() || (products == "avx512_bf16" && spec.dtype == DType::bf16);
 }

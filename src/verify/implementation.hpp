@@ -12,25 +12,27 @@ struct ConvolutionCaseSpec;
 struct LinearCaseSpec;
 struct NormCaseSpec;
 
-/// A way to run a problem: a backend and, for the CPU backend, a vector target. implementations() lists each supported
-/// target once. It lists the target that supports native16 again for each kind of native16 products that the CPU has.
+/// A way to run a problem: a backend and, for the CPU backend, a vector target (instruction set).
+/// implementations() lists each supported target once.
+/// If the CPU has bf16 instructions, it lists the target that supports native16 again for each kind of these
+/// instructions.
 struct Implementation {
   std::string name;      ///< "TARGET", "TARGET PRODUCTS", or the backend if it has no targets
   std::string backend;   ///< argument of set_backend
   std::string target;    ///< argument of set_target; empty if the backend has no targets
   std::string products;  ///< argument of set_native16_products; empty: the default kind
 
-  /// Returns whether this implementation should run the problem. On a CPU with native16 products, native16 problems run
-  /// only on implementations with nonempty `products`.
+  /// Returns whether this implementation should run the problem.
+  /// On a CPU with bf16 instructions, problems of Precision::native16 run only where `products` names a kind of these.
   bool takes(const CaseSpec& spec) const;
-  /// Returns whether this implementation should run a problem of linear attention. Problems of Precision::exact run
-  /// once for each vector target.
+  /// Returns whether this implementation should run a problem of linear attention.
+  /// A problem of Precision::exact runs once for each vector target.
   bool takes(const LinearCaseSpec& spec) const;
   /// The short convolution and the gated norm run once per vector target: these operations have no other backends and
   /// no native16 products.
   bool takes(const ConvolutionCaseSpec& /*spec*/) const { return is_plain_target(); }
   bool takes(const NormCaseSpec& /*spec*/) const { return is_plain_target(); }
-  /// Returns whether this is a vector target that multiplies bf16 numbers in its default way.
+  /// Returns whether this is a vector target with the default kind of native16 products.
   bool is_plain_target() const { return !target.empty() && products.empty(); }
 
   /// Selects this implementation for later calls.

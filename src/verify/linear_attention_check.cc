@@ -24,7 +24,7 @@ std::optional<std::string> check_linear_forward_case(LinearCase& problem, const 
   const reference::LinearForward& want = problem.expected_forward();
   const auto rule = [&problem](const TensorView& view) {
     Tolerance tolerance = Tolerance::of(problem.spec().rounds_as(), view.dtype, forward_terms(problem.spec()));
-    tolerance.saved = unit_roundoff(problem.spec().dtype);  // native16 rounds to this dtype, even if snapshots are f32
+    tolerance.saved = unit_roundoff(problem.spec().dtype);  // native16 rounds to q's dtype, even if snapshots are f32
     return tolerance;
   };
   const bool native16 = problem.spec().precision == Precision::native16;
@@ -54,7 +54,7 @@ std::optional<std::string> check_linear_backward_case(LinearCase& problem, const
   const std::int64_t row = forward_terms(spec) + spec.Dv;
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     Tolerance tolerance = Tolerance::of(spec.dtype, view.dtype, terms);
-    tolerance.saved = unit_roundoff(spec.dtype);  // native16 rounds factors to this dtype, even if dstate is f32
+    tolerance.saved = unit_roundoff(spec.dtype);  // native16 rounds factors to the dtype of q, even if dstate is f32
     return tolerance;
   };
   using Arrays = reference::LinearBackwardArrays;

@@ -67,8 +67,7 @@ enum LinearGradientBit : unsigned {
   kLinearDstate = 32
 };
 
-/// Describes a test problem of linear attention; LinearCase creates its tensors. LinearCase also sets `context` from
-/// `threads`.
+/// Describes a test problem of linear attention. LinearCase creates its tensors, and sets `context` from `threads`.
 /// Without l2_norm, keys have a norm of 0.6 to 1, so that the recurrence is stable. With l2_norm, they have any norm.
 struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t B = 1, Hq = 1, Hk = 1, Hv = 1, T = 1, D = 1, Dv = 1;
@@ -100,8 +99,8 @@ struct LinearCaseSpec : LinearAttentionOptions {
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
   std::int64_t sequences() const { return cu_seqlens == DType::none ? B : packed; }
   bool has_delta() const { return rule == LinearRule::delta || rule == LinearRule::gated_delta; }
-  /// Returns the dtype whose roundoff bounds the errors of y and the states. With f32 snapshots, this is f32: the pass
-  /// continues from its snapshots, so that even f64 states are rounded to f32.
+  /// Returns the dtype whose roundoff bounds the errors of y and the states.
+  /// With f32 snapshots, this is f32, because the pass continues from its snapshots: even f64 states are then rounded.
   DType rounds_as() const { return snapshots.dtype == DType::f32 ? DType::f32 : dtype; }
   bool may_decay() const { return rule == LinearRule::gated || rule == LinearRule::gated_delta; }
 };
@@ -115,7 +114,7 @@ LinearCaseSpec draw_linear_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 LinearCaseSpec random_linear_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every feature and dtype, and sizes near chunk and vector lengths.
+/// Returns a fixed list of problems that covers every option and dtype, and sizes near chunk and vector lengths.
 std::vector<LinearCaseSpec> standard_linear_cases();
 
 }  // namespace headgate::verify

@@ -14,17 +14,17 @@ namespace {
 constexpr std::uint64_t kChosenStream = 121;
 constexpr std::int64_t kMostChosen = 7;
 
-/// Number of tokens over which the kernels sum in the compute type. The kernels add these partial sums in f64.
+/// Number of tokens in a partial sum in the compute type. The kernels add the partial sums in f64.
 constexpr std::int64_t kSummedTokens = 64;
 
 LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of terms in the chain of sums by which an output is computed. The chain has:
-/// - the dot products of one token's forward pass, and a sum over kSummedTokens tokens
-/// - for an output of a sequence, also a sum over queries
-/// - for an output of a state, also sums over the decays and over the elements of the state
+/// Returns the number of terms in the chain of sums by which an output is computed:
+/// - every output: the dot products of one token's forward pass, and a sum over kSummedTokens tokens
+/// - outputs with one number per sequence: also a sum over queries
+/// - outputs with one number per state: also sums over the decays and over the elements of the state
 std::int64_t terms_of(LinearFigureOf of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
   if (of == LinearFigureOf::sequence) return of_token + spec.T;

@@ -18,7 +18,7 @@ TargetErrors& errors_on(std::vector<TargetErrors>& targets, const std::string& t
   return *std::find_if(targets.begin(), targets.end(), [&](const TargetErrors& each) { return each.target == target; });
 }
 
-/// Checks one problem on every target. Updates the largest errors of each target.
+/// Checks one attention problem on every backend and vector target. Updates the largest errors of each.
 std::optional<std::string> check_problem(const CaseSpec& spec, const Kernels& kernels,
                                          std::vector<TargetErrors>& targets) {
   return check_on_every_target(spec, [&](Case& problem, const std::string& target) -> std::optional<std::string> {
@@ -46,8 +46,8 @@ std::optional<std::string> check_problem(const LinearCaseSpec& spec, const Linea
   return check_linear_on_every_target(spec, check);
 }
 
-/// Checks one problem of the short convolution or of the gated norm on every target. Updates the largest errors of each
-/// target.
+/// Checks one problem of the short convolution or of the gated norm on every vector target.
+/// Updates the largest errors of each target.
 template <class Problem, class Spec, class OwnKernels>
 std::optional<std::string> check_passes(const Spec& spec, const OwnKernels& kernels, std::vector<TargetErrors>& targets,
                                         WorstError TargetErrors::*forward, WorstError TargetErrors::*backward) {

@@ -26,8 +26,8 @@ struct RunOptions {
   std::vector<LinearCaseSpec> listed_linear = standard_linear_cases();
   std::vector<ConvolutionCaseSpec> listed_convolution = standard_convolution_cases();
   std::vector<NormCaseSpec> listed_norm = standard_norm_cases();
-  /// Time limit of the run in seconds. A problem that has begun is completed after the limit. At least one problem of
-  /// each operation is checked. If empty, checks all listed problems, then random problems until kDefaultSeconds.
+  /// Time limit of the run in seconds, checked between problems. At least one problem of each operation is checked.
+  /// If empty, checks all listed problems, then random problems until kDefaultSeconds.
   std::optional<double> seconds;
   std::optional<std::uint64_t> problems;  ///< number of random problems of each operation, regardless of time
   std::uint64_t seed = 1;                 ///< seed of the first random problem of each operation

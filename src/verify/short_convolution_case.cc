@@ -299,8 +299,8 @@ std::optional<std::string> check_backward_case(ConvolutionCase& problem, const C
   const auto rule = [&spec](const TensorView& view, std::int64_t terms) {
     return Tolerance::of(spec.dtype, view.dtype, terms);
   };
-  // Number of terms in the chain of sums for dx and dstate. Each of them sums K products with ds. ds depends on s, a
-  // sum of the bias and K products.
+  // Number of terms in the chain of sums for an element of dx or dstate. The element sums K products with ds.
+  // ds depends on s, a sum of the bias and K products.
   const std::int64_t taps = 2 * spec.K + 2, rows = spec.B * spec.T + spec.K;
   return mismatch_in({{"dx", out.dx, want.dx, m.dx, nullptr, nullptr, rule(out.dx, taps)},
                       {"dweight", out.dweight, want.dweight, m.dweight, nullptr, nullptr, rule(out.dweight, rows)},

@@ -25,8 +25,8 @@ enum ConvolutionGradientBit : unsigned {
   kConvolutionDstate = 8
 };
 
-/// Describes a test problem of the short convolution; ConvolutionCase creates its tensors. ConvolutionCase also sets
-/// `context` from `threads`.
+/// Describes a test problem of the short convolution.
+/// ConvolutionCase creates its tensors, and sets `context` from `threads`.
 struct ConvolutionCaseSpec : ShortConvolutionOptions {
   std::int64_t B = 1, T = 1, C = 1, K = 4;
   DType dtype = DType::f32;
@@ -60,7 +60,7 @@ ConvolutionCaseSpec draw_convolution_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 ConvolutionCaseSpec random_convolution_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every number of taps, feature and dtype.
+/// Returns a fixed list of problems that covers every number of taps, option and dtype.
 std::vector<ConvolutionCaseSpec> standard_convolution_cases();
 
 /// Holds the tensors of one test problem of the short convolution. Inputs are filled from the seed. If the problem is

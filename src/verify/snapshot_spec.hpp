@@ -12,7 +12,8 @@
 
 namespace headgate::verify {
 
-/// Describes the snapshots of a test problem: states after tokens that are drawn from the problem's seed.
+/// Describes the snapshots of a test problem. A snapshot is a copy of the state after some of the tokens.
+/// The problem's seed determines after how many tokens.
 struct SnapshotSpec {
   DType dtype = DType::none;   // dtype of the snapshots; none: no snapshots
   DType lengths = DType::i64;  // dtype of snapshot_lengths: i32 or i64
@@ -28,7 +29,7 @@ inline std::string describe(const SnapshotSpec& spec) {
                      spec.shared ? ":shared" : "");
 }
 
-/// In a third of the problems, draws snapshots with one of the given dtypes.
+/// Draws the snapshots of a problem: in a third of the problems, snapshots of one of the given dtypes; otherwise none.
 inline SnapshotSpec draw_snapshots(const Pick& pick, const std::array<DType, 2>& dtypes) {
   SnapshotSpec spec;
   if (!maybe(pick, 3)) return spec;

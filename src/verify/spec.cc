@@ -175,7 +175,7 @@ CaseSpec gated(CaseSpec spec, GateInput grain, GateFn fn, GateOp op) {
   return spec;
 }
 
-/// Returns the spec with every feature except the gate.
+/// Returns the spec with all options of attention except the gate.
 CaseSpec with_all_features(CaseSpec spec) {
   spec.softcap = 5.0;
   spec.causality = Causality::causal;
@@ -278,7 +278,7 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
   many.dtype = dtype;
   list.push_back(many);
   list.push_back(quantized(many));
-  // The rows of k_first lie in two splits.
+  // The rows of k_first, which replace the first int8 keys, lie in two splits.
   CaseSpec two = quantized(gated(shaped(1, 1, 2, 1, 2100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul));
   two.dtype = dtype;
   list.push_back(with_first_rows(two, DType::bf16, 2051));

@@ -71,7 +71,8 @@ struct MapSpec {
 /// Bits of CaseSpec::absent_gradients. A set bit omits that gradient.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
-/// Selects outputs of attention_statistics: all that the other fields and the gate allow, except those in `absent`.
+/// Selects the outputs of attention_statistics: all except those in `absent`.
+/// Outputs about the gate also need a gate that multiplies.
 struct StatisticsSpec {
   unsigned absent = 0;  ///< if bit n is set, output n of kStatisticsOutputs is omitted
   DType dtype = DType::f32;
@@ -158,7 +159,7 @@ CaseSpec draw_spec(const Pick& pick);
 /// Draws a spec from random numbers seeded with `seed`.
 CaseSpec random_spec(std::uint64_t seed);
 
-/// Returns a fixed list of problems that covers every feature and dtype, and sizes near the kernels' block sizes.
+/// Returns a fixed list of problems that covers every option and dtype, and sizes near the kernels' block sizes.
 std::vector<CaseSpec> standard_cases();
 
 }  // namespace headgate::verify

@@ -66,7 +66,8 @@ struct Tolerance {
             unit_roundoff(q), unit_roundoff(output), unit_roundoff(compute)};
   }
 
-  /// Returns the tolerance of a backward pass. Its weights are no more accurate than the saved log-sum-exp.
+  /// Returns the tolerance of a backward pass that reads a saved lse. The error of lse limits the accuracy of the
+  /// weights.
   Tolerance with_saved_lse(DType q, DType lse) const {
     Tolerance t = *this;
     t.compute *= std::max(1.0, unit_roundoff(lse) / unit_roundoff(compute_dtype(q)));

@@ -11,33 +11,34 @@
 
 // This file bounds the rounding errors of the state from token to token.
 //
-// The columns s of the state S, one per feature of v, do not mix. A token decays a column to a = diag(e^g) s. The new
-// column is (I − β k kᵀ) a + k β v. The token thus multiplies s by F = (I − β k kᵀ) diag(e^g). The backward pass
-// multiplies the columns of dS by Fᵀ.
+// Recurrence. A token decays a column s of the state S, one per feature of v, to a = diag(e^g) s.
+// The new column is (I − β k kᵀ) a + k β v. The token thus multiplies s by F = (I − β k kᵀ) diag(e^g).
+// The backward pass multiplies the columns of dS by Fᵀ.
 //
-// A token also multiplies the column's earlier error by F. The token then adds rounding errors of its own. A sum of
-// absolute values bounds these errors: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
+// Errors of one token. A token multiplies the column's earlier error by F and adds rounding errors of its own. A sum of
+// absolute values bounds its own errors: ‖a‖ + ‖k‖ |β| (|v| + |a|ᵀ|k|).
 //
-// The accumulated error is carried as one Euclidean norm per column. Carrying absolute values would replace −β k kᵀ by
-// |β| |k| |k|ᵀ. For correlated keys, such a bound grows exponentially although the recurrence contracts. It would
-// accept any result.
-//
-// A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|). This factor is at most 1 if ‖k‖ ≤ 1 and
-// 0 ≤ β ≤ 2. The same bound is used for D = 1, although F may then be 0. The reason is that kernels compute aᵀk for two
-// tokens at once. They round the second product before they correct it for the first token's update.
-// The error of one element of a column is at most the norm. The error of a product xᵀs is at most ‖x‖ times the norm.
-//
-// With native16, kernels round the factors of products to bf16: q, k, the state, and what tokens write to it. Each
-// error in f32 above then has a counterpart in bf16. The same sums and norms bound the counterpart, in unit roundoffs
-// of bf16. The counterpart has no drift, because e^g stays f32. The bound is doubled, because both factors of a product
-// are rounded. In heads of one feature, these errors do not average out, and kernels come close to the bound. Gradients
-// are bounded in the same way, by a second backward pass without drift.
+// Accumulated errors. Each column has one bound: the Euclidean norm of its error. Separate bounds for its elements
+// would replace −β k kᵀ by |β| |k| |k|ᵀ. For correlated keys, they would grow exponentially although the recurrence
+// contracts, and accept any result.
+// - A token multiplies the norm by at most ‖F‖ ≤ max e^g · max(1, |1 − β ‖k‖²|).
+//   This is at most 1 if ‖k‖ ≤ 1 and 0 ≤ β ≤ 2.
+// - For D = 1, F may be 0, but this bound is kept. Kernels compute aᵀk for two tokens at once, and round the second
+//   product before they correct it for the first token's update.
+// - The error of one element of a column is at most the norm. The error of a product xᵀs is at most ‖x‖ times the norm.
 //
 // Two kinds of rounding errors add up differently over tokens:
 // - Errors of sums and products have either sign. They form a random walk, so their squares are added.
 // - Errors of e^g may be equal at every token, for example if all tokens have the same g. They drift, so they are added
 //   directly. A token adds (3 + 2|g|) unit roundoffs. The magnitude is an eighth of this number, because the tolerance
 //   rule multiplies magnitudes by at least 8 unit roundoffs.
+//
+// With native16, kernels round the factors of products to bf16: q, k, the state, and what tokens write to it. The same
+// sums and norms bound these errors, in unit roundoffs of bf16, with two differences:
+// - There is no drift, because e^g stays f32.
+// - The bound is doubled, because both factors of a product are rounded. In heads of one feature, these errors do not
+//   average out, and kernels come close to the bound.
+// Errors of gradients are bounded in the same way, by a second backward pass without drift.
 
 namespace headgate::reference {
 namespace {
@@ -236,7 +237,7 @@ Token load_token(const LinearAttentionInputs& in, const LinearAttentionOptions& 
   return out;
 }
 
-/// The decayed state a = diag(e^g) S. `rest` is v − aᵀk, where aᵀk is what the delta rule reads from a.
+/// The decayed state a = diag(e^g) S, and `rest`, the vector that the token writes to it: v − aᵀk with the delta rule.
 struct Read {
   Row a;           // (D,Dv) diag(e^g) S
   Row a_error;     // (Dv) bound on the rounding error of each column of a
@@ -386,8 +387,8 @@ struct Term {
   }
 };
 
-/// Returns Σ_j m_dj x_j for each d, with magnitudes. `errors` bounds the errors of the columns of m, and `x_error` the
-/// errors of x.
+/// Returns the product of the matrix m and the vector x: Σ_j m_dj x_j for each d, with magnitudes (error bounds).
+/// `errors` bounds the errors of the columns of m, and `x_error` the errors of x.
 Term product(const Row& matrix, const Row& errors, const Row& x, const Row& x_error, std::int64_t D) {
   Term out(D);
   const auto Dv = static_cast<std::int64_t>(x.size());
@@ -432,8 +433,8 @@ class BackwardPass {
   }
 
  private:
-  /// Backpropagates through the output y of token i. Adds to dq, and adds the contribution of y to `gradient`. This
-  /// completes `gradient`, the gradient of the state after the token.
+  /// Backpropagates through the output y of token i. Adds to dq.
+  /// Adds the contribution of y to `gradient`, which then is the whole gradient of the state after the token.
   void add_outputs(State& gradient, const State& after, std::int64_t b, std::int64_t head, std::int64_t i) {
     Row own = column_norms(gradient.s, Row(n_.D, 1.0), n_.Dv);
     const Row after_errors = bounds(after.errors);
@@ -522,8 +523,9 @@ class BackwardPass {
     put_state_gradient(gradient, sequence.n * n_.Hv + head);
   }
 
-  /// Adds the gradient of g: a ∘ dA, summed over the features of v. a = diag(e^g) S, and dA is its gradient. `own`
-  /// bounds the token's own rounding errors in the columns of dA.
+  /// Adds the gradient of the log-decay g: a ∘ dA, summed over the features of v. Here a = diag(e^g) S, and dA is the
+  /// gradient of a.
+  /// `own` bounds the token's own rounding errors in the columns of dA.
   void add_decay(const State& gradient, const Row& own, const Token& token, const Read& read, std::int64_t head,
                  std::int64_t i) {
     if (!n_.gated) return;

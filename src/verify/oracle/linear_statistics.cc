@@ -107,9 +107,9 @@ class FiguresPass {
     return first;
   }
 
-  /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient. If the error of `total` may
-  /// exceed a quarter of its value, the error bound permits any quotient. This limit assumes that the tolerance rule
-  /// multiplies magnitudes by less than 64 unit roundoffs.
+  /// Returns x / total, or 0 if the total is 0. `most` is the largest possible quotient.
+  /// If the error of `total` may exceed a quarter of its value, the error bound permits any quotient up to `most`.
+  /// This assumes that the tolerance rule multiplies magnitudes by less than 64 unit roundoffs.
   Bounded share(const Bounded& x, const Bounded& total, double most) const {
     if (total.magnitude == 0.0) return {};
     const double value = total.value == 0.0 ? 0.0 : x.value / total.value;

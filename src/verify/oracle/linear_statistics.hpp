@@ -17,7 +17,7 @@
 
 namespace headgate::reference {
 
-/// An output's elements in the order of its shape, with magnitudes (error bounds, see LinearForward).
+/// An output's elements in row-major order, with magnitudes (error bounds, see LinearForward).
 struct LinearFigureArray {
   std::vector<double> value, magnitude;
 };

@@ -46,7 +46,7 @@ struct Sizes {
   bool gated, headwise;
   bool native16;
   std::int64_t forward_block;            // largest number of keys over which a forward pass sums in one block
-  std::int64_t first_sequence;           // index, in a packed batch, of the sequence in batch 0
+  std::int64_t first_sequence;           // index of batch 0's sequence in the packed batch
   ConstTensorView bias, key_bias, mask;  // broadcast to (B,Hq,T,S), or absent
 
   Sizes(const AttentionInputs& in, const AttentionOptions& options, std::int64_t first = 0)
@@ -78,8 +78,8 @@ struct KeyValue {
   std::int64_t keys = 0;  // number of keys within key_lengths
   std::vector<double> k;  // (keys,D)
   std::vector<double> v;  // (keys,Dv)
-  /// (keys,Dv) |v| before scaling; 0 without scales. Kernels may scale the weight instead of v. If the scaled weight is
-  /// subnormal, it errs by up to the smallest subnormal number. |v| then multiplies this error.
+  /// (keys,Dv) |v| as stored in int8; 0 without scales. Bounds an error of kernels that scale the weight instead of v:
+  /// a subnormal scaled weight errs by up to the smallest subnormal number, and this error is multiplied by |v|.
   std::vector<double> v_unscaled;
 };
 
@@ -209,10 +209,10 @@ void score_row(Row& row, const AttentionInputs& in, const AttentionOptions& opti
 }
 
 /// Returns a bound on the relative error of a row's sum of exponentials, in unit roundoffs.
-/// Only nearly equal exponentials count, because their rounding errors add up (LikeTerms).
-/// Returns 0 if all exponentials are 1 and there is no sink, because such sums are exact.
-/// Halves the bound: most kernels add at least two partial sums, each at most half of the total.
-/// The kernel of small heads has one sum of S terms; the rule's factor of 8 + √S / 2 allows for that.
+/// - Only nearly equal exponentials count, because their rounding errors add up (LikeTerms).
+/// - If all exponentials are 1 and there is no sink, the sum is exact and the bound is 0.
+/// - The bound is halved: most kernels add at least two partial sums, each at most half of the total. The kernel of
+///   small heads has one sum of S terms; the tolerance rule's factor of 8 + √S / 2 allows for that.
 double sum_error(const std::vector<double>& scores, double sink, double top, double sum, const Sizes& n) {
   LikeTerms like;
   bool exact = sink == -kInfinity;
@@ -380,7 +380,7 @@ struct Term {
   double value, magnitude, inherited;
 };
 
-/// The sums of one gradient, and of the quantities that bound their errors.
+/// Accumulates one gradient and the bounds of its errors.
 class GradientSum {
  public:
   /// `roundoff`: unit roundoff of the type in which the kernels accumulate the gradient; 0 if that type is wider than
@@ -396,7 +396,8 @@ class GradientSum {
     for (auto* x : {&value_, &magnitude_, &inherited_, &like_terms_}) x->assign(size, 0.0);
   }
 
-  /// Adds a term to element `at`. `block` is the number of the block in which the kernels add the term (see LikeTerms).
+  /// Adds a term to element `at`. Kernels add terms in blocks, and `block` is the number of the term's block
+  /// (LikeTerms).
   void add(std::int64_t at, const Term& term, std::int64_t block) {
     sums_[at].add(term.value);
     value_[at] = sums_[at].value();
@@ -489,12 +490,13 @@ class BackwardPass {
 
   /// Returns the error bound of a number that native16 may flush to 0; 0 without native16.
   double flushed() const { return n_.native16 ? kFlushed : 0.0; }
-  /// Returns the error bound of an element of `do` that native16 rounds to bf16, in unit roundoffs; 0 without native16.
+  /// Returns the error bound of an element of the gradient of o that native16 rounds to bf16, in unit roundoffs.
+  /// Returns 0 without native16.
   double rounded_magnitude(double d_o) const { return n_.native16 ? std::abs(d_o) + kFlushed : 0.0; }
   /// Returns the magnitude (error bound, see Forward) of weight j.
   double weight_magnitude(const Row& row, std::int64_t j) const { return (row.p[j] + n_.floor) * row.logits; }
 
-  /// Adds p · m · do to row j of dv: p is the weight of key j, and m its dropout factor.
+  /// Adds p · m · do to row j of dv. Here p is the weight of key j, m its dropout factor, and `do` the gradient of o.
   void add_dv(const Row& row, const RowGradient& g, const RowPlace& at, std::int64_t j) {
     const double p = row.p[j], m = row.kept[j], p_abs = weight_magnitude(row, j);
     for (std::int64_t d = 0; d < n_.Dv; ++d) {
@@ -505,7 +507,8 @@ class BackwardPass {
     }
   }
 
-  /// Returns dp = m (do · v_j), where m is the dropout factor. `inherited` bounds the error if `do` is rounded to bf16.
+  /// Returns dp = m (do · v_j), where m is the dropout factor and `do` the gradient of o.
+  /// `inherited` bounds the error if `do` is rounded to bf16.
   Term weight_gradient(const KeyValue& kv, const Row& row, const RowGradient& g, std::int64_t j) const {
     const double m = row.kept[j];
     const double* const v = kv.v.data() + j * n_.Dv;
@@ -526,7 +529,7 @@ class BackwardPass {
     return {ds, magnitude, row.p[j] * g.delta_inherited};
   }
 
-  /// Bounds the error of ds that comes from rounding `do` to bf16. Returns 0 without native16, which alone rounds `do`.
+  /// Bounds the error of ds when native16 rounds `do`, the gradient of o, to bf16. Returns 0 without native16.
   double product_rounding(const Row& row, const Term& dp, std::int64_t j) const {
     return n_.native16 ? kOneRounding * row.p[j] * dp.inherited + kFlushed : 0.0;
   }
@@ -600,9 +603,10 @@ class BackwardPass {
     const bool mul = options_.gate_op == GateOp::mul;
     const std::int64_t row_index = (b * n_.Hq + h) * n_.T + i;
     const double slope_abs = slope_terms(options_.gate_fn, z, n_.floor);
-    // Kernels compute o as y / g from the saved y. If g may be 0, they read the saved attn instead. They may also do so
-    // for other gates. The two ways have different error bounds only for tiny numbers, where the rounding error of the
-    // saved number is absolute. The larger bound applies.
+    // Kernels compute o as y / g from the saved y, or read the saved attn. They must read attn if g may be 0.
+    // The error bounds of both ways differ only for tiny numbers, where the rounding error of the saved number is
+    // absolute.
+    // Uses the larger bound.
     const double ratio = g.ratio.value_or(std::abs(g.slope));
     const double saved = (std::abs(o) + row.o_rounded[d]) * (g.ratio ? std::abs(g.value) : 1.0);
     const double inherited =

@@ -24,12 +24,11 @@ struct ForwardArrays {
 /// Outputs of the forward pass and their error bounds.
 ///
 /// `magnitude` times a small number of unit roundoffs bounds the rounding error of each element
-/// (docs/reference/numerics.md). The magnitude is the sum of the absolute values of the element's terms, times 1 + A. A
-/// bounds the sum of the absolute values of a logit's terms, for all logits of the row. The factor 1 + A is needed
-/// because an absolute error of a logit is a relative error of its weight.
+/// (docs/reference/numerics.md). It is the sum of the absolute values of the element's terms, times 1 + A. A bounds the
+/// same sum for every logit of the row. The factor is needed because an absolute error of a logit is a relative error
+/// of its weight.
 ///
-/// `inherited` bounds the change of an element when native16 rounds the factors of its products to bf16, in unit
-/// roundoffs of bf16.
+/// `inherited` bounds the errors that native16 adds by rounding factors of products to bf16, in unit roundoffs of bf16.
 struct Forward : ForwardArrays {
   ForwardArrays magnitude;
   ForwardArrays inherited;
@@ -47,9 +46,8 @@ struct BackwardArrays {
 
 /// Gradients and their error bounds. `magnitude` is as in Forward.
 ///
-/// `inherited` bounds the change of an element because of rounded inputs, in unit roundoffs of the storage type.
-/// Kernels read saved y and attn, which are rounded to the dtype of q. Kernels of native16 also round the factors of
-/// their products.
+/// `inherited` bounds the errors due to rounded inputs, in unit roundoffs of the storage type. Kernels read saved y and
+/// attn, which are rounded to the dtype of q. With native16, they also round the factors of their products.
 ///
 /// `like_terms` bounds the sum of the rounding errors of nearly equal terms, in unit roundoffs of the compute type (see
 /// LikeTerms). It is 0 if no successive terms are nearly equal.
@@ -59,8 +57,8 @@ struct Backward : BackwardArrays {
   BackwardArrays like_terms;
 };
 
-/// Computes the forward pass. `first_sequence` is the index, in a packed batch, of the sequence in batch 0. The dropout
-/// mask depends on this index.
+/// Computes the forward pass. `first_sequence` is the index that the sequence in batch 0 has in its packed batch.
+/// The dropout mask depends on this index.
 Forward forward(const AttentionInputs& inputs, const AttentionOptions& options, std::int64_t first_sequence = 0);
 
 /// Returns S, the number of columns of the weights.

@@ -30,8 +30,8 @@ ConstTensorView part(const ConstTensorView& view, std::size_t dimension, std::in
   return view.present() ? narrow(view, dimension, begin, begin + size) : view;
 }
 
-/// Returns one sequence's part of a bias or mask: its rows and columns. If `one_row` is true, all queries share the
-/// only row, and every sequence gets this row.
+/// Returns one sequence's part of a bias or mask: its rows and columns.
+/// `one_row`: true if the bias or mask has a single row, which every query of every sequence uses.
 ConstTensorView part_of_map(const ConstTensorView& map, const Place& at, bool one_row) {
   return part(one_row ? map : part(map, 2, at.q0, at.T), 3, at.k0, at.S);
 }
@@ -41,8 +41,9 @@ bool has_one_row(const ConstTensorView& map, const AttentionInputs& in) {
   return map.shape[2] == 1 && in.q.shape[2] != 1;
 }
 
-/// The inputs of one sequence: views of its parts of the packed inputs. With a block table and without query_offsets,
-/// `in.query_offsets` is a view of `first_position`.
+/// The inputs of one sequence: views of its parts of the packed inputs.
+/// With a block table and without query_offsets, `first_position` holds the missing offset and `in.query_offsets` views
+/// it.
 struct OneSequence {
   std::int64_t first_position = 0;
   AttentionInputs in;
@@ -137,7 +138,7 @@ void put_backward(BackwardArrays& to, const BackwardArrays& from, const Attentio
   for (std::size_t h = 0; h < from.dsinks.size(); ++h) to.dsinks[h] += from.dsinks[h];
 }
 
-/// Returns one sequence's lse and weights, which statistics read.
+/// Cuts out one sequence's lse and weights, the inputs of the statistics.
 ForwardArrays cut_forward(const ForwardArrays& from, const AttentionInputs& in, const Place& at) {
   const std::int64_t Hq = in.q.shape[1], T = in.q.shape[2], S = key_columns(in);
   ForwardArrays own;

@@ -105,8 +105,8 @@ class Pass {
   /// Returns whether query i sees key j. Weights of hidden keys have magnitude 0.
   bool visible(std::int64_t i, std::int64_t j) const { return weight(i, j).magnitude > 0.0; }
 
-  /// Returns whether query i counts in the means. Under causal masking, the query at position 0 does not count, because
-  /// it sees only its own key.
+  /// Returns whether means over queries include query i.
+  /// Under causal masking, they exclude the query at position 0, because it sees only its own key.
   bool counts(std::int64_t i) const {
     const std::int64_t at = i + (in_.query_offsets.present() ? load_index(in_.query_offsets, b_) : S_ - T_);
     const bool causal = options_.causality == Causality::causal && options_.window_right >= -1;
@@ -153,7 +153,7 @@ class Pass {
     return out;
   }
 
-  /// Returns the entropy −Σ p log p. An error δ of a score changes the score's term by at most p |1 − log p| δ.
+  /// Returns the entropy −Σ p log p. An error δ of a score changes its term of the entropy by at most p |1 − log p| δ.
   Bounded entropy(std::int64_t i) const {
     BoundedSum sum(roundoff_);
     for (std::int64_t j = 0; j < S_; ++j) {
@@ -213,8 +213,8 @@ class Pass {
     }
   }
 
-  /// Returns Σᵢ p_ij, the weight that key j receives. If `by_counted`, sums only over queries i that count in the
-  /// means.
+  /// Returns Σᵢ p_ij, the weight that key j receives. If `by_counted` is true, sums only over queries that counts()
+  /// includes.
   BoundedSum received(std::int64_t j, bool by_counted = false) const {
     BoundedSum sum(roundoff_);
     if (j >= S_) return sum;

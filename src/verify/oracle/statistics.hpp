@@ -18,7 +18,7 @@ namespace headgate::reference {
 /// which is proportional to |lse|, thus becomes an error of the scores.
 inline double subtracted_from_scores(double lse) { return std::isfinite(lse) ? std::abs(lse) : 0.0; }
 
-/// An output's elements in the order of its shape, with error bounds as in Forward and Backward.
+/// An output's elements in row-major order, with error bounds as in Forward and Backward.
 struct StatisticsArray {
   std::vector<double> value, magnitude, like_terms;
 };
@@ -29,8 +29,8 @@ struct Statistics {
   std::array<StatisticsArray, kStatisticsOutputs.size()> outputs;
 };
 
-/// Computes the statistics from the weights of `forward`, which has the same inputs and options. `top_keys` is K. Does
-/// not read a gate that is added.
+/// Computes the statistics from the weights of `forward`, which has the same inputs and options.
+/// `top_keys`: K, the number of keys listed per row. Ignores a gate that is added.
 Statistics statistics(const Forward& forward, const AttentionInputs& inputs, const AttentionOptions& options,
                       const StatisticsSelection& selection, std::int64_t top_keys);
 

@@ -39,11 +39,11 @@ class CompensatedSum {
 };
 
 /// Repeats a kernel's sum and bounds the rounding errors of successive terms that are nearly equal ("like" terms).
-/// An addition rounds to the spacing of numbers at the partial sum, and so loses low bits of the term.
-/// Its error is at most the term, and at most u times the partial sum, where u is the unit roundoff.
-/// Nearly equal terms lose the same bits, so their errors add up. Errors of other terms partly cancel and are not
+/// Nearly equal terms lose the same low bits, so their errors add up. Errors of other terms partly cancel and are not
 /// counted.
-/// bound() is in units of u: the sum of min(partial sum, term / u) over all terms that nearly equal the previous term.
+/// The error of one addition is at most the term. It is also at most u times the partial sum, where u is the unit
+/// roundoff.
+/// bound() is the sum of min(partial sum, term / u) over all terms that nearly equal the previous term. Its unit is u.
 class LikeTerms {
  public:
   /// Adds the next term. Kernels add the terms of each `block` starting from zero, then add the sums of the blocks.
