@@ -16,7 +16,7 @@
 
 namespace headgate::verify {
 
-/// Bits of NormCaseSpec::absent_gradients. A set bit omits that gradient.
+/// Bits of NormCaseSpec::absent_gradients, one for each gradient. A set bit omits the gradient.
 enum NormGradientBit : unsigned { kNormDx = 1, kNormDweight = 2, kNormDgate = 4 };
 
 /// Describes a test problem of the gated norm. NormCase creates its tensors, and sets `context` from `threads`.

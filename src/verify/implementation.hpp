@@ -52,8 +52,9 @@ class ImplementationGuard {
   std::string before_;
 };
 
-/// Calls check(problem, name) for every implementation that takes the spec. The implementations share one problem, so
-/// the oracle computes its results once. Returns the first mismatch, prefixed by the implementation's name.
+/// Calls check(problem, name) for every implementation for which takes(spec) is true.
+/// The implementations share one problem, so the oracle computes its results once.
+/// Returns the first mismatch, prefixed by the implementation's name.
 template <typename Problem, typename Spec, typename Check>
 std::optional<std::string> check_on_implementations(const Spec& spec, const Check& check) {
   const ImplementationGuard guard;

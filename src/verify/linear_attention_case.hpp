@@ -21,7 +21,7 @@ class LinearCase
   explicit LinearCase(const LinearCaseSpec& spec, Placement placement = Placement::guarded,
                       Passes passes = Passes::forward_and_backward);
 
-  /// Returns the inputs of the forward pass: inputs(), and the lengths of the snapshots in outputs().
+  /// Returns the inputs of the forward pass: those of inputs(), and the snapshot lengths.
   LinearAttentionInputs forward_inputs() const;
   const LinearAttentionOutputs& outputs() const { return outputs_; }
   const LinearAttentionIncoming& incoming() const { return incoming_; }

@@ -57,7 +57,7 @@ struct Words<verify::BetaInput> {
 
 namespace headgate::verify {
 
-/// Bits of LinearCaseSpec::absent_gradients. A set bit omits that gradient.
+/// Bits of LinearCaseSpec::absent_gradients, one for each gradient. A set bit omits the gradient.
 enum LinearGradientBit : unsigned {
   kLinearDq = 1,
   kLinearDk = 2,

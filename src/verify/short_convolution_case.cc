@@ -185,7 +185,7 @@ TensorView ConvolutionCase::place_rows(Slabs& group, const std::string& name, st
   return group.add(name, placement_).place(s.dtype, shape, {s.T * s.C, s.T * s.C, 1, s.T});
 }
 
-/// Allocates a tensor with `each` states per sequence.
+/// Allocates a tensor of states. `each`: number of states per sequence.
 TensorView ConvolutionCase::place_state(Slabs& group, const std::string& name, DType dtype, std::int64_t each) {
   if (dtype == DType::none) return {};
   return place(group, name, dtype, {spec_.sequences() * each, 1, spec_.K - 1, spec_.C});

@@ -17,7 +17,7 @@
 
 namespace headgate::verify {
 
-/// Bits of ConvolutionCaseSpec::absent_gradients. A set bit omits that gradient.
+/// Bits of ConvolutionCaseSpec::absent_gradients, one for each gradient. A set bit omits the gradient.
 enum ConvolutionGradientBit : unsigned {
   kConvolutionDx = 1,
   kConvolutionDweight = 2,
@@ -71,7 +71,7 @@ class ConvolutionCase : public OperationCase<ConvolutionCaseSpec, ShortConvoluti
   explicit ConvolutionCase(const ConvolutionCaseSpec& spec, Placement placement = Placement::guarded,
                            Passes passes = Passes::forward_and_backward);
 
-  /// Returns the inputs of the forward pass: inputs(), and the lengths of the snapshots in outputs().
+  /// Returns the inputs of the forward pass: those of inputs(), and the snapshot lengths.
   ShortConvolutionInputs forward_inputs() const;
   const ShortConvolutionOutputs& outputs() const { return outputs_; }
   const ShortConvolutionIncoming& incoming() const { return incoming_; }

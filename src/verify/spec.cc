@@ -272,8 +272,8 @@ void add_few_queries(std::vector<CaseSpec>& list, DType dtype) {
     spec.weights = false;
     list.push_back(spec);
   }
-  // The keys have 104 splits, two per head. A thread computes three splits one after another, from different heads and
-  // sequences. Some splits have no key.
+  // Divides the keys into 104 splits, two per head. Some splits have no key.
+  // A thread computes three splits one after another, from different heads and sequences.
   CaseSpec many = gated(shaped(4, 13, 1, 1, 1100, 16, 16), GateInput::headwise, GateFn::sigmoid, GateOp::mul);
   many.dtype = dtype;
   list.push_back(many);

@@ -68,7 +68,7 @@ struct MapSpec {
   bool full_t = false;
 };
 
-/// Bits of CaseSpec::absent_gradients. A set bit omits that gradient.
+/// Bits of CaseSpec::absent_gradients, one for each gradient. A set bit omits the gradient.
 enum GradientBit : unsigned { kDq = 1, kDk = 2, kDv = 4, kDgate = 8, kDbias = 16, kDsinks = 32 };
 
 /// Selects the outputs of attention_statistics: all except those in `absent`.

@@ -37,9 +37,9 @@ void run_backward(const Arrays& a, const AttentionInputs& in, const AttentionOpt
   attention_backward(gradients, in, saved, views_of<kIncomingTensors>(a.incoming), options);
 }
 
-/// Makes the array of a statistic.
-/// Its first dimensions are those of q before (T,D), or (N,Hq) for a statistic with one entry per sequence.
-/// Then come the statistic's own dimensions, without those that are always 1.
+/// Makes the array of a statistic. Its shape has two parts:
+/// - the dimensions of q before (T,D), or (N,Hq) for a statistic with one entry per sequence
+/// - the statistic's own dimensions, except those that are always 1
 io::Array make_statistic(const StatisticsOutput& output, const io::Array& q, const StatisticsSizes& sizes) {
   std::vector<std::int64_t> shape(q.shape.begin(), q.shape.end() - 2);
   const Shape whole = sizes.shape(output);

@@ -56,9 +56,9 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
   linear_attention_backward(gradients, in, views_of<kLinearIncoming>(a.incoming), options);
 }
 
-/// Makes the array of a statistic or of weights.
-/// Its first dimensions are those of q before (T,D), or (N,H) for an output with one entry per sequence.
-/// Then come the output's own dimensions, without those that are always 1.
+/// Makes the array of a statistic or of weights. Its shape has two parts:
+/// - the dimensions of q before (T,D), or (N,H) for an output with one entry per sequence
+/// - the output's own dimensions, except those that are always 1
 template <class Row>
 io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
   const Shape shape = sizes.shape(row.of);

@@ -12,8 +12,7 @@ namespace headgate::bench {
 JobFactory attention_job(BenchOp op, const verify::CaseSpec& spec);
 
 /// Returns a factory of jobs that run attention_statistics() for the outputs that `spec` requests.
-/// A job reports the FLOPs of a forward pass on the same problem.
-/// Its FLOP rate can thus be compared with that of a forward job.
+/// A job reports the FLOPs of a forward pass on the same problem, so that the FLOP rates of both can be compared.
 JobFactory statistics_job(const verify::CaseSpec& spec);
 
 }  // namespace headgate::bench

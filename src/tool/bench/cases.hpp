@@ -39,8 +39,7 @@ struct BenchGroup {
 /// With one thread, omits the groups that compare one thread with two.
 std::vector<BenchGroup> bench_groups(int threads);
 
-/// Returns `groups` without the cases for whose names wanted(name) is false. Keeps a BenchRatio if both of its cases
-/// stay.
+/// Returns the cases of `groups` for which wanted(name) is true. Keeps a BenchRatio if both of its cases stay.
 std::vector<BenchGroup> select_cases(const std::vector<BenchGroup>& groups,
                                      const std::function<bool(const std::string& name)>& wanted);
 

@@ -16,7 +16,7 @@ struct BenchSettings {
   int threads = 1;
   int min_runs = 9;          ///< fewest timed runs of each case
   int min_slow_runs = 3;     ///< fewest timed runs if a run takes kSlowRun_seconds or more
-  double min_seconds = 0.5;  ///< total time to spend on timed runs of a case; tripled in groups with ratios
+  double min_seconds = 0.5;  ///< total time to spend on timed runs of a case; tripled if the group compares cases
   int max_runs = 200;
 };
 

@@ -49,7 +49,7 @@ std::string with_and(const std::vector<std::string>& words) {
   return out;
 }
 
-/// Maps a word that users may type in place of a verb to the verb or option to suggest. Example: "evaluate" to "eval".
+/// Suggests a verb or an option for a word that is neither: "eval" for "evaluate".
 struct Synonym {
   std::string_view word, verb;
 };

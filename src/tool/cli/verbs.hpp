@@ -50,7 +50,7 @@ Verb add_tokenize(CommandLine& line);
 Verb add_xray(CommandLine& line);
 Verb add_compare(CommandLine& line);
 Verb add_demo(CommandLine& line);
-// The three verbs below describe all verbs of `line`, which must outlive them.
+// The three verbs below describe all verbs of the CommandLine `line`. `line` must outlive them.
 Verb add_help(CommandLine& line);
 Verb add_completion(CommandLine& line);
 Verb add_man(CommandLine& line);

@@ -13,7 +13,7 @@ bool has_worked_problems(const std::filesystem::path& directory);
 void check_worked_problems(const std::string& directory);
 
 /// Solves the four worked problems in `directory` and prints the outputs.
-/// Compares each published output with that of a solution step by step and with that of the f32 kernels.
+/// Compares each published output with two results: that of a step-by-step solution, and that of the f32 kernels.
 /// Returns false if a result differs. Throws io::FileError or Error if a problem cannot be read or solved.
 bool show_worked_problems(const std::string& directory);
 

@@ -131,15 +131,16 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
   return out;
 }
 
-/// Bound on the rounding error of one column of S or dS, in units of magnitude. `drift` and `walk` are Euclidean norms;
-/// the comment at the top of this file explains both.
+/// Bound on the rounding error of one column of S or dS, in units of magnitude. Both members are Euclidean norms:
+/// - `drift`: errors of e^g, which add up over tokens
+/// - `walk`: errors of sums and products, whose squares add up
 struct ColumnError {
   double drift = 0.0;
   double walk = 0.0;
   double bound() const { return drift + walk; }
 
-  /// Follows one token: multiplies the errors by `growth` and adds the token's own errors. Uses hypot because squares
-  /// of decayed errors would underflow.
+  /// Follows one token: multiplies the errors by `growth` and adds the token's own errors.
+  /// Uses hypot, because the squares of small errors would underflow.
   void pass(double growth, double own_walk, double own_drift) {
     walk = std::hypot(growth * walk, own_walk);
     drift = growth * drift + own_drift;

@@ -81,7 +81,7 @@ struct OverrideRun {
 /// Each override of each head or layer takes one more pass, which begins at the overridden layer.
 std::int64_t planned_passes(const models::DecoderConfig& config, OverriddenPart part);
 
-/// Returns how many bytes override_parts() allocates, its decoder not counted.
+/// Returns how many bytes override_parts() allocates, without those of its decoder.
 std::size_t override_bytes(const models::DecoderConfig& config, std::int64_t tokens);
 
 /// Runs the model once for each override of each head or layer, and computes the change of the loss.
