@@ -87,7 +87,7 @@ bool Statistics::wants(const StatisticsOutput& output) const {
 
 namespace {
 
-/// Makes the arrays of the outputs. Skips an output unless it is required, has a file, or is an input of a later pass.
+/// Makes the arrays of the outputs that are required, have a file, or are inputs of a later pass.
 /// `needs_lse` and `needs_attn` tell whether a later pass reads lse or attn.
 AttentionOutputs make_outputs(const Files& files, const Arrays& a, const AttentionInputs& in, bool needs_lse,
                               bool needs_attn, Results& r) {

@@ -187,7 +187,7 @@ auto views_of(const PerTensor<io::Array, kRows>& arrays) {
   return views;
 }
 
-/// Throws io::FileError unless q has a rank from 2 to 4.
+/// Throws io::FileError if the rank of q is not 2, 3 or 4.
 void check_rank_of_q(const std::string& path, const io::Array& q);
 
 /// Throws io::FileError if the array is present and has a wrong rank for a tensor of this kind.

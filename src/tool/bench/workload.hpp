@@ -27,7 +27,7 @@ std::int64_t visible_pairs(const verify::CaseSpec& spec);
 double flops_of(const verify::CaseSpec& spec, BenchOp op);
 
 /// Holds a problem in aligned memory, with the tensors that `op` needs.
-/// If `op` is backward, the constructor also runs the forward call. The backward call reads its outputs.
+/// If `op` is backward, the constructor also runs the forward call, whose outputs the backward call reads.
 class Workload {
  public:
   Workload(const verify::CaseSpec& spec, BenchOp op);

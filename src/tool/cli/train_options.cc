@@ -91,7 +91,7 @@ void declare_settings(VerbOptions& verb, train::RunChoices& choices, SettingGrou
 void declare_keys(VerbOptions& verb, Given<models::kConfigKeys>& keys, OptionGroup group) {
   keys.for_each([&](const auto& row, auto& slot) {
     if (row.group != group || row.option.empty()) return;
-    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // lists have no command-line option
+    if constexpr (!kIsList<ValueOf<std::remove_cvref_t<decltype(row)>>>) {  // list settings have no option
       if (row.flag) {
         verb.flag(
             std::string(row.option), [flag = *row.flag, &slot] { slot = flag; }, std::string(row.help));

@@ -31,7 +31,7 @@ std::size_t columns_of(std::string_view text);
 std::string shortened(std::string_view text, std::size_t columns);
 
 /// Formats the line "[####....]  34%  0:12 left  PART  PART" in fewer than `columns` columns.
-/// The bar shrinks or disappears to make room for the remaining time and the essential parts.
+/// If space is short, the bar shrinks or disappears. The remaining time and the essential parts take precedence.
 /// Other parts follow in order if they still fit.
 std::string status_text(const StatusLine& line, std::size_t columns);
 

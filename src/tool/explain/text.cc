@@ -25,7 +25,7 @@ std::string rounded(double x, int decimals) {
   return text;
 }
 
-/// Returns the number that rounded(x, decimals) writes as text.
+/// Returns x rounded to `decimals` digits after the point, the number that rounded() formats as text.
 double rounded_number(double x, int decimals) {
   const std::string text = rounded(x, decimals);
   double read = x;

@@ -131,7 +131,8 @@ UnitRow load_unit_row(const ConstTensorView& view, const LinearAttentionOptions&
   return out;
 }
 
-/// Bound on the rounding error of one column of S or dS, in units of magnitude. Both members are Euclidean norms:
+/// Bound on the rounding error of one column of S or dS, as magnitudes (see LinearForward).
+/// Both members are Euclidean norms:
 /// - `drift`: errors of e^g, which add up over tokens
 /// - `walk`: errors of sums and products, whose squares add up
 struct ColumnError {
@@ -214,7 +215,7 @@ struct Token {
   double k_factor, k_norm;
   double beta;
   Row decay;       // (D) e^g
-  Row drift;       // (D) error of e^g, in units of magnitude
+  Row drift;       // (D) magnitude (error bound) of e^g
   double largest;  // max e^g
   double mapped;   // bound on ‖I − β k kᵀ‖; 1 without the delta rule
 };

@@ -462,7 +462,7 @@ class BackwardPass {
   /// Rows of the gradients to which one query contributes, and the query's row of q.
   struct RowPlace {
     std::int64_t q, k;        // row of dq; first row of dk and dv
-    std::int64_t head, tile;  // index of the query head; index of the query tile among those of all heads
+    std::int64_t head, tile;  // index of the query head; index of the query tile, counted over all heads
     std::vector<double> q_row;
   };
 

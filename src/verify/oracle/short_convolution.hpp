@@ -34,8 +34,8 @@ struct ShortConvolutionBackward : ShortConvolutionGradientArrays {
 
 ShortConvolutionForward short_convolution(const ShortConvolutionInputs& inputs, const ShortConvolutionOptions& options);
 
-/// Returns the gradients of Σ dy∘y + Σ dstate∘(new state). Includes gradients of the bias and of the initial state even
-/// if those are absent.
+/// Returns the gradients of Σ dy∘y + Σ dstate∘(new state).
+/// Includes gradients of the bias and of the initial state even if these inputs are absent.
 ShortConvolutionBackward short_convolution_backward(const ShortConvolutionInputs& inputs,
                                                     const ShortConvolutionIncoming& incoming,
                                                     const ShortConvolutionOptions& options);

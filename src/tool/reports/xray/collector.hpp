@@ -27,7 +27,7 @@ using GateHistogram = std::array<std::int64_t, kGateBins>;
 /// Below, w are the head's attention weights.
 /// For linear attention, w = |a| / Σ|a|, where a are the results of linear_attention_weights() for a query.
 struct HeadRecord {
-  std::string map;       ///< mean weights by query and key: HeadMap::cells(), encoded by as_roots()
+  std::string map;       ///< mean weight of each cell of the head's map (HeadMap), encoded by as_roots()
   std::string received;  ///< (T) mean weight of each key: HeadMap::received(), encoded by as_roots()
   std::vector<std::pair<std::int64_t, double>> top_keys;  ///< (token, mean weight) of the keys with most weight
   /// (T) mean over the features of the head's gate, encoded by as_bytes(). For linear attention, the mean of |silu(z)|.

@@ -48,7 +48,7 @@ constexpr metrics::Figure kWrittenRank{
     .meaning =
         "How many directions a head's output has over the text, after W_o: the effective rank of what it writes to "
         "the residual stream."};
-/// A figure (named value) of heads that the Collector computes, and the function that reads it from a HeadRecord.
+/// A per-head figure (named value) that the Collector computes, and the function that reads it from a HeadRecord.
 struct CollectedFigure {
   const metrics::Figure* figure;
   std::optional<double> (*of)(const HeadRecord& head);
