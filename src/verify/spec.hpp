@@ -24,7 +24,7 @@ enum class Values { normal, sharp, extreme, denormal };
 /// Selects the keys that a mask or a bias hides.
 /// - scattered: all keys of an eighth of the rows; in other rows, a third (mask) or a quarter (bias) of the keys
 /// - scattered_keys: in every row, a third (mask) or a quarter (bias) of the keys
-/// - documents: all keys except one run, which is the same for an eighth of the rows
+/// - documents: all keys outside one contiguous range, which is the same for an eighth of the rows
 enum class Hidden { scattered, scattered_keys, documents };
 
 /// Shape of the gate logits: none, (B,Hq,T,1) or (B,Hq,T,Dv).

@@ -49,13 +49,14 @@ void end_group(train::ProcessGroup& group, const std::exception& error) {
   group.end_all(kBadUsage);
 }
 
-/// Returns the line that the group's leading process prints when the first signal arrives.
+/// Returns the line that the leading process of a training group prints when the first signal arrives.
 std::string acknowledgement(const train::ProcessGroup& group) {
   return fmt::format("headgate train: stopping{}, then saving the last whole step; Ctrl-C again ends at once, unsaved",
                      group.size() == 1 ? "" : " after this step");
 }
 
-/// Runs the training loop in a process that is not the leader of its group. Returns the exit status.
+/// Runs the training loop in a process that is not the leader of its group (the processes that train together).
+/// Returns the exit status.
 int follow(const train::Run& run, const train::LoopOptions& options) {
   const SignalWatch watch;
   try {

@@ -23,7 +23,7 @@ namespace {
 /// Maximum number R of queries whose attention weights are computed at once. The buffer holds Hq · R · T weights.
 /// For example, Hq = 8 query heads and T = 2048 tokens take 8 MiB in f32.
 constexpr std::int64_t kHeldQueries = 128;
-/// Maximum number of weights in the buffer: 32 MiB in f32. For long texts, R is reduced to keep this limit.
+/// Maximum number of weights in the buffer: 32 MiB in f32. For long texts, fewer queries are computed at once.
 constexpr std::int64_t kHeldWeights = std::int64_t{1} << 23;
 
 std::int64_t most_heads(const models::DecoderConfig& config) {

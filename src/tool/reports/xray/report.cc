@@ -210,7 +210,7 @@ train::MemoryPlan memory_plan(const train::LoadedModel& model, const train::Eval
 ModelXray xray_of(const train::LoadedModel& model, const train::EvaluationInput& input, const Choices& choices,
                   const std::function<void(double)>& progress) {
   const train::EvaluationPlan one{.batch = 1, .batches = 1, .part = choices.part, .precision = choices.precision};
-  // Evaluation and collection each take the fraction `pass` of the progress bar; overrides take the rest.
+  // `pass`: fraction of the progress bar for the evaluation, and again for the collection; overrides take the rest.
   const double pass = choices.overrides ? 0.05 : 0.5;
   return train::with_memory(memory_plan(model, input, one, choices), 0, [&] {
     ModelXray out;
