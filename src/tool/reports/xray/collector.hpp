@@ -60,7 +60,7 @@ class Collector : public models::LayerObserver<float> {
   /// `config` and `parameters` describe the model and must outlive the collector.
   /// `part`: maximum number of tokens that pass through a layer at a time.
   /// `cells`: maximum number of cells per side of a head's map.
-  /// With linear attention, the observed decoder must have PartOptions::keeps_rule set.
+  /// With linear attention, the observed decoder must have PartOptions::stores_delta_inputs set.
   Collector(const models::DecoderConfig& config, const float* parameters, std::int64_t tokens, std::int64_t part,
             std::int64_t cells, const ExecutionContext& context);
 
