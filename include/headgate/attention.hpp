@@ -212,10 +212,10 @@ struct AttentionIncoming {
   ConstTensorView dlse{};  ///< (B,Hq,T,1), f32 or f64; absent means zero
 };
 
-/// Computes the gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse):
+/// Computes the gradients of Σ dy∘y + Σ dlse·lse. With P = exp(s − lse) and d_o, the gradient of o:
 ///
-///     do = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(do ∘ o) = rowsum(dy ∘ y) for mul;
-///     ds = P ∘ (M ∘ do vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ do;  dbias = ds;
+///     d_o = dy ∘ g(z) (mul) or dy (add);  Δ = rowsum(d_o ∘ o) = rowsum(dy ∘ y) for mul;
+///     ds = P ∘ (M ∘ d_o vᵀ − Δ + dlse);  dq = scale · ds' k;  dk = scale · ds'ᵀ q;  dv = (P ∘ M)ᵀ d_o;  dbias = ds;
 ///     dsink = −exp(sink − lse)(Δ − dlse);  dz = dy ∘ o ∘ g′(z), for sigmoid dy ∘ y ∘ (1 − g);
 ///
 /// With a softcap c, ds' is ds ∘ (1 − tanh²(scale · q kᵀ / c)); otherwise ds' = ds. M is the dropout mask, or 1 without

@@ -65,8 +65,8 @@ struct CacheBatch {
   std::vector<std::int64_t> key_lengths;    ///< (B)
   std::vector<std::int64_t> query_offsets;  ///< (B)
   std::int64_t first = 0;                   ///< F: number of rows of a sequence in k_first and v_first
-  /// Type of k_first and v_first: whole_dtype, or f64 if some of the sequences lack first tokens that slide() dropped.
-  /// For these sequences, k_first and v_first then hold dequantized rows.
+  /// Type of k_first and v_first: whole_dtype or f64. It is f64 if some sequence has fewer than F unrounded rows
+  /// because slide() dropped some. The rest of its F rows is then dequantized from int8.
   DType first_dtype = DType::f32;
   std::vector<std::byte> k_first;  ///< (B,Hkv,F,D) of first_dtype
   std::vector<std::byte> v_first;  ///< (B,Hkv,F,Dv)
@@ -102,16 +102,16 @@ class HEADGATE_API KvCache {
   /// Removes all tokens of the sequence after the first `length`.
   void truncate(std::int64_t sequence, std::int64_t length);
 
-  /// Applies a sliding window with attention sinks. Drops each page that holds none of the first `sinks` tokens and
-  /// none of the last `window` tokens. The remaining keys are not changed. Consequences:
+  /// Applies a sliding window with attention sinks: drops each page that holds none of the first `sinks` tokens and
+  /// none of the last `window` tokens. Does not change the remaining keys. Consequences:
   ///
   ///   - position() still counts the dropped tokens. Keys and queries rotated by RoPE with position() keep their true
-  ///     distances, also to the sinks.
-  ///   - Attention sees the remaining tokens as keys 0 … length() − 1, with new queries at the end. Causal masks stay
-  ///     right. ALiBi distances stay right, except that those to the sinks are too short.
+  ///     distances.
+  ///   - Attention sees the remaining tokens as keys 0 … length() − 1. Causal masks stay correct. ALiBi distances to
+  ///     the sinks become too short.
   ///   - The window is rounded up to whole pages. Do not set a window in AttentionOptions too: it would hide the sinks.
-  ///   - The first whole_first tokens that remain are still read unrounded. Tokens that move to the place of dropped
-  ///     ones are read as int8.
+  ///   - Of the sequence's first whole_first tokens (CacheShape), those that remain are still read unrounded. All other
+  ///     tokens are read as int8.
   ///
   /// `sinks` must fill the same number of pages in all calls for one sequence.
   void slide(std::int64_t sequence, std::int64_t sinks, std::int64_t window);
@@ -136,10 +136,12 @@ class HEADGATE_API KvCache {
 
   /// Enlarges the cache to `pages` pages. Invalidates views of its tensors. Only for a cache that owns its memory.
   void grow(std::int64_t pages);
-  /// Copies all used pages to `tensors`, memory of the caller, and keeps the cache there from then on. `tensors` may
-  /// have more pages than the current tensors, but must otherwise have the same shapes and dtypes. `tensors` must not
-  /// overlap the current tensors. Exception: if the current tensors are the caller's memory too, a tensor may stay in
-  /// place, with the same address and strides. Frees the memory that the cache owned.
+  /// Copies all used pages to `tensors`, which is memory of the caller. The cache then uses this memory, and frees the
+  /// memory that it owned. `tensors` must meet these conditions:
+  ///
+  ///   - Shapes and dtypes are those of the current tensors, except that there may be more pages.
+  ///   - The memory does not overlap the current tensors. Exception: if the current tensors are the caller's memory
+  ///     too, a tensor may stay in place, with the same address and strides.
   void move_to(const CacheTensors& tensors);
 
  private:

@@ -96,7 +96,7 @@ struct LinearAttentionOutputs {
   /// S_T (N,Hv,D,Dv), f32 or f64; may be the same view as inputs.state, to update the state in place
   TensorView state{};
   /// States after chosen numbers of tokens, (N·M,Hv,D,Dv), f32 or f64. Row n·M + m is the state after
-  /// snapshot_lengths[n,m] tokens of sequence n. Required with snapshot_lengths, and refused without.
+  /// snapshot_lengths[n,m] tokens of sequence n. Must be present if snapshot_lengths is, and absent otherwise.
   TensorView snapshots{};
 };
 

@@ -78,13 +78,12 @@ struct ExecutionContext {
   /// number.
   int threads = 0;
   std::int64_t target = 0;  ///< vector target from find_target(); 0 means active_target_bit()
-  /// Backend from find_backend(). Null means the backend of set_backend(). Without one, it means the first backend that
-  /// can compute the call.
+  /// Backend that computes the call, from find_backend(). Null means the backend that set_backend() selected. If
+  /// set_backend() selected none, null means the first backend that can compute the call.
   const Backend* backend = nullptr;
-  /// Callback that can cancel the call. The calling thread runs the callback before the work and between parts of the
-  /// work. In a forked child, the computing thread runs the callback. If the callback returns true, the call throws
-  /// Cancelled, and outputs are unspecified. The callback must not throw and must outlive the context. Null
-  /// or empty: the call cannot be cancelled.
+  /// Callback that can cancel the call. If it returns true, the call throws Cancelled, and outputs are unspecified. The
+  /// callback runs before the work and between parts of the work, in the calling thread. In a forked child, it runs in
+  /// the thread that computes. It must not throw and must outlive the context. A null or empty callback never cancels.
   const std::function<bool()>* cancelled = nullptr;
 };
 

@@ -52,17 +52,18 @@ struct ShortConvolutionOutputs {
   /// from the old state. May be the same view as inputs.state, to update the state in place.
   TensorView state{};
   /// States after chosen numbers of tokens, (N·M,1,K−1,C), dtype of x, or f32. Row n·M + m holds the K−1 rows of x
-  /// before token snapshot_lengths[n,m] of sequence n. Required with snapshot_lengths, and refused without.
+  /// before token snapshot_lengths[n,m] of sequence n. Must be present if snapshot_lengths is, and absent otherwise.
   TensorView snapshots{};
 };
 
 /// Computes the convolution and the activation. Sums are f32 or better. Results are rounded to the storage type once.
 /// With silu, a sum of −∞ gives NaN, because −∞ · 0 is NaN.
 ///
-/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences. Several calls
-/// may also compute the parts of a sequence, each starting from the state that the call before returned. Their results
-/// are bitwise identical to those of one call if the state loses no precision: it needs the dtype of x, or f32 if x is
-/// bf16 or f16. Snapshots are bitwise identical to the states between such calls.
+/// Results are bitwise identical for any number of threads, any layout, and packed or separate sequences.
+///
+/// A sequence may also be computed in several calls. Each call then starts from the state that the previous call
+/// returned. Results are bitwise identical to one call if states are not rounded: their dtype is that of x, or f32 if x
+/// is bf16 or f16. Snapshots are bitwise identical to the states between such calls.
 ///
 /// Outputs must not overlap inputs or each other, except for a state updated in place. Throws headgate::Error for
 /// invalid arguments, before anything is written, and std::bad_alloc if memory runs out. Throws Cancelled if

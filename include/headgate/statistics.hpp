@@ -17,7 +17,7 @@ namespace headgate {
 /// Largest number K of keys in topk_index and topk_weight.
 inline constexpr std::int64_t kMaxTopKeys = 1024;
 
-/// The keys and queries to which statistics apply.
+/// Selects keys and queries for the statistics that cover only some of them.
 struct StatisticsSelection {
   /// The keys of key_weights: (1,1,1,J), i32 or i64, 0 ≤ j < S, in any order; keys may repeat. In a packed batch, j
   /// counts keys within each sequence. The weight of key j is 0 in sequences with at most j keys.
