@@ -15,7 +15,7 @@ struct Backend {
   /// Returns null if this backend can compute the problem.
   /// Otherwise returns the reason. Error messages print the reason after "backend NAME: ".
   const char* (*declines)(const Problem& problem);
-  // forward, backward and statistics throw only std::bad_alloc and Cancelled.
+  // `forward`, `backward` and `statistics` compute a call. They throw only std::bad_alloc and Cancelled.
   // They throw std::bad_alloc before they write any output.
   void (*forward)(const ForwardProblem& problem);
   void (*backward)(const BackwardProblem& problem);

@@ -241,7 +241,7 @@ void KvCache::adopt(const CacheTensors& tensors, std::int64_t pages) {
   const CacheShape shape = headgate::shape_of(tensors, shape_.whole_first, shape_.whole_dtype);
   users_.resize(static_cast<std::size_t>(shape.pages), 0);
   free_.reserve(static_cast<std::size_t>(shape.pages));
-  // take_page() takes the last entry of free_. Page numbers descend, so that it takes the lowest page first.
+  // Sorts the new page numbers in descending order. take_page() takes the last entry of free_: the lowest page.
   std::vector<std::int32_t> all(static_cast<std::size_t>(shape.pages - pages));
   for (std::size_t n = 0; n < all.size(); ++n)
     all[n] = static_cast<std::int32_t>(shape.pages - 1) - static_cast<std::int32_t>(n);
@@ -298,8 +298,9 @@ std::int32_t KvCache::open_page(const Tokens& of) const {
 }
 
 /// Returns how many free pages are needed to append `more` tokens to each sequence.
-/// Forked sequences may share a last page that is not full. Each sequence copies the page before it appends to it.
-/// The last of its owners needs no copy.
+/// Forked sequences may share a last page that is not full.
+/// A sequence copies this page to a free page before it appends to it.
+/// The last sequence needs no copy, because no other sequence uses the page any more.
 std::int64_t KvCache::pages_needed(std::span<const std::int64_t> sequences, std::int64_t more) const {
   if (more == 0) return 0;
   std::int64_t needed = 0;
@@ -380,16 +381,15 @@ void KvCache::append(std::span<const std::int64_t> sequences, const ConstTensorV
   }
 }
 
-/// Returns how many rows at the start of the sequence are also stored without rounding.
+/// Returns how many first rows of the sequence the cache still stores unrounded.
 /// This number is whole_first, or less if slide() has dropped some of these rows.
 std::int64_t KvCache::whole_rows(const Tokens& of) const {
   return of.dropped == 0 ? shape_.whole_first : std::min(shape_.whole_first, of.dropped_at);
 }
 
-/// Sets the first rows of a batch, which are not rounded.
-/// All sequences get the same number of first rows, the largest whole_rows() among them.
-/// A sequence with fewer unrounded rows gets dequantized rows for the rest.
-/// In that case all first rows are f64, because scale · row is exact in f64.
+/// Sets k_first and v_first of a batch. All sequences get batch.first rows, the largest whole_rows() of any sequence.
+/// A sequence with fewer unrounded rows gets dequantized int8 rows for the rest.
+/// All rows are then f64, in which scale · row is exact.
 void KvCache::place_first_rows(CacheBatch& batch, std::span<const std::int64_t> sequences) const {
   std::int64_t least = shape_.whole_first;
   for (const std::int64_t s : sequences) {

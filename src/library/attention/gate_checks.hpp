@@ -42,7 +42,7 @@ void check_rows_computed_of(const Call& call, const Argument& lse) {
 }
 
 /// Fails if an element of lse (B,Hq,T,1) is +∞, which marks a row that was skipped.
-/// Reads the elements, so that other checks of lse must come first.
+/// Call it after the other checks of lse, because it reads the elements.
 inline void check_rows_computed(const Call& call, const Argument& lse) {
   if (lse.view.numel() == 0) return;
   if (lse.view.dtype == DType::f64) return check_rows_computed_of<double>(call, lse);

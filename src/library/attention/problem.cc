@@ -142,9 +142,8 @@ void check_first_rows(Call& call, const AttentionInputs& in, const Problem& p) {
 
 /// Returns true if the call is so small that one thread finishes before a second thread could start.
 /// The limit is 2^18 multiply-adds, which one thread computes in about ten microseconds.
-/// If fewer than eight queries share a key, the limit is half of that, because each loaded number is used less often.
-/// The limits were measured in the forward pass, and the backward pass uses them too.
-/// In the backward pass, a second thread is faster only from twice as much work on.
+/// It is half of that if fewer than eight queries share a key, because each loaded number is then used less often.
+/// Both limits were measured in the forward pass. The backward pass uses them too, although it could use twice as much.
 bool is_small_work(const Problem& p) {
   constexpr double kSmall = 1 << 18;
   constexpr std::int64_t kFewQueries = 8;
@@ -467,8 +466,8 @@ void check_saved(Call& call, const AttentionSaved& saved, bool needs_attn, const
   }
 }
 
-/// Returns the inputs of a call that does not read v. Replaces v by k, so that the checks of v's shape pass.
-/// The replacement has as many columns as the gate.
+/// Returns inputs for checking a call that does not read v. Puts k in place of v, so that the checks of v's shape pass.
+/// This v has as many columns as the gate.
 AttentionInputs without_values(const AttentionInputs& given) {
   AttentionInputs in = given;
   in.v = in.k;
@@ -581,7 +580,7 @@ StatisticsProblem check_statistics(const AttentionStatistics& outputs, const Att
                                    const ConstTensorView& lse, const StatisticsSelection& selection,
                                    const AttentionOptions& options) {
   Call call("attention_statistics");
-  AttentionOptions all_rows = options;  // ignores gate_threshold: lse = +∞ marks skipped rows
+  AttentionOptions all_rows = options;  // lse = +∞ marks rows that gate_threshold skipped
   all_rows.gate_threshold = 0.0;
   all_rows.dropout = 0.0;  // ignores dropout: lse does not depend on it
   const bool causal = options.causality == Causality::causal && options.window_right >= kNoWindow;

@@ -16,7 +16,7 @@ struct Sequence {
   std::int64_t q0 = 0, T = 0;       ///< row of the first query in q; number of queries
   std::int64_t k0 = 0, S = 0;       ///< row of the first key in k; number of keys
   std::int64_t keys = 0;            ///< number of keys that are read; key_lengths hides the keys after them
-  std::int64_t first_position = 0;  ///< query i is aligned with key first_position + i
+  std::int64_t first_position = 0;  ///< key position of query 0; query i is at first_position + i
   std::int64_t number = 0;          ///< index of the sequence in the call, and row of the sequence in the block table
 };
 
@@ -74,10 +74,9 @@ struct Problem {
     s.first_position = inputs.query_offsets.present() ? load_index(inputs.query_offsets, n) : end_of_keys(s) - s.T;
     return s;
   }
-  /// Returns the key position after the last query, for calls without query_offsets. There are two cases:
-  ///   S, even if key_lengths hides the last keys;
-  ///   in a packed batch with pages, the sequence's number of keys, because S is the capacity of a row of the block
-  ///     table.
+  /// Returns the key position after the last query, for calls without query_offsets:
+  ///   in a packed batch with pages, the sequence's number of keys, because S is the capacity of its block table row;
+  ///   otherwise S, even if key_lengths hides the last keys.
   std::int64_t end_of_keys(const Sequence& s) const { return packed() && page > 0 ? s.keys : s.S; }
   /// Returns the ALiBi slope of query head h in sequence n.
   double alibi_slope(std::int64_t n, std::int64_t h) const {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the backward pass with bf16 products (Precision::native16). Stages and summation order match
 // backward_kernel.cc:
-//   P = exp(q kᵀ − lse)    dP = do vᵀ    dvᵀ += doᵀ P    dkᵀ += qᵀ ds    dq += ds k,    ds = P ∘ (dP − Δ).
-// Products round do, P and ds to bf16; sums, Δ and exponentials are f32. dk and dv accumulate transposed, so that P and
-// ds can be stored directly as right operands, in pairs of rows.
+//   P = exp(q kᵀ − lse)    dP = d_o vᵀ    dvᵀ += d_oᵀ P    dkᵀ += qᵀ ds    dq += ds k,    ds = P ∘ (dP − Δ).
+// Products round d_o, P and ds to bf16; sums, Δ and exponentials are f32. dk and dv accumulate transposed, so that P
+// and ds can be stored directly as right operands, in pairs of rows.
 
 #include <algorithm>
 #include <array>
@@ -42,12 +42,12 @@ namespace headgate::HWY_NAMESPACE {
 /// Operands and results of gradients_of(), for a square of kSquare queries by kSquare keys.
 struct GradientSquare {
   const float* scores;     ///< q kᵀ, (kSquare, kSquare)
-  const float* dp;         ///< do vᵀ, (kSquare, kSquare)
+  const float* dp;         ///< d_o vᵀ, where d_o is the gradient of the ungated output, (kSquare, kSquare)
   const float* slope;      ///< softcap's derivative, (kSquare, kSquare), or null without softcap
   const float* lse;        ///< log-sum-exp of each query's scores, times log2(e), (kSquare)
   const float* lse_error;  ///< rounding errors of `lse`, (kSquare)
   const float* delta;      ///< (kSquare)
-  BFloat16* weight_pairs;  ///< destination of P: two panels of 16 keys, panel_stride elements apart
+  BFloat16* weight_pairs;  ///< destination of P, as two panels of 16 keys that are panel_stride elements apart
   BFloat16* ds_pairs;
   std::int64_t panel_stride;
   BFloat16* ds;  ///< destination of ds, row-major with row stride ld
@@ -188,8 +188,8 @@ class Native16BackwardWorker {
   }
 
   /// Prepares a query tile:
-  ///   packs q and do (the gradient of the ungated output), both row-major and transposed;
-  ///   computes lse, dz, and Δ − dlse, where Δ = rowsum(do ∘ o);
+  ///   packs q and d_o (the gradient of the ungated output), both row-major and transposed;
+  ///   computes lse, dz, and Δ − dlse, where Δ = rowsum(d_o ∘ o);
   ///   sums the tile's contribution to dsinks;
   ///   clears dq.
   void prepare_queries(std::int64_t g, std::int64_t tile) const {
@@ -306,9 +306,10 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Returns true if the score rules can be applied in registers to rows r … r + kSquare of a tile.
-  /// Padding rows prevent this, because a bias has no elements for them.
-  /// Large |lse| prevents this too: RegisterRules does not clamp biases, which changes P only if scores are large.
+  /// Returns true if biases and masks can be applied in registers to rows r … r + kSquare of a tile.
+  /// Returns false in two cases:
+  ///   some rows are padding, for which a bias has no elements;
+  ///   |lse| is large. P could then differ, because RegisterRules does not clamp biases as ScoreRules does.
   bool has_register_rules(const Tile& t, std::int64_t r) const {
     constexpr float kMost = 1e30F;
     if (!plan_.fused.in_registers() || r + kSquare > t.rows) return false;
@@ -396,7 +397,7 @@ class Native16BackwardWorker {
     }
   }
 
-  /// Adds doᵀ P to dvᵀ and qᵀ ds to dkᵀ, kSquare keys at a time. Reads only the squares that score_tile() computed.
+  /// Adds d_oᵀ P to dvᵀ and qᵀ ds to dkᵀ, kSquare keys at a time. Reads only the squares that score_tile() computed.
   void add_key_gradients(const Tile& t) const {
     for (std::int64_t c = 0; c < t.keys; c += kSquare) {
       const auto is_visited = [&](std::int64_t r) { return squares_at(r).begin <= c && c < squares_at(r).end; };

@@ -73,7 +73,7 @@ struct Native16BackwardPlan {
   const BackwardProblem& p;
   WorkList list;
   ScoreRules<float> rules;
-  FusedRules fused;            ///< how the score rules are applied; `memory` and `none` mean the same here
+  FusedRules fused;            ///< where biases and masks are applied; `memory` and `none` mean the same here
   View<double, 2> sink_parts;  ///< contribution of each query tile to dsinks, (query tiles of all sequences, Hq)
   std::int64_t D_padded, Dv_padded;
   BiasGradientPlan dbias;
@@ -112,7 +112,7 @@ struct Native16BackwardScratch {
     dbias = BiasGradientScratch<float>(ws, plan.dbias, Plan::kBlock);
   }
 
-  View<float, 2> squares;          ///< scores of two squares, then do · vᵀ of both, (4, kSquare · kSquare)
+  View<float, 2> squares;          ///< scores of two squares, then d_o · vᵀ of both, (4, kSquare · kSquare)
   View<BFloat16, 2> weight_pairs;  ///< P of a tile as a right operand: PairPanels of 16 keys, with one query per row
   View<BFloat16, 2> ds_pairs;      ///< ds of a tile, in the same layout as weight_pairs
   View<BFloat16, 2> ds;            ///< ds of a tile, row-major (queries by keys)
@@ -153,14 +153,14 @@ struct Native16BackwardBuffers {
 
   View<BFloat16, 2> keys_t, values_t;  ///< k and v with one key per column, (packed blocks, PairPanels of 16 keys)
   View<BFloat16, 2> keys;              ///< k with one key per row, (packed blocks, PairPanels of 16 features)
-  View<BFloat16, 3> q, d_o;        ///< q and do, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
-  View<BFloat16, 3> q_t, d_o_t;    ///< q and do, one query per column, (packed tiles, D_padded or Dv_padded, tile_rows)
-  View<float, 3> dq;               ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
-  View<float, 2> lse, lse_error;   ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
-  View<float, 2> delta;            ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, tile_rows)
-  View<std::int64_t, 1> dq_turns;  ///< next turn to add to dq (Turnstile), one per packed tile
-  View<PackedHeads, 1> parts;      ///< parts of the current batch; each part holds heads of one sequence
-  View<HeadTask, 1> tasks;         ///< key blocks of the batch, in the order in which threads take them
+  View<BFloat16, 3> q, d_o;          ///< q and d_o, one query per row, (packed tiles, tile_rows, D_padded or Dv_padded)
+  View<BFloat16, 3> q_t, d_o_t;      ///< transpose of q and d_o, (packed tiles, D_padded or Dv_padded, tile_rows)
+  View<float, 3> dq;                 ///< dq, not yet multiplied by scale, (packed tiles, tile_rows, D_padded)
+  View<float, 2> lse, lse_error;     ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, tile_rows)
+  View<float, 2> delta;              ///< Δ − dlse, where Δ = rowsum(d_o ∘ o), (packed tiles, tile_rows)
+  View<std::int64_t, 1> dq_turns;    ///< for each packed tile: whose turn it is to add to dq (Turnstile)
+  View<PackedHeads, 1> parts;        ///< parts of the current batch; each part holds heads of one sequence
+  View<HeadTask, 1> tasks;           ///< key blocks of the batch, in the order in which threads take them
   BiasGradientBuffers<float> dbias;  ///< sums of dbias
   View<std::byte, 2> scratch;        ///< memory for each thread's Native16BackwardScratch, (threads, bytes)
 };

@@ -85,7 +85,7 @@ HEADGATE_DOTS_ATTR HWY_NOINLINE void weights_of(const StripScores& s, float fact
 
 /// A strip of kSquare query rows while it visits one key block.
 struct Native16Strip : SoftmaxStrip<float, kSquare> {
-  RuleAddresses<float, kSquare> rules;  ///< set only if rules are applied in registers
+  RuleAddresses<float, kSquare> rules;  ///< addresses of biases and masks; set only if they are applied in registers
 };
 
 /// Computes the tasks of one thread in the forward pass.
@@ -97,7 +97,7 @@ class Native16ForwardWorker {
   using SoftmaxRows = SoftmaxStrip<float, kSquare>;
   static constexpr std::int64_t kBlock = Plan::kBlock;
   static constexpr bool kKeepsFirstPanel = false;  // weigh() and weigh_near_maxima() round differently
-  static_assert(kExp2Saturates<float>);            // a too large exponent makes the sum ∞
+  static_assert(kExp2Saturates<float>);            // too large an exponent makes the sum of exponentials ∞
 
   Native16ForwardWorker(const Plan& plan, const Native16ForwardBuffers& shared, int thread)
       : plan_(plan),
@@ -288,7 +288,7 @@ class Native16ForwardWorker {
   int thread_;
   const Native16ForwardScratch scratch_;
   const OnlineSoftmax<float> softmax_;  // softmax of the current query tile
-  const FusedRules fused_;              // how the score rules are applied
+  const FusedRules fused_;              // where biases and masks are applied: in registers or memory
   const ShownKeys shown_;
   [[no_unique_address]] Unit unit_;  // configures AMX for this thread while the object exists
   const PackedHeads* head_ = nullptr;

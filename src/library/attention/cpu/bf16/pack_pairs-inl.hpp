@@ -34,7 +34,7 @@ inline void pack_pairs_of_transpose(BFloat16* to, const KeyRows& from, std::int6
 }
 
 /// Packs rows first … first + n of k or v as rows of PairPanels, padded to whole squares.
-/// `row`, which must be even, is the row of the panels where they begin.
+/// The first of them becomes row `row` of the panels, which must be an even number.
 inline void pack_pairs_of_rows(const PairPanels& to, std::int64_t row, const KeyRows& from, std::int64_t first,
                                std::int64_t n, const View<BFloat16, 2>& buffer) {
   for (std::int64_t r = 0; r < whole_squares(n); r += 2) {

@@ -48,13 +48,13 @@ struct QueryRows {
 };
 
 /// Prepares query i for the products.
-///   d_o            receives do, the gradient of the ungated output (Dv rounded up to vectors);
+///   d_o            receives the gradient of the ungated output (Dv rounded up to vectors);
 ///   from.dgate     receives dz, the gradient of the gate logits, unless absent;
 ///   lse            receives lse · log2(e), rounded to T, or ∞ if the query sees no key;
 ///   lse_error      receives the rounding error of `lse`;
-///   delta          receives Δ − dlse, where Δ = rowsum(do ∘ o);
-///   sink_part      receives an added term: the query's contribution to dsinks;
-///   from.dsinks    receives this contribution too, unless absent;
+///   delta          receives Δ − dlse, where Δ = rowsum(d_o ∘ o);
+///   sink_part      is increased by the query's contribution to dsinks;
+///   from.dsinks    receives this contribution, unless absent;
 ///   own            is scratch for one row of dy, y, attn, gate and dgate.
 template <typename T, class Scratch>
 void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& from, std::int64_t i, T* d_o, T* lse,
@@ -66,7 +66,7 @@ void prepare_row(const BackwardProblem& p, const Scratch& own, const QueryRows& 
                                d_o,
                                own.dgate.data};
   *delta = gate_row_backward(row, round_up(p.Dv, kLanes<T>), p.gate_fn, p.gate_op);
-  if (from.dgate.present()) {  // check_backward requires a gate for dgate
+  if (from.dgate.present()) {  // check_backward() has made sure that there is a gate
     if (p.gate_headwise) {
       double sum = 0;
       for (std::int64_t x = 0; x < p.Dv; ++x) sum += static_cast<double>(row.dz[x]);
@@ -154,7 +154,7 @@ HWY_NOINLINE void correct_weights(T* HWY_RESTRICT weights, std::int64_t n, T lse
   update_row(weights, n, [d, factor](auto p) HWY_ATTR { return corrected_weight(d, p, factor); });
 }
 
-/// Returns x, or 0 if p = 0. Returns x if p is NaN.
+/// Returns 0 where p is 0, otherwise x.
 /// Hidden keys have p = 0, but their x may be NaN, because their products may overflow.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V zero_where_zero(D d, V p, V x) {

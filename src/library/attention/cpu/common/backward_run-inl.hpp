@@ -61,8 +61,8 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
                    std::atomic<std::int64_t>& next_block, Cancellation& cancellation) {
   const PackedHeads* const parts = shared.parts.data;
   const std::int64_t group = plan.p.group;
-  // Calls visit(g, tile) for each query tile of the batch, where g is the query head within its group.
-  // Selects the key/value head of the group in the worker before each call.
+  // Calls visit(g, tile) for each query tile of the batch. g counts the query heads that share a key/value head.
+  // Selects this key/value head in the worker before each call.
   const auto on_query_tiles = [&](const auto& visit) {
     team.in_turn(batch.tiles, [&](std::int64_t n) {
       if (cancellation.requested()) return;

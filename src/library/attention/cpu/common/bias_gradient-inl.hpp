@@ -76,7 +76,7 @@ struct BiasGradientBuffers {
   void clear_turns() const { std::fill_n(turns.data, turns.count(), 0); }
 
   TensorView sums;              ///< sums of dbias: the caller's tensor, or a copy of type T
-  View<std::int64_t, 2> turns;  ///< next turn to add (Turnstile), one per (tile, block) pair, (Hq or 1, parts)
+  View<std::int64_t, 2> turns;  ///< for each (tile, block) pair: whose turn it is to add (Turnstile), (Hq or 1, parts)
 };
 
 /// Scratch buffers of one thread. `block` is the number of keys per block.
@@ -97,8 +97,7 @@ struct BiasGradientScratch {
 /// A thread makes these calls for each query head of a key block:
 ///   begin_block()
 ///     enter_tile(), add() or writes to destination(), leave_tile()      for each query tile
-///   end_block()
-/// These functions do nothing unless wanted().
+///   end_block() Without dbias, when wanted() is false, these functions do nothing.
 template <typename T>
 class BiasGradient {
  public:
@@ -126,8 +125,8 @@ class BiasGradient {
     for (std::int64_t j = 0; j < n; ++j) sum[j] += ds[j];
   }
 
-  /// Address to which a kernel may write ds of consecutive queries itself, instead of calling add().
-  /// Keys are adjacent in memory. At most one of the two pointers is set. If both are null, the kernel must call add().
+  /// Memory to which a kernel may write ds of consecutive queries itself, instead of calling add().
+  /// Keys are adjacent in memory. Either `sums` or `terms` is set. If both are null, the kernel must call add().
   struct Destination {
     T* sums = nullptr;          ///< sums to which the kernel adds ds
     BFloat16* terms = nullptr;  ///< elements that the kernel overwrites with rounded ds
@@ -192,7 +191,7 @@ class BiasGradient {
     return Turnstile(shared_.turns(plan_.over_heads() ? 0 : h, first + tile * part.blocks + block));
   }
 
-  /// Returns the turn in which head h of the part's sequence adds to dbias (Turnstile).
+  /// Returns when head h of the part's sequence adds to dbias: its turn at the Turnstile.
   /// Turns are consecutive among heads and sequences that add to the same elements.
   std::int64_t turn(const PackedHeads& part, std::int64_t h) const {
     const std::int64_t shared_heads = plan_.over_heads() ? p_.Hq : 1;

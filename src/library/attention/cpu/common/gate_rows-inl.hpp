@@ -56,7 +56,7 @@ struct GatedRows {
   const T* factors;  ///< one factor per row
 };
 
-/// Applies the gate to `rows` rows of n elements, where Requires that n is a multiple of the lanes.
+/// Applies the gate to `rows` rows of n elements. Requires that n is a multiple of the lanes.
 template <typename T, typename Stored>
 HWY_NOINLINE void gate_rows_forward(const GatedRows<T, Stored>& tile, std::int64_t rows, std::int64_t n, GateFn fn,
                                     GateOp op) {
@@ -129,8 +129,8 @@ HWY_INLINE T gate_row_backward_with(Gate gate, const GateRowOperands<T>& row, st
 
 /// Computes the gate's backward pass for rows row_of(0) … row_of(rows − 1), and stores Δ of row r in deltas[r].
 /// Rows have n elements, a multiple of the lanes. g is the gate function at the logits z, and g′ is its derivative.
-///   mul: y = o ∘ g, do = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
-///   add: y = o + g, do = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
+///   mul: y = o ∘ g, d_o = dy ∘ g, dz = dy ∘ o ∘ g′, Δ = rowsum(dy ∘ y). If o was not saved, dz = dy ∘ y ∘ g′/g.
+///   add: y = o + g, d_o = dy, dz = dy ∘ g′, Δ = rowsum(dy ∘ o). If o was not saved, o = y − g.
 template <typename T, class RowOf>
 HWY_INLINE void gate_rows_backward(const RowOf& row_of, std::int64_t rows, std::int64_t n, GateFn fn, GateOp op,
                                    T* HWY_RESTRICT deltas) {

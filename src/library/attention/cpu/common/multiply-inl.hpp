@@ -46,11 +46,11 @@ struct LeftLayout {
 ///   accumulate            c += ab.
 enum class ProductWrite { overwrite, overwrite_from, overwrite_exponents, accumulate };
 
-/// Default of the `besides` callback, which products call while they run. Does nothing.
+/// Does nothing. Default for the callback `besides`, which products call while they run.
 struct NothingElse {
   HWY_INLINE void operator()() const {}
 };
-/// Number of steps over k per call of besides(). A power of two.
+/// Number of steps over k between two calls of besides(). A power of two.
 inline constexpr std::int64_t kStepsACall = 4;
 
 /// Computes tile[m][n] += Σ_k a(m,k) · b[k · ldb + n · lanes] for m < kRows and n < kVecs vectors.

@@ -30,15 +30,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Strip of up to kRows query rows. Holds the state of their softmax in the current key block.
+/// Strip of up to kRows query rows, with the state of their softmax in the current key block.
 template <typename T, std::int64_t kRows>
 struct SoftmaxStrip : Strip<T> {
-  bool near_maxima = false;  ///< true if the strip keeps its running maxima, which is the common case
+  bool near_maxima = false;  ///< true while exponentials use the unchanged running maxima, which is the common case
   std::int64_t done = 0;     ///< columns before `done` hold exponentials, later columns hold scores
   /// negated running maxima. 0 for rows that have seen no key. −∞ for padding rows, which makes their exponentials 0
   T negated_maxima[kRows];
-  HWY_ALIGN T max_exponents[kLanes<T>];  ///< largest exponents (score − running maximum) in the block, one per lane
-  /// largest exponents of each row, one per lane; used if max_logit is requested
+  HWY_ALIGN T max_exponents[kLanes<T>];  ///< per lane: largest exponent (score − maximum) of all rows in the block
+  /// for each row and lane: largest exponent in the block; used if max_logit is requested
   HWY_ALIGN T row_max_exponents[kRows * kLanes<T>];
   HWY_ALIGN T sums[kRows * kLanes<T>];  ///< sums of each row's exponentials in the block, one per lane
 };
@@ -55,7 +55,7 @@ class LargestExponent {
   }
   HWY_INLINE void update(hn::Vec<Tag<T>> x0, hn::Vec<Tag<T>> x1) {
     if constexpr (!kExp2Saturates<T>) {
-      max0_ = hn::Max(x0, max0_);  // if x0 is NaN, MAXPS returns max0_
+      max0_ = hn::Max(x0, max0_);  // MAXPS returns its second operand, max0_, if x0 is NaN
       max1_ = hn::Max(x1, max1_);
     }
   }
@@ -132,7 +132,7 @@ class OnlineSoftmax {
     if (keeps_largest()) std::fill_n(s.row_max_exponents, kRows * kLanes<T>, kHidden);
   }
 
-  /// Begins a key block. If `lazy`, rows keep their running maxima while the block's scores are near these maxima.
+  /// Begins a key block. If `lazy`, rows keep their running maxima until a score exceeds one by more than kSlack.
   /// A row that has seen no key takes its maximum from the block's first panel.
   template <std::int64_t kRows, class Kernel>
   void begin(SoftmaxStrip<T, kRows>& s, const Kernel& kernel, bool lazy) const {
@@ -178,8 +178,8 @@ class OnlineSoftmax {
     return rose;
   }
 
-  /// Returns false if an exponent seen so far in the block exceeds kSlack. finish() then computes all scores again.
-  /// Returns true where exp2_fast saturates, because exponents are not tracked there.
+  /// Returns false if an exponent so far in the block exceeds kSlack. finish() then computes all scores again.
+  /// Always returns true where exp2_fast saturates, because exponents are not tracked there.
   template <std::int64_t kRows>
   static bool may_be_within_slack(const SoftmaxStrip<T, kRows>& s) {
     const Tag<T> d;
@@ -208,8 +208,7 @@ class OnlineSoftmax {
     }
   }
 
-  /// Returns true only if every exponent of the strip's rows in the current key block is at most kSlack. May ignore
-  /// NaN.
+  /// Returns whether every exponent of the strip's rows in the current key block is at most kSlack. May ignore NaN.
   /// Where exp2_fast saturates, compares the sums of exponentials with 2^kSlack instead.
   /// The result may then be false although every exponent is slightly below kSlack.
   template <std::int64_t kRows>

@@ -25,11 +25,11 @@ namespace headgate {
 // find_owner() returns the part to which a number belongs.
 // head_task_of(), block_task_of() and tile_task_of() return the task with a number.
 
-/// Numbers of parts, heads, tiles, blocks and panels in one head, or summed over several heads.
+/// Counts of parts, heads, tiles, blocks and panels (see the top of this file), for one head or several heads.
 struct HeadCounts {
   std::int64_t parts = 0, heads = 0;
-  std::int64_t tiles = 0, blocks = 0;  ///< numbers of tiles of all query heads, and of blocks of all key/value heads
-  std::int64_t panels = 0;             ///< number of key panels of all key/value heads
+  std::int64_t tiles = 0, blocks = 0;  ///< query tiles of all query heads; key blocks of all key/value heads
+  std::int64_t panels = 0;             ///< key panels of all key/value heads
 
   void add(const HeadCounts& other) {
     for (const auto count : kCounts) this->*count += other.*count;
@@ -59,10 +59,9 @@ struct PackedHeads {
   std::int64_t tiles = 0, blocks = 0;  ///< number of tiles of one query head; number of blocks of one key/value head
   std::int64_t panels = 0;             ///< number of key panels of one key/value head
   std::int64_t tiles_before = 0;       ///< number of tiles of one query head in all earlier sequences of the call
-  /// number of query tiles times number of key blocks of one head, summed over earlier sequences of the work list
+  /// number of (query tile, key block) pairs of one head, summed over earlier sequences of the work list
   std::int64_t tile_blocks_before = 0;
-  // Smallest number of a head, tile, block and panel in this part.
-  // Numbers continue from one part of the batch to the next.
+  // Numbers of the first head, tile, block and panel of this part within the batch.
   // Tiles are numbered by part, then query head, then tile.
   // Blocks and panels are numbered by part, then key/value head.
   std::int64_t first_head = 0, first_tile = 0, first_block = 0, first_panel = 0;
@@ -75,7 +74,7 @@ struct PackedHeads {
   /// These functions return the number, within the batch, of
   ///   the first panel of key/value head h;
   ///   the first block of key/value head h;
-  ///   the first tile of query head g of the group of h.
+  ///   the first tile of the g-th query head that reads key/value head h.
   std::int64_t panel_of(std::int64_t h) const { return first_panel + (h - h0) * panels; }
   std::int64_t block_of(std::int64_t h) const { return first_block + (h - h0) * blocks; }
   std::int64_t tile_of(std::int64_t h, std::int64_t group, std::int64_t g) const {
@@ -87,7 +86,7 @@ struct PackedHeads {
 ///   the whole head;
 ///   one of several equal pieces of the head;
 ///   one key block;
-///   one tile of query head g of the group.
+///   one query tile of the g-th query head that reads head h.
 struct HeadTask {
   const PackedHeads* part = nullptr;  ///< null if there is no task
   std::int64_t h = 0, g = 0;
@@ -111,7 +110,7 @@ struct HeadSurvey {
   HeadCounts max_head_counts;    ///< largest numbers of tiles, blocks and panels of any head
   double max_head_bytes = 0;     ///< packed bytes of the largest head
   double total_bytes = 0;        ///< packed bytes of all heads
-  std::int64_t tile_blocks = 0;  ///< query tiles times key blocks of one head, summed over all sequences
+  std::int64_t tile_blocks = 0;  ///< number of (query tile, key block) pairs of one head, summed over all sequences
 };
 
 /// Limit in bytes of the packed operands of one batch. A head that exceeds it is a batch of its own.
@@ -172,7 +171,7 @@ class HeadBatches {
     return all;
   }
 
-  /// Returns the maximum over all batches, for each count separately.
+  /// Returns the largest value of each count in any batch.
   HeadCounts max_batch_counts() const {
     HeadCounts maxima;
     Cursor cursor;
@@ -182,8 +181,8 @@ class HeadBatches {
   }
 
  private:
-  /// Largest number of parts of a batch. It bounds the memory of the parts, and the time to create them in one thread.
-  /// Without this bound, heads that need no packed memory would all be in one batch.
+  /// Largest number of parts of a batch. It limits the memory for parts, and the time in which one thread creates them.
+  /// Without this limit, heads that need no packed memory would all be in one batch.
   static constexpr std::int64_t kMostParts = 4096;
 
   /// Returns one part with the remaining heads of the cursor's sequence.

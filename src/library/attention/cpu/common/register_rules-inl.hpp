@@ -32,9 +32,9 @@ struct RuleRows {
   const Stored* at(std::int64_t m) const {
     return static_cast<const Stored*>(rows[m]) + c;
   }
-  /// Prefetches kColumns elements of each of kRows rows, which the caller reads after its products.
-  /// Also prefetches the elements of a later panel. Hardware prefetchers miss both: reads alternate between many rows
-  /// in different pages.
+  /// Prefetches the elements that the caller reads after its products: kColumns elements of each of kRows rows.
+  /// Also prefetches elements of a later panel of keys.
+  /// Hardware prefetchers miss these elements, because reads alternate between many rows in different pages.
   template <typename Stored, std::int64_t kRows, std::int64_t kColumns>
   HWY_INLINE void prefetch() const {
     constexpr std::int64_t kLine = 64 / sizeof(Stored), kAhead = 2 * kColumns;
@@ -84,11 +84,13 @@ struct MaskRows : RuleRows {
 ///   unhandled   A score of +∞ plus a bias of −∞ is NaN. Two finite biases may add up to ±∞.
 ///               The kernel must check for NaN.
 ///   handled     A bias of −∞ makes every score −∞. The sum of two finite biases is clamped, as in ScoreRules.
-/// With both values, log2(e) times a finite bias may overflow to ±∞. ScoreRules clamps this product.
-/// Where running maxima are moderate, the key's weight is 0, ∞ or NaN with or without clamping.
+/// With both values, log2(e) times a finite bias may overflow to ±∞, which ScoreRules prevents by clamping.
+/// If running maxima are moderate, the key's weight is 0, ∞ or NaN with or without this clamping.
 enum class Overflow { unhandled, handled };
 
-/// Applies score rules in registers. Addend is BiasRows or NoRule. Second is KeyBiasRow, MaskRows or NoRule.
+/// Applies biases and masks to scores in registers. They are template arguments:
+///   Addend   is BiasRows, or NoRule without a bias;
+///   Second   is KeyBiasRow, MaskRows or NoRule.
 /// Adds terms in the order of ScoreRules, so that scores are bitwise identical unless they overflow (Overflow).
 template <typename T, class Addend, class Second, Overflow kOverflow>
 struct RegisterRules {
@@ -137,7 +139,7 @@ struct RuleAddresses {
   const void* mask_rows[kRows];    ///< for each query: element of the mask
   const T* key_bias;               ///< element of the key bias for the block's first key; used if there is also a bias
 
-  /// Sets the addresses for `rows` queries of head h and for key j0. Row m is query query_of(m).
+  /// Sets the addresses for key j0 and `rows` queries of head h. Row m belongs to query query_of(m).
   /// Rows after the last one get the addresses of the last row.
   template <class QueryOf>
   void find(const FusedRules& fused, const ScoreRules<T>& rules, const AttentionInputs& in, const Sequence& sequence,

@@ -119,7 +119,7 @@ class KeyRows {
                   for (; r < end; ++r, row += step) visit(r, row);
                 });
   }
-  /// Copies the stored scales of rows first … first + n to to[0 … n).
+  /// Writes the stored scales of rows first … first + n to `to`.
   template <typename T>
   void scales(T* HWY_RESTRICT to, std::int64_t first, std::int64_t n) const {
     each_run<float>(scales_, scale_page_stride_, first, n,

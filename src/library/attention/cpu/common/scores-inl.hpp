@@ -36,7 +36,7 @@ void mark_listed_keys(const Problem& p, const Sequence& sequence, std::int64_t h
 /// Scores do not depend on this choice: they are bitwise identical.
 struct FusedRules {
   enum class Location : std::uint8_t {
-    none,       ///< there are no rules, or some rule is not a bias or mask
+    none,       ///< nothing to choose: there are no rules, or other rules than biases and masks
     memory,     ///< the kernel applies the rules to scores in memory
     registers,  ///< the kernel applies the rules to scores in registers
   };
@@ -46,17 +46,17 @@ struct FusedRules {
   Location location = Location::none;
   // The next two members are used only for Location::registers.
   Addend addend = Addend::none;  ///< dtype of the bias, or of the key bias if there is no bias
-  Second second = Second::none;  ///< additional rule besides the addend
+  Second second = Second::none;  ///< key bias or mask that is applied after the addend
 
   bool any() const { return location != Location::none; }
   bool in_memory() const { return location == Location::memory; }
   bool in_registers() const { return location == Location::registers; }
 };
 
-/// A strip adds biases in registers only if its running maxima exceed this number. Otherwise ScoreRules adds them.
-/// The reason is a large negative finite bias. In registers, its product with log2(e) may overflow to −∞, whereas
-/// ScoreRules clamps it.
-/// With maxima above this number, the key's weight is 0 in both cases.
+/// Bound for running maxima. A strip adds biases in registers if its running maxima exceed the bound.
+/// Otherwise ScoreRules adds them.
+/// The two differ for large negative biases, whose product with log2(e) overflows to −∞: only ScoreRules clamps it.
+/// With maxima above the bound, the key's weight is 0 in both cases.
 template <typename T>
 inline constexpr T kLeastFusedMaximum = T{-1e30};
 
@@ -80,9 +80,9 @@ class ScoreRules {
   /// Returns how kernels may apply the rules. Kernels may apply them in registers under these conditions:
   ///   Keys are adjacent in the memory of each bias and mask.
   ///   There is one rule, or an addend (bias or key bias) with one more rule.
-  ///   No largest score is requested (`finds_largest`), or there are no sinks.
-  /// With sinks, a row's running maximum may be its sink. In registers, a finite bias may then overflow to −∞, and the
-  /// largest score would wrongly be −∞.
+  ///   There are no sinks, or no largest score is requested (`finds_largest`).
+  /// The last condition is needed because a row's running maximum may be its sink. In registers, a finite bias may then
+  /// overflow to −∞, and the largest score would wrongly be −∞.
   FusedRules fused(bool finds_largest) const {
     using Location = FusedRules::Location;
     const AttentionInputs& in = p_.inputs;

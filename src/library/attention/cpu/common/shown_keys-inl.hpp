@@ -67,8 +67,8 @@ struct HidingRow {
 
 /// Finds the keys that a strip of queries has to visit. Kernels skip all other keys.
 /// A key must be visited if mask, bias and key bias each show it to at least one query of the strip.
-/// Results must not depend on strides, but the first key that a row visits affects the last bits of its softmax.
-/// All dtypes and strides of these tensors are therefore read in the same way.
+/// Results must not depend on strides, although the first key that a row visits affects the last bits of its softmax.
+/// These tensors are therefore read in the same way for all dtypes and strides.
 class ShownKeys {
  public:
   explicit ShownKeys(const Problem& p) : maps_{&p.inputs.mask, &p.inputs.bias, &p.inputs.key_bias} {}
@@ -80,7 +80,7 @@ class ShownKeys {
   }
 
   /// Returns the range of columns that the queries query_of(0) … query_of(rows − 1) of head h must visit.
-  /// Columns belong to a block of n keys that begins at key j0. Only keys in `visited` count.
+  /// Columns belong to a block of n keys that begins at key j0. Keys outside `visited` are ignored.
   /// The range is the smallest possible, but may contain hidden keys between visible ones. It is {} if no key is
   /// visible.
   template <class QueryOf>
@@ -102,7 +102,7 @@ class ShownKeys {
   }
 
  private:
-  /// Returns the smallest range within `keys` that contains every key that the map shows to any of the queries.
+  /// Returns the smallest range within `keys` that contains every key that `map` shows to any of the queries.
   template <typename Bits, class QueryOf>
   static KeyRange narrow_to(const HeadRows<const void>& map, Bits hidden, const KeyRange& keys, std::int64_t rows,
                             const QueryOf& query_of) {

@@ -70,7 +70,7 @@ void set_strip(const Kernel& kernel, typename Kernel::BlockStrip& s, std::int64_
   s.at.whole1 = visited(down(column(kernel.visibility().row(first).end)));
 }
 
-/// Computes the `count` rows of a tile with all key blocks that contain keys of `seen`, in bands of `band` rows.
+/// Visits all key blocks that contain keys of `seen`, with the `count` rows of a tile in bands of `band` rows.
 /// All strips of a band process one panel before the next panel, so that the panel stays in the first-level cache.
 template <class Kernel>
 void visit_blocks(const Kernel& kernel, const KeyRange& seen, std::int64_t count, std::int64_t band) {

@@ -65,7 +65,7 @@ class PlannedWork {
   virtual void run(std::byte* memory) const = 0;
 };
 
-/// Storage for the planned work of one kernel. A call has one WorkSlot on its stack for each row of its route table.
+/// Storage for the planned work of one kernel. A call has one WorkSlot on its stack per kernel of its route table.
 class WorkSlot {
  public:
   WorkSlot() = default;
