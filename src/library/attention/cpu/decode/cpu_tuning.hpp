@@ -20,7 +20,8 @@ struct CpuTuning {
   ///   many_narrow   more query rows with keys of fewer bits.
   PrefetchSettings few, many, many_narrow;
 
-  /// Returns the settings if `rows_against` query rows share a row of k or v whose elements have `element_bytes` bytes.
+  /// Returns the settings for rows of k or v that are shared by `rows_against` query rows each.
+  /// Elements of k and v have `element_bytes` bytes.
   const PrefetchSettings& prefetch_settings(std::int64_t rows_against, std::size_t element_bytes) const {
     if (rows_against < (element_bytes == 1 ? 4 : 8)) return few;
     return element_bytes < sizeof(float) ? many_narrow : many;

@@ -24,8 +24,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Decides which scores use bf16 dot products, and prepares queries for these dot products.
-/// Dot products require that q and k are bf16, and that native16_unit() selects dot products.
+/// Decides which scores use bf16 dot products (AVX-512 BF16), and prepares queries for these dot products.
+/// Dot products require that q and k are bf16, and that native16_unit() selects these instructions.
 /// Scores are as accurate as with f32 products: a product of two bf16 numbers is exact, and sums are f32.
 /// ScoreRules::query_factor() is split into a power of two and a remaining factor.
 /// Queries are multiplied by the power of two, which is exact. Scores are multiplied by the remaining factor.
@@ -44,7 +44,7 @@ class DotScores {
   /// Returns true if a sequence should use dot products. Returns false in two cases:
   ///   there are few query rows, so that memory bandwidth is the limit;
   ///   an element of q is outside the bounds of all_between_bounds().
-  /// Dot products flush numbers below 2⁻¹²⁶ to 0. Within the bounds, this changes a score by at most D · 2⁻⁶⁶.
+  /// Dot products flush numbers below 2⁻¹²⁶ to 0. For q within the bounds, this changes a score by at most D · 2⁻⁶⁶.
   bool suit(const Sequence& sequence) const {
     if (!available_ || p_.group * sequence.T < least_rows_) return false;
     for (std::int64_t h = 0; h < p_.Hq; ++h) {
@@ -157,7 +157,7 @@ template <std::int64_t kRows, bool kPrefetch, std::int64_t s_stride>
 HWY_NOINLINE void dot_score_tile(float* HWY_RESTRICT s, const BFloat16* HWY_RESTRICT q,
                                  const StoredRows<BFloat16>& keys, std::int64_t columns, std::int64_t n, float factor) {
   constexpr std::int64_t kVectors = kRows == kHighRows ? kHighKeys : kTileKeys, kKeys = kVectors * kPairedKeys;
-  // Prefetches as fast as it reads. A cache line of a key is read in kSteps steps.
+  // Prefetches later rows as fast as the loop reads rows. A cache line of a key is read in kSteps steps.
   // Every kEach-th step prefetches one line of each of kTileKeys rows.
   constexpr std::int64_t kSteps = kLine_bytes / sizeof(BFloat16) / kHalfVector, kEach = kSteps * kTileKeys / kKeys;
   for (std::int64_t j = 0; j < n; j += kKeys) {

@@ -39,11 +39,10 @@ namespace headgate::HWY_NAMESPACE {
 
 /// Describes a sequence with few queries. A split is a range of the sequence's keys.
 /// The members first_… locate the sequence's results in the buffers of the call.
-/// A row is one query of one query head. Row g·T + i of a key/value head is query i of query head g of the group.
+/// A row is one query of one query head. Row g·T + i is query i of the g-th query head that reads a key/value head.
 /// Each split of a key/value head yields one partial softmax per row.
 /// Partial softmaxes are numbered by sequence, then head, then split, then row.
-/// With a gate threshold, rows with small gate values are closed. Scratch and partial softmaxes then hold only the open
-/// rows, without gaps.
+/// Rows that a gate threshold skips are closed. Scratch and partial softmaxes hold only the other rows, the open rows.
 struct FewQueries {
   Sequence sequence;
   std::int64_t rows = 0;           ///< number of rows of a key/value head: group · T
@@ -75,7 +74,7 @@ struct FewQueriesPlan {
   }
 
   /// Calls visit(each) for every sequence of the list.
-  /// Returns one more entry. Its first_split, first_partial and first_query are the totals of the call.
+  /// Returns an entry for the end of the list, whose first_split, first_partial and first_query are the call's totals.
   template <class Visit>
   FewQueries visit_sequences(const Visit& visit) const {
     FewQueries each;
@@ -164,17 +163,16 @@ struct KeySplit {
   bool operator==(const KeySplit& other) const = default;
 };
 
-/// Keys of split `at`, with the addresses of their rows. The object holds no keys if at.each is null.
+/// Keys of one split, `at`, with the addresses of their rows. If at.each is null, there are no keys.
 template <typename T, typename E>
 struct LocatedKeys {
   KeySplit at;
   SplitRows<T, E> rows;
-  bool have_rules = false;  ///< true if score rules may change or hide scores of these keys
+  bool have_rules = false;  ///< true if biases, masks or other score rules may change or hide scores of these keys
 };
 
-/// Partial softmax of a split. Each array has one entry per open row, which is a row that the gate threshold does not
-/// skip.
-/// FewQueriesBuffers describes the members.
+/// Partial softmax of a split. FewQueriesBuffers describes the members.
+/// Each array has one entry per open row, which is a row that the gate threshold does not skip.
 template <typename T>
 struct PartialSoftmax {
   T *maxima, *sums;
@@ -214,7 +212,7 @@ class FewQueriesWorker {
   }
 
   /// Computes the partial softmax of one split. Reads no keys if all rows of the head are closed by the gate threshold.
-  /// `following` is the split that this thread will probably run next, or empty. Prefetches its first keys.
+  /// Also prefetches the first keys of `following`, unless empty: the split that this thread will probably run next.
   void run_split(const KeySplit& at, const KeySplit& following) {
     pack_head_queries(*at.each, at.h);
     if (scores_.shape[0] == 0) return;
@@ -433,7 +431,7 @@ class FewQueriesWorker {
     const Visibility visibility(p_, sequence);
     const std::int64_t n = keys.count;
     for (std::int64_t r = 0; r < scores_.shape[0]; ++r) {
-      // Visibility needs no order here: only streams permute keys, and every row sees the keys of streams.
+      // Visibility may take keys as ascending here: only streams permute keys, and every row sees the keys of streams.
       const auto [h, i] = query_of(*packed_sequence_, h_, r);
       plan_.rules.apply_and_hide(scores_.at(r), visibility, sequence, h, i, keys.first, 0, n, scratch_.rule_row.data);
       std::fill(scores_.at(r) + n, scores_.at(r) + round_up(n, kLanes<T>), kHidden);
@@ -460,7 +458,7 @@ class FewQueriesWorker {
   ShownKeys shown_;
 };
 
-/// Returns split number n. Splits are numbered through all sequences.
+/// Returns split number n, counted over the splits of all sequences.
 template <class Plan>
 KeySplit split_at(const FewQueries* sequences, const Plan& plan, std::int64_t n) {
   const FewQueries& each = find_owner(sequences, plan.list.size(), &FewQueries::first_split, n);

@@ -75,8 +75,8 @@ class SplitRows {
 
   /// Selects a sequence and head. `rows_against` is the number of query rows by which each row is multiplied.
   /// There are two ways to read rows:
-  ///   in place: each query tile converts them from the caller's tensor to T;
-  ///   from a buffer: they are converted once, which is slower. Used if the layout forbids reading in place.
+  ///   in place, where each query tile converts them to T;
+  ///   from a buffer of rows that are converted once. This is slower, and used if the layout forbids reading in place.
   /// With `dots`, rows are always read in place, because bf16 dot products need no conversion.
   void select(const KeyRows& rows, std::int64_t rows_against, bool dots = false) {
     rows_ = rows;
@@ -102,10 +102,9 @@ class SplitRows {
 
   const OrderedKeys& keys() const { return keys_; }
 
-  /// Visits all slots in ranges: calls visit(rows, first, n), where `rows` are the StoredRows of slots [first, first +
-  /// n).
-  /// Meanwhile prefetches the rows that come `distance` slots later. After the last slot come the first rows of
-  /// `following`, unless it is null.
+  /// Visits all slots in ranges: calls visit(rows, first, n) with the StoredRows of slots first … first + n.
+  /// Between these calls, prefetches the rows `distance` slots ahead.
+  /// After the last slot, prefetches the first rows of `following`, unless it is null.
   template <class Visit>
   void visit_rows(std::int64_t distance, SplitRows* following, const Visit& visit) {
     if constexpr (loads_stored<T, E>()) {
@@ -123,9 +122,9 @@ class SplitRows {
   /// Returns the prefetch distance in slots.
   std::int64_t prefetch_distance() const { return rows_in(prefetch_settings().distance_bytes); }
 
-  /// Returns how many value rows are added to the outputs at a time.
-  /// With few rows at a time, rows are read in the order of their prefetches, which streams best from memory.
-  /// With more rows at a time, sums are loaded and stored less often. This is faster if arithmetic is the limit.
+  /// Returns how many value rows are added to the outputs at a time:
+  ///   few, to read rows in the order of their prefetches, which is fastest from memory;
+  ///   more, to load and store sums less often, which is faster if arithmetic is the limit.
   std::int64_t values_at_a_time() const {
     if (!in_place_) return kWidenedKeys;
     if (!std::is_same_v<T, E>) return rows_in(kChunk_bytes);

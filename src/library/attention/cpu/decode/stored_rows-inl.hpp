@@ -21,8 +21,7 @@ namespace headgate::HWY_NAMESPACE {
 /// Addresses of rows with elements E, in the order of their use.
 /// Each row is dense, and its length is a multiple of kLanes<T>.
 /// Code that uses rows n … n + kTileKeys prefetches the rows that come prefetch_distance entries later.
-/// prefetch_distance = 0 disables prefetching.
-/// The array must continue that far. Its last entries may be invalid addresses.
+/// The array needs that many more entries, which may be invalid addresses. prefetch_distance = 0 disables prefetching.
 template <typename E>
 struct StoredRows {
   const E* const* rows = nullptr;
@@ -341,7 +340,7 @@ HWY_NOINLINE void score_rows(const View<T, 2>& scores, const View<T, 2>& queries
   }
 }
 
-/// Replaces PrefetchedRows in a register tile that prefetches nothing.
+/// Does nothing. Stands for PrefetchedRows in a register tile without prefetches.
 template <typename E>
 struct NoPrefetchedRows {
   NoPrefetchedRows(const E* const* /*rows*/, std::int64_t /*count*/, std::int64_t /*columns*/,
@@ -390,7 +389,7 @@ HWY_INLINE void value_tile(T* HWY_RESTRICT out, std::int64_t out_stride, const T
       HWY_UNROLL(8) for (std::int64_t x = 0; x < kVecs; ++x) acc[r][x] = hn::MulAdd(in_lanes, value[x], acc[r][x]);
     }
   };
-  // Unrolls the loop kRate.rows times. Branch predictors then predict its exit, because it has few iterations.
+  // Unrolls the loop by kRate.rows. Few iterations remain, so that branch predictors predict the exit.
   const std::int64_t whole = n - n % kRate.rows;
   for (std::int64_t j = 0; j < whole; j += kRate.rows) {
     prefetch();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the backward pass of gated attention with five products per tile:
-//   P = exp(q kᵀ − lse)    dP = do vᵀ    dv += Pᵀ do    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
-// Dropout M changes two products: dP = M ∘ do vᵀ and dv += (P ∘ M)ᵀ do.
+//   P = exp(q kᵀ − lse)    dP = d_o vᵀ    dv += Pᵀ d_o    dk += dsᵀ q    dq += ds k,    ds = P ∘ (dP − Δ).
+// Dropout M changes two products: dP = M ∘ d_o vᵀ and dv += (P ∘ M)ᵀ d_o.
 // The three stages are: pack and prepare rows; compute tiles by key block; write dq. dk and dv are overwritten; all
 // sums are in T.
 
@@ -70,7 +70,7 @@ class BackwardWorker {
   struct Strip;
 
   std::int64_t query_head(std::int64_t g) const { return hkv_ * p_.group + g; }
-  /// Return the index of a query tile (or key block) among all tiles (or blocks) of the batch.
+  /// These functions return the index of a query tile or key block among all those of the batch.
   std::int64_t packed_tile(std::int64_t g, std::int64_t tile) const { return part_->tile_of(hkv_, p_.group, g) + tile; }
   std::int64_t packed_block(std::int64_t block) const { return part_->block_of(hkv_) + block; }
   ColumnPanels<T> key_panels(std::int64_t block) const {
@@ -105,7 +105,7 @@ class BackwardWorker {
   std::int64_t hkv_ = 0;
   /// for each strip of the current tile: columns of the current block that the strip visits, or {}
   mutable std::array<KeyRange, kTile / kMR> seen_{};
-  mutable std::array<RowPrefetch, 6> prefetches_{};  // prefetches for the next head
+  mutable std::array<RowPrefetch, 6> prefetches_{};  // objects that prefetch the next head's rows
 };
 
 /// One query tile paired with one key block.
@@ -117,7 +117,7 @@ struct BackwardWorker<T>::Tile {
   std::int64_t rows;                // number of queries, at most kTile
   std::int64_t block, j0;           // index of the key block; first key of the block
   std::int64_t keys;                // number of keys, at most kBlock
-  View<T, 3> q_strips, d_o_strips;  // packed q and do of the tile
+  View<T, 3> q_strips, d_o_strips;  // packed q and d_o of the tile
   View<T, 3> keys_t, values_t;      // packed k and v of the block, transposed
 };
 
@@ -176,8 +176,8 @@ void BackwardWorker<T>::pack_keys(std::int64_t block) const {
 }
 
 /// Prepares a query tile:
-///   packs q and do, the gradient of the ungated output;
-///   computes lse, dz, and Δ − dlse, where Δ = rowsum(do ∘ o);
+///   packs q and d_o, the gradient of the ungated output;
+///   computes lse, dz, and Δ − dlse, where Δ = rowsum(d_o ∘ o);
 ///   sums the tile's contribution to dsinks;
 ///   clears dq.
 template <typename T>
@@ -330,7 +330,7 @@ void BackwardWorker<T>::probabilities(const Tile& t, const Strip& s) const {
   }
 }
 
-/// Computes ds = P ∘ (do vᵀ − Δ) in the strip's rows, and adds ds to dbias.
+/// Computes ds = P ∘ (d_o vᵀ − Δ) in the strip's rows, and adds ds to dbias.
 /// After that, multiplies ds by the softcap's derivative.
 template <typename T>
 void BackwardWorker<T>::score_gradients(const Tile& t, const Strip& s) const {
@@ -378,7 +378,7 @@ void BackwardWorker<T>::score_gradient_row(const Tile& t, const Strip& s, std::i
   std::fill(ds + s.c1, ds + plan_.block_rows, T{0});
 }
 
-/// Adds Pᵀ do to dv and dsᵀ q to dk, kMR keys at a time. Reads only the queries that see one of these keys.
+/// Adds Pᵀ d_o to dv and dsᵀ q to dk, kMR keys at a time. Reads only the queries that see one of these keys.
 template <typename T>
 void BackwardWorker<T>::add_key_gradients(const Tile& t) const {
   using Left = typename Plan::ScoreLeftT;

@@ -40,7 +40,7 @@ struct BackwardPlan {
   static constexpr std::int64_t kScoreStride = kBlock + 16;
   static_assert(kTile % kMR == 0 && kBlock % kMR == 0 && kBlock % kNR<T> == 0);
 
-  using StripLeft = LeftLayout<1, kMR>;            // layout of q or do, which are packed in strips
+  using StripLeft = LeftLayout<1, kMR>;            // layout of q or d_o, which are packed in strips
   using ScoreLeft = LeftLayout<kScoreStride, 1>;   // layout of the scores of a tile, with queries as rows
   using ScoreLeftT = LeftLayout<1, kScoreStride>;  // layout of the scores of a tile, with keys as rows
 
@@ -120,7 +120,7 @@ struct BackwardScratch {
   View<T, 2> dk, dv;                    ///< dk and dv of the thread's key block
   View<T, 2> packing;                   ///< dense copies of strided rows, made before packing
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
-  View<T, 2> d_o;                       ///< scratch for do of one strip of queries
+  View<T, 2> d_o;                       ///< scratch for d_o of one strip of queries
   View<T, 1> scaled;                    ///< one row of dq, dk or dv, scaled and not yet rounded
   View<T, 1> rule_row;                  ///< scratch for a row of bias or mask, and a row of key bias
   View<T, 1> dropout_row;               ///< a row of dropout factors
@@ -158,12 +158,12 @@ struct BackwardBuffers {
 
   View<T, 4> keys_t, values_t;          ///< transposed k and v, (packed blocks, panels, D or Dv, kNR)
   View<T, 2> keys;                      ///< k with one key per row, (packed blocks, ColumnPanels)
-  View<T, 4> query_strips, out_strips;  ///< q and do as left operands, (packed tiles, strips, D or Dv, kMR)
-  View<T, 2> query_panels, out_panels;  ///< q and do as right operands, (packed tiles, ColumnPanels)
+  View<T, 4> query_strips, out_strips;  ///< q and d_o as left operands, (packed tiles, strips, D or Dv, kMR)
+  View<T, 2> query_panels, out_panels;  ///< q and d_o as right operands, (packed tiles, ColumnPanels)
   View<T, 3> dq;                        ///< dq, not yet multiplied by scale, (packed tiles, kTile, D_padded)
   View<T, 2> lse, lse_error;            ///< lse · log2(e); rounding error of lse · log2(e), (packed tiles, kTile)
-  View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(do ∘ o), (packed tiles, kTile)
-  View<std::int64_t, 1> dq_turns;       ///< next turn to add to dq (Turnstile), one per packed tile
+  View<T, 2> delta;                     ///< Δ − dlse, where Δ = rowsum(d_o ∘ o), (packed tiles, kTile)
+  View<std::int64_t, 1> dq_turns;       ///< for each packed tile: whose turn it is to add to dq (Turnstile)
   View<PackedHeads, 1> parts;           ///< parts of the current batch; each part holds heads of one sequence
   View<HeadTask, 1> tasks;              ///< key blocks of the batch, in the order in which threads take them
   BiasGradientBuffers<T> dbias;         ///< sums of dbias

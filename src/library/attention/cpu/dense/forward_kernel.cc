@@ -84,7 +84,7 @@ HWY_NOINLINE void multiply_exponentials(const T* HWY_RESTRICT a, const T* HWY_RE
 /// A strip of kMR query rows while it visits one key block.
 template <typename T>
 struct ForwardStrip : SoftmaxStrip<T, kMR> {
-  RuleAddresses<T, kMR> rules;  ///< set only if rules are applied in registers
+  RuleAddresses<T, kMR> rules;  ///< addresses of biases and masks; set only if they are applied in registers
 };
 
 /// Computes the tasks of one thread in the forward pass.
@@ -193,9 +193,8 @@ class ForwardWorker {
                  [&](std::int64_t m) { return query(s.r + m); });
   }
 
-  /// Computes the exponentials of the panel at column c if the running maxima need not change, which is the common
-  /// case.
-  /// This is so while no score exceeds its row's maximum by more than kSlack.
+  /// Computes the exponentials of the panel at column c, unless the running maxima must be raised first.
+  /// Usually no score exceeds its row's maximum by more than kSlack, so that the maxima stay.
   /// Without score rules, the sum of each product q · k begins at −maximum, so that the result is the exponent.
   /// If every row sees the whole panel, scores stay in registers.
   void panel(BlockStrip& s, std::int64_t c) const {
@@ -514,17 +513,17 @@ class ForwardWorker {
   int thread_;
   const ForwardScratch<T> scratch_;
   const OnlineSoftmax<T> softmax_;  // softmax of the current query tile
-  const FusedRules fused_;          // how the score rules are applied
+  const FusedRules fused_;          // where biases and masks are applied: in registers or memory
   const ShownKeys shown_;
   Sequence sequence_;
   Visibility visibility_;
   std::int64_t h_ = 0, count_ = 0;
   View<T, 3> head_keys_;                             // packed k of the current head, (panels, D, kNR)
   View<T, 2> head_values_;                           // packed v of the current head, (panels, kNR · Dv_padded)
-  mutable std::array<RowPrefetch, 4> prefetches_{};  // prefetches for the next head or tile
+  mutable std::array<RowPrefetch, 4> prefetches_{};  // objects that prefetch rows of the next head or tile
   /// For each strip of the tile: true if the last key block raised a running maximum by more than kSlack.
-  /// If there are score rules, the strip then computes the next block as a whole. Panels relative to the old maxima
-  /// would be wasted if a maximum rose again.
+  /// With score rules, the strip then computes the scores of the whole next block before any exponential.
+  /// Exponentials relative to the old maxima would be wasted if a maximum rose again.
   mutable std::array<bool, Plan::kOpenTile / kMR> rose_{};
 };
 

@@ -142,8 +142,8 @@ struct ForwardBuffers {
   View<T, 3> keys;             ///< packed k, transposed, (packed panels, D, kNR)
   View<T, 2> values;           ///< packed v, (packed panels, kNR · Dv_padded); one ColumnPanels per key block
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
-  /// Open queries of each packed tile, in ascending order. open_counts holds their number per tile.
-  /// The gate threshold does not skip open queries. Used only with a gate threshold.
+  /// Open queries of each packed tile, which the gate threshold does not skip, in ascending order.
+  /// open_counts holds their number per tile. Both are used only with a gate threshold.
   View<std::int64_t, 2> open_rows;
   View<std::int64_t, 1> open_counts;
   View<std::byte, 2> scratch;  ///< memory for each thread's ForwardScratch, (threads, bytes)
