@@ -110,7 +110,7 @@ bool DenseBias::pays(const Problem& problem) {
   constexpr double kMost_bytes = std::int64_t{256} << 20;
   constexpr std::int64_t kFewestQueries = 8, kFewestKeys = 16;
   const ConstTensorView& bias = problem.inputs.bias;
-  // A call with window_left or a packed batch may read so little of the bias that a copy costs more than it saves.
+  // Packed batches and calls with window_left may read so little of the bias that a copy costs more than it saves.
   // Causality and window_right hide at most half of the bias if there are as many queries as keys.
   if (!bias.present() || bias.numel() == 0 || problem.packed() || problem.window_left != kNoWindow) return false;
   if (bias.strides[3] == 1 || bias.strides[3] == 0 || bias.strides[2] == 0) return false;

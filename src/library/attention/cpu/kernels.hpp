@@ -22,14 +22,14 @@ void few_queries_forward(const ForwardProblem& problem, const WorkList& list, Wo
 void listed_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Plans the kernel that uses the CPU's bf16 instructions for products (Precision::native16).
 void native16_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
-/// Plans the kernel for small heads. It keeps the scores of a panel of queries with all keys in memory.
+/// Plans the kernel for small heads. It computes the scores of a few queries with all keys at once.
 void small_heads_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 /// Plans the kernel that packs K and V and computes tile by tile. It can compute every sequence.
 void tiles_forward(const ForwardProblem& problem, const WorkList& list, WorkSlot& slot);
 
 // Backward passes write each query tile's contribution to dsinks in one of two ways:
-//   if a head has one sink, to sink_parts (query tiles of all sequences, Hq), unless sink_parts is empty;
-//   if each query has its own sink, to gradients.dsinks (B,Hq,T,1).
+//   with one sink per head, to sink_parts (query tiles of all sequences, Hq), or nowhere if sink_parts is empty;
+//   with a sink per query, to gradients.dsinks (B,Hq,T,1).
 
 void listed_backward(const BackwardProblem& problem, const View<double, 2>& sink_parts, const WorkList& list,
                      WorkSlot& slot);

@@ -9,9 +9,8 @@ namespace headgate {
 bool PrefixMask::may_suit(const Problem& p) {
   const ConstTensorView& mask = p.inputs.mask;
   const auto is_shared = [&](std::size_t n) { return mask.shape[n] == 1 || mask.strides[n] == 0; };
-  // Requires at least two sequences. Packed batches keep their masks.
-  // A batch of one sequence must therefore keep its mask too, to be bitwise identical to a packed batch with that
-  // sequence.
+  // A batch of one keeps its mask, because packed batches keep theirs.
+  // Results must be bitwise identical to a packed batch with the same sequence.
   return mask.present() && mask.numel() > 0 && p.B > 1 && is_shared(1) && is_shared(2);
 }
 

@@ -18,8 +18,8 @@ struct PrefixMask {
   /// mask.
   static bool may_suit(const Problem& problem);
 
-  /// Writes the key lengths. Returns false if some sequence shows a key after a hidden key, which no length can
-  /// describe.
+  /// Writes the key lengths. Returns false if the mask of some sequence shows a key after a hidden key.
+  /// No length describes such a mask.
   bool fill(const Problem& problem) const;
 
   View<std::int64_t, 1> keys;

@@ -42,7 +42,7 @@ struct RouteRow {
   /// Returns null if the kernel computes the sequence.
   /// Otherwise returns the reason. Reports print the reason after "NAME: ".
   const char* (*declines)(const Problem& problem, const Sequence& sequence);
-  /// Plans the kernel's work on the sequences of `list`. This pointer is null if these sequences need no computation.
+  /// Function that plans the kernel's work on the sequences of `list`. Null if these sequences need no computation.
   void (*plan)(const Problem& problem, const Shared&... shared, const WorkList& list, WorkSlot& slot);
 };
 
@@ -71,8 +71,8 @@ const char* not_small(const Problem& p, const Sequence& s) {
 
 /// Largest number of queries and keys at which f32 products are at least as fast as bf16 products
 /// (docs/design/bf16.md).
-///   dots    the limit for AVX-512 BF16;
-///   tiles   the limit for AMX, and for both units if the program named a unit explicitly.
+///   dots    the limit for AVX-512 BF16, if the program has not selected an instruction set;
+///   tiles   the limit in all other cases.
 struct MostExactRows {
   std::int64_t dots, tiles;
 };
@@ -95,7 +95,7 @@ bool packed_heads_stay_in_cache(const Problem& p, const Sequence& s) {
   return p.B * p.Hkv >= kManyHeads && bytes <= kOwnHead_bytes;
 }
 
-/// Reason for declining that reports omit: the kernel is for a feature that the call does not use.
+/// Reason that reports omit: the kernel is for a feature that the call does not use.
 constexpr char kNotReported[] = "";
 
 template <class Problem>
@@ -124,8 +124,8 @@ const char* native16_declines(const ForwardProblem& p, const Sequence& s) {
 ///   heads whose packed K and V fit in the cache (docs/design/forward.md);
 ///   small heads (docs/design/small-sequences.md).
 /// few_queries also declines several queries with few keys each, because weights near 1 are then common.
-/// Such weights require scores that are bitwise identical in both passes (docs/reference/numerics.md), which
-/// few_queries does not compute.
+/// Such weights need scores that are bitwise identical in both passes (docs/reference/numerics.md).
+/// few_queries does not compute such scores.
 const char* few_queries_declines(const ForwardProblem& p, const Sequence& s) {
   constexpr std::int64_t kMostSharedRows = 64, kMostQueriesBesidesOthers = 8, kFewKeysEach = 4;
   // Other kernels leave most of a register tile unused if a head has at most kFewOfHead queries.
@@ -169,8 +169,8 @@ constexpr RouteRow<ForwardProblem> kForwardRoutes[] = {
 constexpr MostExactRows kMostExactBackward{.dots = 63, .tiles = 32};
 
 const char* native16_declines(const BackwardProblem& p, const Sequence& s) {
-  // With dbias, native16 computes sequences of all lengths in a packed batch, because the kernel that sums dbias also
-  // clears it.
+  // With dbias, native16 computes all sequences of a packed batch, short ones too.
+  // The reason is that the kernel that sums dbias also clears it.
   // The same holds for a batch of one, which must be bitwise identical to a packed batch.
   constexpr MostExactRows kNone{.dots = -1, .tiles = -1};
   return not_bf16(p, s, p.gradients.dbias.present() && p.B == 1 ? kNone : kMostExactBackward);
@@ -219,7 +219,7 @@ class WorkLists {
   WorkLists(const Row (&rows)[kRows], const Problem& problem) {
     const std::int64_t sequences = problem.sequences();
     if (sequences == 0) return;
-    // without packing, all sequences have the same length and take the same row
+    // without packing, all sequences have the same length and use the same row of the table
     if (!problem.packed()) {
       lists_[row_of(rows, problem, problem.sequence(0))] = WorkList(problem);
       return;
@@ -248,8 +248,8 @@ class WorkLists {
   std::array<WorkList, kRows> lists_;
 };
 
-/// Plans all rows of the route table that have sequences. Always plans row `always`.
-/// Allocates one block of memory for all planned rows, and runs them in the order of the table.
+/// Plans the kernels of all rows of the route table that have sequences. Plans row `always` in any case.
+/// Allocates one block of memory for all planned kernels, and runs them in the order of the table.
 template <class Row, std::size_t kRows, class Problem, class... Shared>
 void run_rows(const Row (&rows)[kRows], std::size_t always, const Problem& problem, const Shared&... shared) {
   const WorkLists<kRows> lists(rows, problem);

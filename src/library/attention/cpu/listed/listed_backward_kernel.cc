@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the backward pass with lists of keys, in time that grows with the lists:
-//   P = exp(q kᵀ − lse)    ds = P ∘ (M ∘ do vᵀ − Δ)    dq = ds k    dk = dsᵀ q    dv = (P ∘ M)ᵀ do.
+//   P = exp(q kᵀ − lse)    ds = P ∘ (M ∘ d_o vᵀ − Δ)    dq = ds k    dk = dsᵀ q    dv = (P ∘ M)ᵀ d_o.
 // The queries of a key/value head are processed in chunks, each in two steps:
 //   1. Threads share the queries. Each query computes P ∘ M and ds of its listed keys, and dq.
 //   2. Threads share ranges of keys. Each range adds the terms of all queries of the chunk to dk, dv and dbias.
@@ -112,7 +112,7 @@ struct ListedBackwardScratch {
   }
 
   KeyCollector collector;
-  WideQueries<T> queries, gradients;  ///< q and do of one query, for all query heads of the group
+  WideQueries<T> queries, gradients;  ///< q and d_o of one query, for all query heads of the group
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale
@@ -189,8 +189,8 @@ HWY_INLINE void add_outer_tile(T* const* to, std::int64_t x, const T* HWY_RESTRI
   }
 }
 
-/// Adds wᵀ · rows to `sums`. Row m of the product, for m < n, is added to row keys[m] of `sums`.
-/// w has kListedStride weights for each row of `rows`.
+/// Adds row m of wᵀ · `rows` to row keys[m] of `sums`, for m < n.
+/// `w` has kListedStride weights for each row of `rows`.
 template <typename T>
 HWY_NOINLINE void add_outer(const View<T, 2>& sums, const std::int64_t* keys, std::int64_t n, const T* w,
                             const View<T, 2>& rows) {
@@ -329,7 +329,7 @@ class ListedBackwardWorker {
     starts[ranges] = count;
   }
 
-  /// Writes dgate of query i. Packs the query's q and do for the first step, and stores both for the second step.
+  /// Writes dgate of query i. Packs the query's q and d_o for the first step, and stores both for the second step.
   void prepare(std::int64_t c, std::int64_t i) {
     for (std::int64_t g = 0; g < p_.group; ++g) {
       double sink_term = 0;

@@ -76,7 +76,7 @@ struct ListedForwardPlan {
   int threads = 1;
 };
 
-/// Softmax of one row over some of its keys, for each query head of the group.
+/// Softmax of one query over some of its keys, for each query head that reads one key/value head.
 template <typename T>
 struct ListedSoftmax {
   T *maxima, *sums;  ///< maximum score times log2(e), or −∞ without keys; Σ exp2(s − maximum)

@@ -22,8 +22,8 @@ namespace headgate::HWY_NAMESPACE {
 inline bool is_by_query(const Problem& p, const ConstTensorView& map) { return p.T > 1 && map.strides[2] != 0; }
 
 /// Plans the terms that are added to scores. Biases add bias · log2(e), and the mask adds −∞ for hidden keys.
-/// bias, key_bias and mask are called maps here. A plane holds the terms of all queries and keys of one head,
-/// transposed.
+/// A plane holds the terms of all queries and keys of one head, transposed.
+/// A map is a bias, key bias or mask.
 struct ScoreTermsPlan {
   static constexpr double kMostPlanes_bytes = std::int64_t{64} << 20;
 
@@ -51,9 +51,9 @@ struct ScoreTermsPlan {
 
   bool any = false;       ///< true if there is a bias or a mask
   bool by_query = false;  ///< true if a map differs among queries
-  /// true if a map differs among queries and also among batch elements (by_batch) or heads (by_head)
+  /// true if a bias or mask differs among queries and also among batch elements (by_batch) or heads (by_head)
   bool by_batch = false, by_head = false;
-  std::int64_t planes = 0;  ///< number of planes, which heads share; 0 if each head computes its own terms
+  std::int64_t planes = 0;  ///< number of planes that heads share; 0 if each head computes its own terms
 };
 
 /// Scratch buffers of one thread.
@@ -125,8 +125,8 @@ class ScoreTerms {
   }
 
  private:
-  /// Adds biases and masks to the terms to[0 … S) of query i, and calls found() for each of these tensors.
-  /// If `by_query`, adds only tensors that differ among queries. Otherwise adds only tensors that are the same for all
+  /// Adds biases and masks to the S terms in `to`, which belong to query i. Calls found() for each bias or mask.
+  /// If `by_query`, adds only those that differ among queries. Otherwise adds only those that are the same for all
   /// queries.
   template <class Found>
   void add_maps(T* HWY_RESTRICT to, bool by_query, std::int64_t i, const Found& found) const {
@@ -170,7 +170,7 @@ class ScoreTerms {
     for (std::int64_t j = 0; j < sequence_.S; ++j) std::fill_n(own_.panel.at(j), kNR<T>, own_.keys(j));
   }
 
-  /// Adds the terms that are the same for all queries to the panel. A term of −∞ stays −∞, whatever is added.
+  /// Adds to the panel the terms that are the same for all queries. A term of −∞ stays −∞, whatever is added.
   void add_keys() const {
     const Tag<T> d;
     for (std::int64_t j = 0; j < sequence_.S; ++j) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the backward pass of small heads with five products on transposed scores (keys by queries); once per target:
-//   P = exp(k qᵀ − lse)    dP = v doᵀ    ds = P ∘ (dP − Δ)    dv += P do    dk += ds q    dq = dsᵀ k.
+//   P = exp(k qᵀ − lse)    dP = v d_oᵀ    ds = P ∘ (dP − Δ)    dv += P d_o    dk += ds q    dq = dsᵀ k.
 #if defined(HEADGATE_ATTENTION_SMALL_BACKWARD_INL_) == defined(HWY_TARGET_TOGGLE)
 #ifdef HEADGATE_ATTENTION_SMALL_BACKWARD_INL_
 #undef HEADGATE_ATTENTION_SMALL_BACKWARD_INL_
@@ -41,9 +41,9 @@ struct SmallBackwardPlan : SmallHeadsPlan<BackwardProblem> {
   }
 
   std::int64_t dbias_tasks() const { return biases * ranges * p.Hkv; }
-  /// Returns the number of buffers in which dbias is summed: one per task.
-  /// If each head has a single range, there is one buffer per thread instead.
-  /// A buffer has one (queries, keys) plane for each query head of the group.
+  /// Returns the number of buffers in which dbias is summed.
+  /// There is one per task, or one per thread if each head has a single range.
+  /// A buffer has one (queries, keys) plane for each query head that reads a key/value head.
   std::int64_t dbias_buffers() const { return ranges > 1 ? dbias_tasks() : threads; }
 
   bool has_dbias = false;
@@ -104,14 +104,14 @@ struct SmallBackwardScratch {
   }
 
   View<T, 2> keys, values;  ///< dense rows of the head's k and v
-  /// dense rows of q and do for a tile of queries; q is unused if the kernel reads it in place
+  /// dense rows of q and d_o for a tile of queries; q is unused if the kernel reads it in place
   View<T, 2> query_rows, d_o;
-  View<T, 2> queries_t, d_o_t;   ///< q and do of a panel of queries, transposed; q is multiplied by scale · log2(e)
+  View<T, 2> queries_t, d_o_t;   ///< q and d_o of a panel of queries, transposed; q is multiplied by scale · log2(e)
   View<T, 2> probabilities, ds;  ///< P, and scale · ds, each (keys, queries of a tile)
-  View<T, 2> dk, dv;             ///< dk and dv, summed over tiles and query heads; unused if summed in the tensors
+  View<T, 2> dk, dv;             ///< sums of dk, dv over tiles and query heads; unused if caller's tensors hold them
   View<T, 2> dq;                 ///< dq of the rows of one register tile
   View<T, 1> lse, lse_error;     ///< for each query of a tile: lse · log2(e); rounding error of lse · log2(e)
-  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(do ∘ o)
+  View<T, 1> delta;              ///< −(Δ − dlse) for each query of a tile, where Δ = rowsum(d_o ∘ o)
   View<T, 1> dy, y, attn, gate, dgate;  ///< scratch for one query's rows
   View<T, 1> scaled;                    ///< one row of dk or dv, not yet rounded
   ScoreTermsScratch<T> terms;
@@ -173,14 +173,14 @@ class SmallBackwardWorker {
     const Visibility visibility(p_, sequence_);
     const KeyRange seen = visibility.rows(0, sequence_.T);
     if (!seen.empty()) {
-      const std::int64_t filled = seen.end + kRowUnit;  // register tiles read rows past the last key
+      const std::int64_t filled = seen.end + kRowUnit;  // zeroed up to here: register tiles read past the last key
       copy_key_rows(scratch_.keys, p_, key_tensors(p_), sequence_, hkv_, seen, filled);
       copy_key_rows(scratch_.values, p_, value_tensors(p_), sequence_, hkv_, seen, filled);
     }
     prefetch_next_head(next);
     dk_ = begin_sums(p_.gradients.dk, scratch_.dk);
     dv_ = begin_sums(p_.gradients.dv, scratch_.dv);
-    if (p_.group == 0) {  // if there are query heads, the first query tile overwrites the sums
+    if (p_.group == 0) {  // with query heads, the first query tile overwrites the sums
       clear_sums(dk_, key_cols_);
       clear_sums(dv_, value_cols_);
     }
@@ -216,7 +216,7 @@ class SmallBackwardWorker {
     bool present() const { return data != nullptr; }
   };
 
-  /// Returns the rows of the caller's tensor if they are dense, otherwise rows of `own`.
+  /// Returns the rows in which dk or dv is summed: the caller's rows if they are dense, otherwise rows of `own`.
   Sums begin_sums(const TensorView& tensor, const View<T, 2>& own) const {
     if (!tensor.present()) return {};
     const HeadRows<void> rows = key_rows(tensor, sequence_, hkv_);
@@ -262,7 +262,7 @@ class SmallBackwardWorker {
     prefetch_queue_ = {next_head_rows_.data(), std::ssize(next_head_rows_), steps / kStepsACall};
   }
 
-  /// Computes do, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
+  /// Computes d_o, lse, the rounding error of lse, and −(Δ − dlse) of queries i … i + n. Writes dz to dgate.
   void prepare(const QueryRows& from, std::int64_t i, std::int64_t n) const {
     T* HWY_RESTRICT lse = scratch_.lse.data;
     T* HWY_RESTRICT lse_error = scratch_.lse_error.data;
@@ -376,7 +376,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Computes ds = scale · P ∘ (v doᵀ − Δ) for the same keys and queries as make_probabilities().
+  /// Computes ds = scale · P ∘ (v d_oᵀ − Δ) for the same keys and queries as make_probabilities().
   /// Unless `dbias` is null, adds ds / scale of the first `rows` keys to `dbias`, which holds the sums of the panel.
   template <std::int64_t kRows, std::int64_t kVecs>
   HWY_NOINLINE void make_score_gradients(std::int64_t j, std::int64_t r, std::int64_t rows, T* dbias) const {
@@ -410,7 +410,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Writes dbias of one panel of queries, for query head g of the group of key/value head h.
+  /// Writes dbias of one panel of queries, for the g-th query head that reads key/value head h.
   /// Adds up the sums of all ranges in ascending order. Plane first + n · step holds the sums of range n.
   void write_dbias(std::int64_t bias, std::int64_t h, std::int64_t g, std::int64_t panel, std::int64_t first,
                    std::int64_t step) const {
@@ -437,7 +437,7 @@ class SmallBackwardWorker {
     }
   }
 
-  /// Adds P do to dv and ds q to dk, one register tile of keys at a time. Reads only queries that see a key of the
+  /// Adds P d_o to dv and ds q to dk, one register tile of keys at a time. Reads only queries that see a key of the
   /// tile.
   void add_key_gradients(const Visibility& visibility, const OperandRows<T>& q, std::int64_t i, std::int64_t n,
                          bool first) const {
@@ -453,7 +453,7 @@ class SmallBackwardWorker {
   }
 
   /// Computes left (rows, count) · right (count, cols), which is a sum over `count` queries from `begin` on.
-  /// Stores the product in rows j … j + rows of `to` if `first`. Otherwise adds the product to these rows.
+  /// Rows j … j + rows of `to` are set to the product if `first`. Otherwise the product is added to them.
   template <std::int64_t kRows>
   HWY_INLINE void add_rows(const Sums& to, const View<T, 2>& left, const OperandRows<T>& right, std::int64_t j,
                            std::int64_t rows, std::int64_t begin, std::int64_t count, std::int64_t cols,
@@ -507,10 +507,10 @@ class SmallBackwardWorker {
   const std::int64_t key_cols_, value_cols_;  // D and Dv, rounded up to vectors
   Sequence sequence_;
   std::int64_t hkv_ = 0;
-  std::int64_t first_plane_ = 0;  // index of the plane for dbias of the task's first query head
-  T* dbias_ = nullptr;            // plane for dbias of the current query head
+  std::int64_t first_plane_ = 0;  // index of the plane in which dbias of the task's first query head is summed
+  T* dbias_ = nullptr;            // plane in which dbias of the current query head is summed
   Sums dk_, dv_;
-  std::array<RowPrefetch, 10> next_head_rows_{};  // prefetches for the next head
+  std::array<RowPrefetch, 10> next_head_rows_{};  // objects that prefetch the next head's rows
   // spreads the prefetches of next_head_rows_ over the products of the current head
   mutable PrefetchQueue prefetch_queue_;
 };

@@ -107,8 +107,7 @@ class SmallForwardWorker {
  private:
   static constexpr T kHidden = -std::numeric_limits<T>::infinity();
 
-  /// Lists the queries to compute for each query head of a key/value head. Returns the number of panels of these
-  /// queries.
+  /// Lists the queries to compute for each query head of a key/value head. Returns their number of panels.
   /// With a gate threshold, lists only open queries, which the threshold does not skip.
   /// If the head is cut into pieces, the task of the first piece writes the outputs of all closed queries.
   std::int64_t list_queries(const HeadTask& head) const {
@@ -299,7 +298,7 @@ class SmallForwardWorker {
   const std::int64_t value_cols_;  // Dv, rounded up to vectors
   Sequence sequence_;
   OperandRows<T> values_;
-  std::array<RowPrefetch, 4> next_head_rows_{};  // prefetches for the next head
+  std::array<RowPrefetch, 4> next_head_rows_{};  // objects that prefetch the next head's rows
   PrefetchQueue prefetch_queue_;  // spreads the prefetches of next_head_rows_ over the products of the current head
 };
 

@@ -37,11 +37,11 @@ namespace headgate::HWY_NAMESPACE {
 /// The stride is the same for all D, because products need a compile-time constant.
 inline constexpr std::int64_t kRowStride = kSmallHeadDim + 16;
 
-/// Unit of the height of register tiles, in rows. Tiles have 1 to 4 units. kMR rows are 3 units.
+/// Unit in which heights of register tiles are counted, in rows. Tiles have 1 to 4 units, and kMR is 3 units.
 inline constexpr std::int64_t kRowUnit = kMR / 3;
 
 /// Cuts rows [begin, end) into register tiles, and calls f.operator()<kRows>(r, rows) for each tile.
-/// A tile has height kRows. Its first `rows` rows are rows r … r + rows, and the rest is unused.
+/// A tile has room for kRows rows, and holds rows r … r + rows.
 /// Most tiles have kMR rows. The last tiles have 1 to kMostUnits units (kRowUnit), so that few rows are unused.
 /// kMostUnits is 3 or 4.
 template <std::int64_t kMostUnits, typename F>
@@ -58,7 +58,7 @@ HWY_INLINE void for_row_tiles(std::int64_t begin, std::int64_t end, const F& f) 
       f.template operator()<4 * kUnit>(r, left);
       return;
     }
-    if (units == 2 || units == 4) {  // divides four units into two tiles of two units
+    if (units == 2 || units == 4) {  // four remaining units give two tiles of two units
       const std::int64_t rows = std::min(left, 2 * kUnit);
       f.template operator()<2 * kUnit>(r, rows);
       r += rows;

@@ -41,7 +41,7 @@ class ListedScores {
   static std::int64_t padded(std::int64_t keys) { return round_up(round_up(keys, kListedBlock), kNR<T>); }
 
   /// Computes the scores of queries first … first + queries, times log2(e).
-  /// keys_of(i) returns the range of keys that query i needs. Listed keys outside this range are ignored.
+  /// keys_of(i) returns the range of keys that query i needs. Ignores listed keys outside this range.
   template <class KeysOf>
   void compute(const Sequence& sequence, std::int64_t h_kv, std::int64_t first, std::int64_t queries,
                const KeysOf& keys_of) {
@@ -65,14 +65,14 @@ class ListedScores {
     }
   }
 
-  /// Returns the keys whose scores query q of compute() has, in ascending order. count(q) is their number.
+  /// Returns the keys for which compute() computed scores of query q, in ascending order. count(q) is their number.
   const std::int64_t* keys(std::int64_t q) const { return keys_.at(q); }
   std::int64_t count(std::int64_t q) const { return counts_(q); }
   bool contains(std::int64_t q, std::int64_t key) const { return std::binary_search(keys(q), keys(q) + count(q), key); }
-  /// Returns the scores of query head g of the group. The row has count(q) scores, and room for padded(count(q)).
+  /// Returns the scores of query q in the g-th query head. The row has count(q) scores, and room for padded(count(q)).
   T* scores(std::int64_t q, std::int64_t g) const { return scores_.at(q, g); }
 
-  /// Returns the columns of scores whose keys are in `range`.
+  /// Returns the columns of query q's scores whose keys are in `range`.
   KeyRange columns(std::int64_t q, const KeyRange& range) const {
     const std::int64_t *const begin = keys(q), *const end = begin + count(q);
     return {std::lower_bound(begin, end, range.begin) - begin, std::lower_bound(begin, end, range.end) - begin};

@@ -56,9 +56,9 @@ class StatisticsWorker {
   struct BlockStrip : Strip<T> {
     const T* queries = nullptr;  // (D, kMR)
     T* mass = nullptr;           // sum of the weights of each key, from key 0 on; null if not requested
-    KeyRange window;             // if queries visit lists: columns of the scores whose keys are in the row's window
+    KeyRange window;             // with key lists: columns of the scores whose keys are in the row's window
     bool is_first = false;       // true if top keys are requested and this is the first block that the rows visit
-    HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row, one sum per lane
+    HWY_ALIGN T entropies[kMR * kLanes<T>];  // Σ p log2 p of each row's weights p, one sum per lane
   };
 
   StatisticsWorker(const Plan& plan, const StatisticsBuffers<T>& shared, int thread)
@@ -108,7 +108,7 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes one query tile of query head h. begin_tile() describes `turn`.
+  /// Computes one query tile of query head h. `turn` counts the tiles backwards from the last one.
   void run_tile(const PackedHeads& part, std::int64_t h, std::int64_t turn) {
     begin_head(part, h);
     begin_tile(part, turn);
@@ -126,8 +126,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes the weights of up to kMR selected queries of query head h. The first is query strip · kMR of the selection.
-  /// Skips selected queries of other sequences.
+  /// Writes the weights of up to kMR selected queries of query head h.
+  /// The first is entry strip · kMR of selection.queries. Skips selected queries of other sequences.
   void run_rows(const PackedHeads& part, std::int64_t h, std::int64_t strip) {
     begin_head(part, h);
     const std::int64_t end = std::min((strip + 1) * kMR, p_.selection.queries.shape[3]);
@@ -289,7 +289,7 @@ class StatisticsWorker {
   }
 
   /// Returns the range of keys for which queries [i0, i1) need scores.
-  /// Requested keys do not count, because their scores are computed separately.
+  /// Ignores requested keys (key 0 and selection.keys), because their scores are computed separately.
   KeyRange visited(const Visibility& visibility, const Sequence& sequence, std::int64_t i0, std::int64_t i1) const {
     if (!plan_.scan && !plan_.window) return {};
     const KeyRange seen = visibility.rows(i0, i1);
@@ -475,7 +475,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Computes the weights that the tile's queries give to the requested keys. Writes them, or adds them to sums.
+  /// Computes the weights of the requested keys (key 0 and selection.keys) for the tile's queries.
+  /// Writes the weights, if key_weights is requested, and adds them to sums.
   void weigh_requested_keys() const {
     const HeadRows<void> to = query_rows(out_.key_weights, sequence_, h_);
     for (std::int64_t c = 0; c < plan_.requested_keys; c += kNR<T>) {
@@ -524,7 +525,8 @@ class StatisticsWorker {
     }
   }
 
-  /// Writes each query's statistics ("figures"), such as entropy. Adds the figures of counted queries to sums.
+  /// Writes the statistics of each query that figures_of() returns, such as entropy, and its top keys.
+  /// Adds the statistics to sums for means over queries, unless is_counted() excludes the query.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowFigures> figures = figures_of(r);

@@ -83,21 +83,21 @@ struct StatisticsPlan {
   const StatisticsProblem& p;
   WorkList list;
   ScoreRules<T> rules;
-  /// true if query tiles must be computed: for statistics of queries ("figures"), or for sums over queries
+  /// true if query tiles must be computed: for statistics of each query, or for sums over queries
   bool by_tile = false;
   bool scan = false;                ///< true if every query needs the scores of all keys
   bool exponentials = false;        ///< true if every query needs the exponentials of all keys
   bool window = false;              ///< true if weights within selection.window are summed
   bool first = false;               ///< true if the weight on key 0 is requested; the first requested key is then key 0
   bool sums = false;                ///< true if any output is a sum over queries
-  bool by_list = false;             ///< true if queries visit the keys of their lists, not ranges of keys
-  bool packs_keys = false;          ///< true if keys are packed in addition to the requested keys
+  bool by_list = false;             ///< true if queries visit the keys of their lists (key_indices), not ranges of keys
+  bool packs_keys = false;          ///< true if more keys than the requested keys are packed
   std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
   std::int64_t list_stride = 0;     ///< room for the weights of one query's listed keys
   std::int64_t selected_keys = 0;   ///< number of selected keys (selection.keys)
   std::int64_t requested_keys = 0;  ///< number of requested keys: key 0 if `first` is true, and the selected keys
   std::int64_t top_keys = 0;        ///< number of top keys, K
-  std::int64_t row_strips = 0;      ///< number of strips of kMR queries that the selection lists
+  std::int64_t row_strips = 0;      ///< number of strips of kMR queries in selection.queries
   std::int64_t longest_panels = 0;  ///< number of key panels of the longest sequence
   HeadCounts buffer_counts;         ///< numbers of tiles, blocks and panels that fit in the packed buffers
   int threads = 1;
@@ -168,14 +168,14 @@ struct StatisticsScratch {
   View<T, 2> in_window;          ///< Σ p over the window of each query, one sum per lane
   View<double, 1> first;         ///< weight of each query on key 0
   View<T, 2> packing;            ///< dense copies of strided rows, made before packing
-  View<double, 1> figure_sums;   ///< statistics of queries ("figures"), summed over the tile's queries
+  View<double, 1> figure_sums;   ///< sum over the tile's queries of each statistic in figures_of()
   View<double, 1> key_sums;      ///< weight of each selected key, summed over the tile's queries
-  /// weight of each key, summed over the tile's queries; if queries visit lists, weights of each query's listed keys
+  /// weight of each key, summed over the tile's queries; with key lists, weights of each query's listed keys
   View<T, 1> mass;
   View<T, 2> top_scores;    ///< score − lse of each query's top keys, largest first
   View<Index, 2> top_keys;  ///< keys of top_scores; −1 if there is no key
   View<T, 1> rule_row;      ///< scratch for a row of bias or mask, and a row of key bias
-  /// scratch rows for one query: gate logits, ones, and gate values (the gated ones)
+  /// scratch rows for one query: gate logits z, a row of ones, and ones ∘ g(z)
   View<T, 1> gate, ones, gated;
 };
 
@@ -201,11 +201,11 @@ struct StatisticsBuffers {
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
   View<T, 4> requested_keys;   ///< requested keys, transposed, (packed heads, panels, D, kNR)
-  /// statistics of queries ("figures"), summed over queries, (packed query heads, kRowFigures)
+  /// sum over all queries of each statistic in figures_of(), (packed query heads, kRowFigures)
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
   View<double, 2> mass;      ///< weight of each key, summed over queries, (packed panels · group, kNR)
-  /// next turn to add sums (Turnstile), one per packed query head
+  /// for each packed query head: whose turn it is to add sums (Turnstile)
   View<std::int64_t, 1> turns;
   View<std::byte, 2> scratch;  ///< memory for each thread's StatisticsScratch, (threads, bytes)
 };

@@ -53,7 +53,8 @@ class TopKeys {
     std::fill_n(keys_.data, keys_.count(), Index{-1});
   }
 
-  /// Inserts the keys of a panel into the top keys of row r. The panel begins at key j.
+  /// Inserts the keys of a panel into the top keys of row r, if their scores are large enough.
+  /// The panel begins at key j.
   /// `larger` holds, for each lane, the larger score of the panel's two vectors.
   HWY_INLINE void insert_panel(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j, hn::Vec<Tag<T>> larger) const {
     const Tag<T> d;
@@ -111,7 +112,7 @@ class TopKeys {
 
  private:
   /// Inserts the keys of a panel whose scores reach the threshold. The panel begins at key j.
-  /// Keys are inserted in ascending order, so that the first of keys with equal scores ranks first.
+  /// Inserts keys in ascending order, so that of equal scores the first one ranks first.
   HWY_NOINLINE void insert_keys(std::int64_t r, const T* HWY_RESTRICT x, std::int64_t j,
                                 hn::Vec<Tag<T>> threshold) const {
     const Tag<T> d;
