@@ -57,14 +57,13 @@ enum class Causality : std::int32_t { none = 0, causal = 1 };
 
 /// The precision of the factors in matrix products.
 ///
-/// exact multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
+/// `exact` multiplies f32 numbers (f64 for f64 tensors), or bf16 numbers where that loses no precision.
 ///
-/// native16 multiplies bf16 numbers and adds in f32, with the instructions that native16_products() in runtime.hpp
-/// names. native16 needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The
-/// backward pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error
-/// bounds.
+/// `native16` multiplies bf16 numbers and adds in f32, with the instructions that native16_products() in runtime.hpp
+/// names. It needs bf16 q, k and v. The softmax weights are rounded to bf16 before the product with v. The backward
+/// pass also rounds dy ∘ g, and ds before the products with q and k. docs/reference/numerics.md has the error bounds.
 ///
-/// native16 is a permission: calls use bf16 products only where these are faster. Calls compute like exact on CPUs
+/// `native16` is a permission: calls use bf16 products only where these are faster. Calls compute like `exact` on CPUs
 /// without these instructions, for few queries, and with weights, gate_threshold, dropout, or int8 k and v.
 enum class Precision : std::int32_t { exact = 0, native16 = 1 };
 

@@ -21,8 +21,8 @@ HEADGATE_API void convert(const TensorView& to, const ConstTensorView& from);
 /// zeros has scale 0. Apart from rounding errors, |to · scale − from| ≤ scale / 2. If a row contains NaN or an
 /// infinity, its scale is NaN or infinity, and its elements are 0. Attention to such a row gives NaN.
 ///
-/// from is (n0,n1,n2,D), f32, f64, bf16 or f16. to has the same shape and is i8. scale is (n0,n1,n2,1), f32. Strides
-/// are arbitrary; the views must not overlap. Throws Error for invalid views, before anything is written.
+/// `from` is (n0,n1,n2,D), f32, f64, bf16 or f16. `to` has the same shape and is i8. `scale` is (n0,n1,n2,1), f32.
+/// Strides are arbitrary; the views must not overlap. Throws Error for invalid views, before anything is written.
 HEADGATE_API void quantize(const TensorView& to, const TensorView& scale, const ConstTensorView& from);
 
 }  // namespace headgate

@@ -53,7 +53,7 @@ struct LinearAttentionOptions {
   /// If present, each row of q and k is first divided by its L2 norm √(Σ x² + eps). The value of the option is eps ≥ 0.
   /// A row of zeros stays zero. With eps 0, gradients of such a row are zero too.
   std::optional<double> l2_norm{};
-  /// Precision of the factors in products. native16 needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
+  /// Precision of the factors in products. `native16` needs bf16 q, k and v. It permits a pass to multiply bf16 numbers
   /// and add in f32, with the instructions that native16_products() names. The pass takes chunks of 32 tokens. It
   /// rounds these factors and their gradients to bf16 (docs/reference/numerics.md has the error bounds):
   ///
@@ -62,9 +62,14 @@ struct LinearAttentionOptions {
   ///   - the state as a factor; the state itself is kept in f32
   ///   - the values that tokens write to the state, and these values times their decay
   ///
-  /// Calls compute like exact on CPUs without these instructions, for sequences of fewer than 32 tokens, and with a
-  /// decay for each feature. The backward pass also computes a sequence like exact if the decays of consecutive tokens
-  /// in a chunk multiply to more than 64. Weights and statistics are always those of exact.
+  /// Passes compute like `exact` in these cases:
+  ///
+  ///   - on CPUs without these instructions
+  ///   - for sequences of fewer than 32 tokens
+  ///   - with a decay for each feature
+  ///   - in the backward pass, for sequences where decays of consecutive tokens in a chunk multiply to more than 64
+  ///
+  /// Weights and statistics are always those of `exact`.
   Precision precision = Precision::exact;
   /// Threads and target. Results do not depend on the number of threads. `backend` has no effect: the CPU kernels
   /// compute every call.

@@ -59,13 +59,13 @@ struct KeyRangeVectors {
 /// Returns `inputs` restricted to the keys [begin, end). Narrows k, v, their scales, k_first, v_first, and the columns
 /// of bias, key_bias and mask. Makes key lengths and query offsets relative to key `begin`, so that causality, window
 /// and ALiBi do not change. Stores both in `vectors`. The result points into `inputs` and `vectors`, which must outlive
-/// it. Keeps `sinks` and `gate`; remove them where they must not be applied again.
+/// it. Keeps `sinks` and `gate`. Remove them for calls that must not apply them, as described at the top of this file.
 ///
 /// Throws Error in these cases:
 ///
-/// - The batch is packed, or block_table or key_indices is given.
-/// - The range violates 0 ≤ begin ≤ end ≤ S.
-/// - q, k or v is absent, sizes differ, or key_lengths or query_offsets are invalid (attention.hpp).
+///   - The batch is packed, or block_table or key_indices is given.
+///   - The range violates 0 ≤ begin ≤ end ≤ S.
+///   - q, k or v is absent, sizes differ, or key_lengths or query_offsets are invalid (attention.hpp).
 HEADGATE_API AttentionInputs narrow_keys(const AttentionInputs& inputs, std::int64_t begin, std::int64_t end,
                                          KeyRangeVectors& vectors);
 

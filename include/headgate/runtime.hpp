@@ -45,15 +45,19 @@ HEADGATE_API std::int64_t find_target(const std::string& name);
 /// "avx512_bf16". Both need the vector target "avx3".
 HEADGATE_API std::vector<std::string> supported_native16_products();
 
-/// Returns the instruction set that Precision::native16 uses on the current target: the choice of
-/// set_native16_products(). Without a choice, returns amx_bf16 if available, or else avx512_bf16 on AMD CPUs since Zen
-/// 4. Returns "" if neither applies; native16 then computes like exact. Throws like active_target().
+/// Returns the instruction set that Precision::native16 uses on the current target, the first of these that exists:
+///
+///   1. the choice of set_native16_products();
+///   2. amx_bf16, if available;
+///   3. avx512_bf16, on AMD CPUs since Zen 4.
+///
+/// Returns "" if there is none: native16 then computes like `exact`. Throws like active_target().
 HEADGATE_API std::string native16_products();
 
 /// Selects the instruction set that Precision::native16 uses in all later calls of this process; "" restores the
-/// default. If `name` is avx512_bf16, exact calls use these instructions too where that loses no precision
-/// (docs/reference/numerics.md). Throws headgate::Error if `name` is not in supported_native16_products(). Must not be
-/// called while a kernel runs.
+/// default. If `name` is avx512_bf16, calls with Precision::exact use these instructions too where that loses no
+/// precision (docs/reference/numerics.md). Throws headgate::Error if `name` is not in supported_native16_products().
+/// Must not be called while a kernel runs.
 HEADGATE_API void set_native16_products(const std::string& name);
 
 /// Returns the backends for attention in this build, best first: "cpu". A call uses the first backend that can compute

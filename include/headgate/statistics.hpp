@@ -31,9 +31,12 @@ struct StatisticsSelection {
 /// The outputs of attention_statistics, which overwrites them. Absent outputs are not computed. All are f32 or f64,
 /// except topk_index, which is i32 or i64.
 ///
-/// In a packed batch of N sequences, means have N in place of B. If keys are paged, key_mass has N in place of B too.
-/// Otherwise key_mass and `rows` have the S columns of all sequences, and `rows` is 0 in columns of other sequences. In
-/// first, key_weights and topk_index, keys are numbered within the query's own sequence.
+/// In a packed batch of N sequences:
+///
+///   - Means have N in place of B.
+///   - key_mass and `rows` have the S columns of all sequences; `rows` is 0 in columns of other sequences. If keys are
+///     paged, columns are those of the query's own sequence, and key_mass has N in place of B.
+///   - `first`, key_weights and topk_index number keys within the query's own sequence.
 ///
 /// computed part of a forward pass       | outputs
 /// ---|---

@@ -73,7 +73,8 @@ void check_shape(const CacheShape& s) {
   require(whole_known, "cache: whole_dtype is {} but must be f32, f64, bf16 or f16", dtype_text(s.whole_dtype));
   require(s.pages >= 0 && s.pages <= std::numeric_limits<std::int32_t>::max(), "cache: pages is {} but must be 0 to {}",
           s.pages, std::numeric_limits<std::int32_t>::max());
-  // Checks the size of at least one page, so that later sums of token counts cannot overflow.
+  // Throws Error if the cache's size in bytes overflows. Counts one page for a cache without pages.
+  // Later sums of token counts then cannot overflow.
   CacheShape some = s;
   some.pages = std::max<std::int64_t>(s.pages, 1);
   for (const Member& m : members(some)) (void)member_bytes(some, m);

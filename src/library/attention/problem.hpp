@@ -38,7 +38,7 @@ struct Problem {
   GateFn gate_fn = GateFn::none;  ///< GateFn::none if there is no gate
   GateOp gate_op = GateOp::mul;
   bool gate_headwise = false;
-  double gate_threshold = 0.0;  ///< if > 0, skips rows with all |g(z)| at or below this; gate_op is then mul
+  double gate_threshold = 0.0;  ///< if > 0, rows with all |g(z)| at or below this are skipped; gate_op is then mul
   Precision precision = Precision::exact;
   double dropout = 0.0;  ///< probability that an attention weight is dropped, in [0, 1)
   std::int64_t dropout_seed = 0;

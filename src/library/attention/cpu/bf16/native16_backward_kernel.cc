@@ -69,7 +69,7 @@ HWY_INLINE void store_pairs(BFloat16* to, std::int64_t panel_stride, __m512i eve
 constexpr std::int64_t key_column(std::int64_t j) { return j / 32 * 32 + j / 4 % 2 * 16 + j % 32 / 8 * 4 + j % 4; }
 
 /// Computes P = exp2(s − lse) and ds = P ∘ (dp − Δ) ∘ slope for one square, and stores both as bf16.
-/// The score s is factor · scores, to which `rule` is applied if Rule is RegisterRules.
+/// The score s is factor · scores, changed by `rule` if Rule is RegisterRules (biases and masks).
 template <class Rule>
 HEADGATE_DOTS_ATTR HWY_NOINLINE void gradients_of(const GradientSquare& s, float factor, const Rule& rule) {
   constexpr bool kHasRule = !std::is_same_v<Rule, NoRule>;
@@ -375,7 +375,7 @@ class Native16BackwardWorker {
   }
 
   /// Turns products into scores times log2(e): multiplies the square by the query factor and applies the score rules.
-  /// Sets hidden keys to −∞.
+  /// Sets the scores of hidden keys to −∞.
   void rule_and_hide(const Tile& t, std::int64_t r, std::int64_t c) const {
     const float factor = plan_.rules.query_factor();
     constexpr float kHidden = -std::numeric_limits<float>::infinity();

@@ -44,8 +44,7 @@ struct StripScores {
 };
 
 /// Computes weights = exp2(s + negated_maxima[row]), rounded to bf16.
-/// The score s is factor · scores, to which `rule` is applied if Rule is RegisterRules. `scores` then has kSquare
-/// columns.
+/// The score s is factor · scores. If Rule is RegisterRules, it is changed by `rule`, and `scores` has kSquare columns.
 /// Adds the exponentials, before rounding, to sums (rows, lanes).
 /// With kTracksLargest, also updates row_max_exponents (rows, lanes), the largest exponent of each row and lane.
 template <bool kTracksLargest, class Rule>

@@ -48,7 +48,7 @@ class BiasGradientPlan {
   /// sequences.
   void set_parts(std::int64_t tile_blocks) { parts_ = tile_blocks / sequences_; }
   /// Returns the number of (query tile, key block) pairs of one head that add to different elements of dbias.
-  /// Each of these pairs has a Turnstile.
+  /// Each of these pairs has a Turnstile, which orders its additions.
   std::int64_t parts() const { return parts_; }
 
  private:

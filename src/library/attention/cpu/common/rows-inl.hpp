@@ -89,7 +89,7 @@ class KeyRows {
   HeadRows<const void> row(std::int64_t j) const {
     return j < unrounded_.rows ? unrounded_.range(j, 1) : stored_row(j);
   }
-  /// Returns row j as it is stored in the tensor of dtype(), even if j < unrounded_rows().
+  /// Returns row j of the tensor of dtype(), even if the row is also stored unrounded in another tensor.
   HeadRows<const void> stored_row(std::int64_t j) const { return at(rows_, page_stride_, j); }
   float scale(std::int64_t j) const {
     return j < unrounded_.rows ? 1.0F : *at(scales_, scale_page_stride_, j).template at<float>(0, 0, 1);

@@ -139,7 +139,8 @@ class ScoreRules {
     apply_in(ListedColumns{keys}, s, slope, sequence, h, i, n, buffer);
   }
 
-  /// Applies the rules to the scores of query i in columns [c0, c1), and sets hidden keys to −∞. Column 0 is key j0.
+  /// Applies the rules to the scores of query i in columns [c0, c1), and sets the scores of hidden keys to −∞.
+  /// Column 0 is key j0.
   void apply_and_hide(T* HWY_RESTRICT row, const Visibility& visibility, const Sequence& sequence, std::int64_t h,
                       std::int64_t i, std::int64_t j0, std::int64_t c0, std::int64_t c1, T* HWY_RESTRICT buffer) const {
     constexpr T kHidden = -std::numeric_limits<T>::infinity();

@@ -28,14 +28,13 @@ struct HidingRow {
   std::int64_t stride;
   Bits hidden;
 
-  /// Returns the first column in [begin, end) whose element does not hide its key. Returns `end` if there is none.
+  /// Returns the first column in [begin, end) whose key is not hidden, or `end` if all are hidden.
   std::int64_t first_shown(std::int64_t begin, std::int64_t end) const {
     while (begin + kRun <= end && run_is_hidden(begin)) begin += kRun;
     while (begin < end && is_hidden(begin)) ++begin;
     return begin;
   }
-  /// Returns the column after the last one in [begin, end) whose element does not hide its key.
-  /// Returns `begin` if there is none.
+  /// Returns one past the last column in [begin, end) whose key is not hidden, or `begin` if all are hidden.
   std::int64_t end_of_shown(std::int64_t begin, std::int64_t end) const {
     while (begin + kRun <= end && run_is_hidden(end - kRun)) end -= kRun;
     while (begin < end && is_hidden(end - 1)) --end;

@@ -287,11 +287,12 @@ class FewQueriesWorker {
     return keys;
   }
 
-  /// Returns the number of query heads whose masks and biases must be read: the group, or 1 if they are shared.
+  /// Returns the number of query heads whose masks and biases must be read: 1 if all heads share them, otherwise
+  /// p_.group.
   std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
 
   /// Returns true if score rules may change or hide scores of these keys.
-  /// Returns false for a mask without other rules if it shows all these keys to every query, as padding masks often do.
+  /// Returns false if the only rule is a mask that shows all these keys to every query. Padding masks often do so.
   bool have_rules(const KeySplit& at, const KeyRange& keys) const {
     const AttentionInputs& in = p_.inputs;
     const bool has_other_rules = p_.softcap > 0 || in.alibi_slopes.present() || in.bias.present() ||

@@ -349,7 +349,7 @@ class ForwardWorker {
     }
   }
 
-  /// Applies the score rules to columns [c0, c1) of each row, and sets hidden keys to −∞.
+  /// Applies the score rules to columns [c0, c1) of each row, and sets the scores of hidden keys to −∞.
   void rule_and_hide(const SoftmaxRows& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       plan_.rules.apply_and_hide(s.scores + m * Plan::kScoreStride, visibility_, sequence_, h_, query(s.r + m), s.j0,

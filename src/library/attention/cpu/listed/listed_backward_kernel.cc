@@ -112,7 +112,7 @@ struct ListedBackwardScratch {
   }
 
   KeyCollector collector;
-  WideQueries<T> queries, gradients;  ///< q and d_o of one query, for all query heads of the group
+  WideQueries<T> queries, gradients;  ///< q and d_o of one query, for all query heads that share the key/value head
   ListedRows<T, E> k, v;
   View<T, 2> weights, ds;  ///< P and ds of one block of listed keys, (group, kListedStride)
   View<T, 2> dq;           ///< dq of one query, not yet multiplied by scale

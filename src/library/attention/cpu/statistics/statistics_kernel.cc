@@ -391,7 +391,7 @@ class StatisticsWorker {
     for (std::int64_t c = seen.begin; c < seen.end; ++c) row[c] = exponent(row[c] + negated_lse + negated_lse_error);
   }
 
-  /// Sets hidden keys in columns [c0, c1) to −∞.
+  /// Sets the scores of hidden keys in columns [c0, c1) to −∞.
   void hide_keys(const Strip<T>& s, std::int64_t c0, std::int64_t c1) const {
     for (std::int64_t m = 0; m < s.rows; ++m) {
       const KeyRange seen = visibility_.columns(query(s.r + m), s.j0, c0, c1);
