@@ -26,9 +26,9 @@ void copy_transposed(T* HWY_RESTRICT to, std::int64_t stride, const T* HWY_RESTR
                      std::int64_t col_stride, std::int64_t rows, std::int64_t cols) {
   std::int64_t c = 0;
 #if HWY_TARGET != HWY_SCALAR
-  // Copies all rows of a few columns before the next columns. These columns are rows of `to`.
-  // The stride of `to` is often a power of two. Cache lines of its rows then share a set of the first-level cache,
-  // which holds eight lines.
+  // Copies all rows of a few columns, which become rows of `to`, and then the next columns.
+  // The stride of `to` is often a power of two. Cache lines of its rows then share a set of the first-level cache.
+  // A set holds eight lines.
   constexpr std::int64_t kCols = kTransposedCols<T>;
   const auto unchanged = [](auto x) HWY_ATTR { return x; };
   if (col_stride == 1 && rows % kLanes<T> == 0) {

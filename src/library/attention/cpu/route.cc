@@ -197,7 +197,7 @@ constexpr RouteRow<BackwardProblem, View<double, 2>> kBackwardRoutes[] = {
     {"tiles", tiles_decline<BackwardProblem>, tiles_backward},
 };
 
-/// Returns the index of the first row in the route table that does not decline the sequence.
+/// Returns the index of the first row of the route table whose kernel accepts the sequence.
 template <class Row, std::size_t kRows, class Problem>
 std::size_t row_of(const Row (&rows)[kRows], const Problem& problem, const Sequence& sequence) {
   std::size_t row = 0;

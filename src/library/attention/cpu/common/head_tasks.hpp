@@ -72,7 +72,7 @@ void run_heads(const Team& team, Worker& worker, const PackedHeads* parts, const
 template <class Batch, class Compute, class Next>
 void for_each_batch(const Team& team, Batch& batch, const Compute& compute, const Next& next) {
   while (batch.parts > 0) {
-    // Reads is_last() before compute(), after whose barrier another thread may already start the next batch.
+    // Reads is_last() first: after the barrier in compute(), another thread may already start the next batch.
     const bool is_last = batch.is_last();
     compute();
     if (is_last) return;

@@ -157,7 +157,7 @@ class OnlineSoftmax {
   /// Adds the block's exponentials to the rows' sums.
   /// If a score exceeds its row's running maximum by more than kSlack, first computes the block's scores again and
   /// raises the maxima.
-  /// Returns true if it raised a maximum by more than kSlack. A first maximum (raised from −∞) does not count.
+  /// Returns true if it raised a maximum by more than kSlack. Raising it from −∞ does not count.
   template <std::int64_t kRows, class Kernel>
   bool finish(SoftmaxStrip<T, kRows>& s, const Kernel& kernel) const {
     bool rose = false;
@@ -223,7 +223,7 @@ class OnlineSoftmax {
   /// Raises the running maxima of the strip's rows to the largest scores in columns [c0, c1). Rescales sums and
   /// outputs.
   /// The number of columns is a multiple of two vectors.
-  /// Returns true if it raised a maximum by more than kSlack. A first maximum (raised from −∞) does not count.
+  /// Returns true if it raised a maximum by more than kSlack. Raising it from −∞ does not count.
   bool raise_maxima(const Strip<T>& s, std::int64_t c0, std::int64_t c1, std::int64_t score_stride) const {
     bool rose = false;
     for (std::int64_t m = 0; m < s.rows; ++m) {

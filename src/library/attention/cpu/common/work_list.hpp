@@ -27,7 +27,7 @@ class WorkList {
  public:
   WorkList() = default;
   WorkList(const ListedSequence* entries, std::int64_t size) : entries_(entries), size_(size) {}
-  /// Lists all sequences of a problem. ListedSequence::tiles_before stays 0 for a packed batch.
+  /// Lists all sequences of a problem. In a packed batch, ListedSequence::tiles_before is 0 for all of them.
   explicit WorkList(const Problem& problem)
       : size_(problem.sequences()), tiles_(problem.packed() ? 0 : query_tiles(problem.T)) {}
 

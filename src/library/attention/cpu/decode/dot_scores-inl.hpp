@@ -57,7 +57,7 @@ class DotScores {
     return true;
   }
 
-  /// Multiplies query i by the power of two of the query factor, and stores it in to[0 … D).
+  /// Multiplies query i by the power of two that was split off the query factor, and stores it in `to`.
   void load_query(BFloat16* HWY_RESTRICT to, const HeadRows<const void>& q, std::int64_t i) const {
     const BFloat16* row = q.at<BFloat16>(i, 0, p_.D);
     for (std::int64_t x = 0; x < p_.D; ++x) to[x] = to_bf16(to_f32(row[x * q.stride]) * factor_of_queries_);

@@ -53,7 +53,7 @@ struct OrderedKeys {
 
   /// Returns the number of keys per stream.
   std::int64_t stream_keys() const { return streamed / kTileKeys; }
-  /// Returns the position in the order after the last stream.
+  /// Returns the position, in this order of the keys, of the first key after the streams.
   std::int64_t streams_end() const { return before_streams + streamed; }
   /// Returns the key at position n in the order.
   std::int64_t key(std::int64_t n) const {

@@ -86,8 +86,7 @@ struct ForwardPlan {
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; false with a gate threshold
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
-  /// True if a thread prefetches the rows of the next tile, because the rows of a head do not fit in the second-level
-  /// cache.
+  /// True if the rows of a head do not fit in the second-level cache. Threads then prefetch the rows of the next tile.
   bool prefetches_tiles = false;
 };
 

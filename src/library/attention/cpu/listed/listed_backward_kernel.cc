@@ -258,8 +258,8 @@ class ListedBackwardWorker {
     }
   }
 
-  /// Performs the second step for a range of keys. The chunk has `count` queries from query i0 on.
-  /// Adds their contributions to dk, dv and dbias of the range's keys.
+  /// Performs the second step for a range of keys: adds the contributions of a chunk's queries to dk, dv and dbias.
+  /// The chunk has `count` queries from query i0 on.
   void add_queries(std::int64_t range, std::int64_t i0, std::int64_t count) const {
     for (std::int64_t c = 0; c < count; ++c) {
       const std::int64_t end = shared_.starts(c, range + 1);

@@ -91,7 +91,7 @@ struct StatisticsPlan {
   bool first = false;               ///< true if the weight on key 0 is requested; the first requested key is then key 0
   bool sums = false;                ///< true if any output is a sum over queries
   bool by_list = false;             ///< true if queries visit the keys of their lists (key_indices), not ranges of keys
-  bool packs_keys = false;          ///< true if more keys than the requested keys are packed
+  bool packs_keys = false;          ///< true if blocks of keys are packed, not only the requested keys
   std::int64_t tile_rows = kTile;   ///< queries of a tile, at most kTile
   std::int64_t list_stride = 0;     ///< room for the weights of one query's listed keys
   std::int64_t selected_keys = 0;   ///< number of selected keys (selection.keys)
