@@ -97,7 +97,8 @@ struct BiasGradientScratch {
 /// A thread makes these calls for each query head of a key block:
 ///   begin_block()
 ///     enter_tile(), add() or writes to destination(), leave_tile()      for each query tile
-///   end_block() Without dbias, when wanted() is false, these functions do nothing.
+///   end_block()
+/// Without dbias, when wanted() is false, these functions do nothing.
 template <typename T>
 class BiasGradient {
  public:

@@ -287,8 +287,7 @@ class FewQueriesWorker {
     return keys;
   }
 
-  /// Returns the number of query heads whose masks and biases must be read: 1 if all heads share them, otherwise
-  /// p_.group.
+  /// Returns the number of query heads whose masks and biases must be read: 1 if heads share them, otherwise p_.group.
   std::int64_t heads_of_maps() const { return shown_.by_head() ? p_.group : 1; }
 
   /// Returns true if score rules may change or hide scores of these keys.

@@ -86,7 +86,8 @@ struct ForwardPlan {
   int threads = 1;
   bool whole_heads = false;       ///< true if each head is computed by a single thread; false with a gate threshold
   bool prefetches_heads = false;  ///< true if a thread prefetches the next head's rows while it computes a head
-  /// True if the rows of a head do not fit in the second-level cache. Threads then prefetch the rows of the next tile.
+  /// True if a thread prefetches the rows of the next tile while it computes a tile.
+  /// It prefetches no whole head, because these rows do not fit in the second-level cache.
   bool prefetches_tiles = false;
 };
 
