@@ -68,7 +68,7 @@ TABLE = (
     (f"{LINEAR}/cpu/*convolution*", ("library/linear_attention/short_convolution_test",)),
     *(
         (f"{LINEAR}/{name}", ("library/linear_attention/linear_statistics_test",))
-        for name in ("cpu/linear_statistics*", "cpu/query_walk-inl.hpp", "cpu/state_figures-inl.hpp")
+        for name in ("cpu/linear_statistics*", "cpu/query_walk-inl.hpp", "cpu/state_statistics-inl.hpp")
     ),
     (f"{LINEAR}/cpu/*", ("library/linear_attention/linear_attention_test",)),
     ("src/library/core/gate_functions-inl.hpp", (f"{ATTENTION}/backward_test",)),

@@ -33,7 +33,7 @@ LinearInputs take_inputs(const Keywords& keywords) {
                                        [](const LinearInput& row) { return array_kind(row.kind); });
 }
 
-LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R) {
+LinearOutputSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R) {
   const auto& [B, Hq, T, D] = in.q.shape;
   const std::int64_t Hv = in.v.shape[1];
   const std::int64_t N = in.cu_seqlens.present() ? std::max<std::int64_t>(in.cu_seqlens.shape[3] - 1, 0) : B;
@@ -45,7 +45,7 @@ LinearFigureSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
 template <class Row>
 TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
                           const Shape& shape, bool has_batch, const Maker& maker, DType real) {
-  const std::size_t first = has_batch ? 0 : 1, end = shape.size() - dims_left_out(row.of);
+  const std::size_t first = has_batch ? 0 : 1, end = shape.size() - dims_left_out(row.dims);
   const std::vector<std::int64_t> sizes(shape.begin() + static_cast<std::ptrdiff_t>(first),
                                         shape.begin() + static_cast<std::ptrdiff_t>(end));
   held =
@@ -68,7 +68,7 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
   const std::vector<bool> chosen = chosen_of<Struct>(
       keywords, "outputs", kRows, [](const auto& row) { return row.name; }, out, std::vector<bool>(kRows.size(), true));
   FigureResults<kRows> results = out == nullptr ? FigureResults<kRows>() : *out;
-  const LinearFigureSizes sizes = sizes_of_call(in.views, R);
+  const LinearOutputSizes sizes = sizes_of_call(in.views, R);
   const Maker maker(in.first);
   const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
   std::array<Output, kRows.size()> held;
@@ -76,9 +76,9 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
   for (std::size_t n = 0; n < kRows.size(); ++n) {
     const auto& row = kRows[n];
     if (!chosen[n]) continue;
-    const bool has_batch = in.has_batch() || (in.views.cu_seqlens.present() && counts_sequences(row.of));
+    const bool has_batch = in.has_batch() || (in.views.cu_seqlens.present() && counts_sequences(row.dims));
     outputs.*row.member =
-        view_of_figure(keywords, row, results.arrays[n], held[n], sizes.shape(row.of), has_batch, maker, real);
+        view_of_figure(keywords, row, results.arrays[n], held[n], sizes.shape(row.dims), has_batch, maker, real);
   }
   run(outputs);
   return results;
@@ -108,7 +108,7 @@ FigureResults<kLinearStatistics> statistics(const Keywords& keywords) {
 
 template <class Row>
 ArgumentText text_of_figure(const Row& row) {
-  return {row.name, {}, {}, formatted("{}: {}", array_letters(row.of), row.help)};
+  return {row.name, {}, {}, formatted("{}: {}", array_letters(row.dims), row.help)};
 }
 
 /// Returns the outputs of a table as a list for headgate.torch. Each entry is a tuple (name, dimensions as letters,
@@ -118,7 +118,7 @@ template <class Rows>
 nb::list figure_rows(const Rows& rows) {
   nb::list out;
   for (const auto& row : rows) {
-    const std::string letters(array_letters(row.of));
+    const std::string letters(array_letters(row.dims));
     out.append(nb::make_tuple(row.name, letters.substr(1, letters.size() - 2), false, ""));
   }
   return out;

@@ -17,18 +17,17 @@ constexpr std::int64_t kMostChosen = 7;
 /// Number of tokens in a partial sum in the compute type. The kernels add the partial sums in f64.
 constexpr std::int64_t kSummedTokens = 64;
 
-LinearFigureSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
+LinearOutputSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of terms in the chain of sums by which an output is computed:
-/// - every output: the dot products of one token's forward pass, and a sum over kSummedTokens tokens
-/// - outputs with one number per sequence: also a sum over queries
-/// - outputs with one number per state: also sums over the decays and over the elements of the state
-std::int64_t terms_of(LinearFigureOf of, const LinearCaseSpec& spec) {
+/// Returns the number of terms in the chain of sums by which an output is computed. The chain has the dot products of
+/// one token's forward pass, and a sum over kSummedTokens tokens. For an output of a sequence, it also has a sum over
+/// queries. For an output of a state, it also has sums over the decays and over the elements of the state.
+std::int64_t terms_of(LinearOutputDims of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
-  if (of == LinearFigureOf::sequence) return of_token + spec.T;
-  return of == LinearFigureOf::state ? of_token + (spec.T + spec.Dv) * spec.D : of_token;
+  if (of == LinearOutputDims::sequence) return of_token + spec.T;
+  return of == LinearOutputDims::state ? of_token + (spec.T + spec.Dv) * spec.D : of_token;
 }
 
 /// Returns the rows of the chosen queries from an array with the rows of all queries.
@@ -64,11 +63,11 @@ LinearFigures::LinearFigures(const LinearCaseSpec& spec) {
 
 template <class Rows, class Struct>
 void LinearFigures::place(const LinearCaseSpec& spec, const Rows& rows, Struct& outputs) {
-  const LinearFigureSizes sizes = sizes_of(spec, static_cast<std::int64_t>(chosen_.size()));
+  const LinearOutputSizes sizes = sizes_of(spec, static_cast<std::int64_t>(chosen_.size()));
   std::uint64_t number = spec.seed;
   for (const auto& row : rows) {
     const DType dtype = spec.dtype == DType::f64 || number++ % 3 == 0 ? DType::f64 : DType::f32;
-    const Shape shape = sizes.shape(row.of);
+    const Shape shape = sizes.shape(row.dims);
     outputs.*row.member =
         slabs_.add(row.name, Placement::guarded).place(dtype, shape, strides_of(spec.layout, shape, 0));
   }
@@ -89,7 +88,7 @@ std::optional<std::string> check_linear_statistics_case(LinearCase& problem, con
   const reference::LinearFigureArray weights = chosen_rows(expected.rows.weights, spec, figures.chosen(), spec.T);
   const reference::LinearFigureArray state_query =
       chosen_rows(expected.rows.state_query, spec, figures.chosen(), spec.D);
-  const auto compare = [&](const char* name, const TensorView& view, LinearFigureOf of,
+  const auto compare = [&](const char* name, const TensorView& view, LinearOutputDims of,
                            const reference::LinearFigureArray& want) {
     return Comparison{name,
                       view,
@@ -99,13 +98,14 @@ std::optional<std::string> check_linear_statistics_case(LinearCase& problem, con
                       nullptr,
                       Tolerance::of(spec.dtype, view.dtype, terms_of(of, spec))};
   };
-  using enum LinearFigureOf;
+  using enum LinearOutputDims;
   std::vector<Comparison> comparisons{
       compare("weights", figures.weights().weights, query_and_token, weights),
       compare("state_query", figures.weights().state_query, query_and_feature, state_query)};
   for (std::size_t n = 0; n < kLinearStatistics.size(); ++n) {
     const LinearStatisticsOutput& row = kLinearStatistics[n];
-    comparisons.push_back(compare(row.name, figures.statistics().*row.member, row.of, expected.statistics.outputs[n]));
+    comparisons.push_back(
+        compare(row.name, figures.statistics().*row.member, row.dims, expected.statistics.outputs[n]));
   }
   if (auto mismatch = first_mismatch(comparisons, describing, worst)) return mismatch;
   if (const auto name = figures.spilled()) return spill_text(*name, describing);

@@ -485,7 +485,7 @@ AttentionInputs without_values(const AttentionInputs& given) {
 AttentionInputs read_by_statistics(const Call& call, const AttentionStatistics& outputs, const AttentionInputs& given,
                                    const AttentionOptions& options) {
   AttentionInputs in = given;
-  if (!wants_figure(outputs, kFirstGated)) {
+  if (!wants_row_statistic(outputs, kFirstGated)) {
     in.gate = {};
   } else if (!in.gate.present()) {
     call.fail("first_gated is asked for but gate is absent");
@@ -509,7 +509,7 @@ void check_selection(Call& call, const AttentionStatistics& outputs, const Stati
     }
   }
   if (outputs.rows.present() && !selection.queries.present()) call.fail("rows is asked for but queries is absent");
-  if (wants_figure(outputs, kWindowShare) && selection.window < 0) {
+  if (wants_row_statistic(outputs, kWindowShare) && selection.window < 0) {
     call.fail("window is {} but must be at least 0", selection.window);
   }
 }

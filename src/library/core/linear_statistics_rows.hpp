@@ -15,8 +15,8 @@
 
 namespace headgate {
 
-/// The shape of an output.
-enum class LinearFigureOf {
+/// The dimensions of an output.
+enum class LinearOutputDims {
   query_and_token,    ///< (B,Ho,R,T): a number for each of R selected queries and each token
   query_and_feature,  ///< (B,Ho,R,D): a number for each of R selected queries and each feature
   query,              ///< (B,Ho,T,1)
@@ -25,63 +25,64 @@ enum class LinearFigureOf {
 };
 
 /// The sizes that determine the shapes of a call's outputs.
-struct LinearFigureSizes {
+struct LinearOutputSizes {
   std::int64_t B = 0, N = 0, Hv = 0, Ho = 0, T = 0, D = 0, R = 0;
 
-  Shape shape(LinearFigureOf of) const {
-    switch (of) {
-      case LinearFigureOf::query_and_token: return {B, Ho, R, T};
-      case LinearFigureOf::query_and_feature: return {B, Ho, R, D};
-      case LinearFigureOf::query: return {B, Ho, T, 1};
-      case LinearFigureOf::sequence: return {N, Ho, 1, 1};
-      case LinearFigureOf::state: break;
+  Shape shape(LinearOutputDims dims) const {
+    switch (dims) {
+      case LinearOutputDims::query_and_token: return {B, Ho, R, T};
+      case LinearOutputDims::query_and_feature: return {B, Ho, R, D};
+      case LinearOutputDims::query: return {B, Ho, T, 1};
+      case LinearOutputDims::sequence: return {N, Ho, 1, 1};
+      case LinearOutputDims::state: break;
     }
     return {N, Hv, 1, 1};
   }
 };
 
 /// Returns how many trailing dimensions of size 1 the user's array lacks.
-constexpr std::size_t dims_left_out(LinearFigureOf of) {
-  if (of == LinearFigureOf::query_and_token || of == LinearFigureOf::query_and_feature) return 0;
-  return of == LinearFigureOf::query ? 1 : 2;
+constexpr std::size_t dims_left_out(LinearOutputDims dims) {
+  if (dims == LinearOutputDims::query_and_token || dims == LinearOutputDims::query_and_feature) return 0;
+  return dims == LinearOutputDims::query ? 1 : 2;
 }
 
 /// Returns whether the first dimension is N, the number of sequences.
-constexpr bool counts_sequences(LinearFigureOf of) {
-  return of == LinearFigureOf::sequence || of == LinearFigureOf::state;
+constexpr bool counts_sequences(LinearOutputDims dims) {
+  return dims == LinearOutputDims::sequence || dims == LinearOutputDims::state;
 }
 
 /// Returns the shape of the rank-4 view as text, for example "(B,Ho,R,T)".
-constexpr const char* view_letters(LinearFigureOf of) {
+constexpr const char* view_letters(LinearOutputDims dims) {
   constexpr const char* kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T,1)", "(N,Ho,1,1)", "(N,Hv,1,1)"};
-  return kLetters[static_cast<std::size_t>(of)];
+  return kLetters[static_cast<std::size_t>(dims)];
 }
 
 /// Returns the shape of a user's array as text, without trailing dimensions of size 1.
-constexpr std::string_view array_letters(LinearFigureOf of) {
+constexpr std::string_view array_letters(LinearOutputDims dims) {
   constexpr std::string_view kLetters[] = {"(B,Ho,R,T)", "(B,Ho,R,D)", "(B,Ho,T)", "(N,Ho)", "(N,Hv)"};
-  return kLetters[static_cast<std::size_t>(of)];
+  return kLetters[static_cast<std::size_t>(dims)];
 }
 
+/// A row of the tables: one output.
 template <class StructOf, class CStruct>
-struct LinearFigure {
+struct LinearOutputRow {
   using Struct = StructOf;
 
   const char* name;  ///< name of the field in both structs, and of the Python attribute
   TensorView Struct::*member;
   headgate_tensor CStruct::*c_member;
-  LinearFigureOf of;
+  LinearOutputDims dims;
   std::string_view help;  ///< description that begins with a lower-case letter
 };
 
-using LinearWeightsOutput = LinearFigure<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
-using LinearStatisticsOutput = LinearFigure<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
+using LinearWeightsOutput = LinearOutputRow<LinearAttentionWeights, headgate_linear_attention_weights_outputs>;
+using LinearStatisticsOutput = LinearOutputRow<LinearAttentionStatistics, headgate_linear_attention_statistics_outputs>;
 
 /// The outputs of linear_attention_weights. In both tables of this file, rows have the order of the struct's members.
 inline constexpr auto kLinearWeights = [] {
   using W = LinearAttentionWeights;
   using C = headgate_linear_attention_weights_outputs;
-  using enum LinearFigureOf;
+  using enum LinearOutputDims;
   return std::array<LinearWeightsOutput, 2>{{
       {"weights", &W::weights, &C::weights, query_and_token,
        "the weights of the chosen queries; 0 at later tokens and at those of other sequences"},
@@ -93,7 +94,7 @@ inline constexpr auto kLinearWeights = [] {
 inline constexpr auto kLinearStatistics = [] {
   using S = LinearAttentionStatistics;
   using C = headgate_linear_attention_statistics_outputs;
-  using enum LinearFigureOf;
+  using enum LinearOutputDims;
   return std::array<LinearStatisticsOutput, 15>{{
       {"first", &S::first, &C::first, query, "weight of the first token"},
       {"first_share", &S::first_share, &C::first_share, query, "its share of the sum of absolute weights"},
@@ -126,23 +127,23 @@ constexpr bool are_all_outputs(std::size_t c_size) {
 static_assert(are_all_outputs<decltype(kLinearWeights)>(sizeof(headgate_linear_attention_weights_outputs)) &&
               are_all_outputs<decltype(kLinearStatistics)>(sizeof(headgate_linear_attention_statistics_outputs)));
 
-/// Number of statistics per query ("figures"). Their rows are the first of kLinearStatistics. The rows of their means
-/// over queries follow, in the same order: row kQueryFigures + n is the mean of row n.
-inline constexpr std::size_t kQueryFigures = 5;
-static_assert(kLinearStatistics[2 * kQueryFigures - 1].member == &LinearAttentionStatistics::mean_weight_sum);
+/// Number of statistics per query. Their rows are the first of kLinearStatistics. The rows of their means over queries
+/// follow, in the same order: row kQueryStatistics + n is the mean of row n.
+inline constexpr std::size_t kQueryStatistics = 5;
+static_assert(kLinearStatistics[2 * kQueryStatistics - 1].member == &LinearAttentionStatistics::mean_weight_sum);
 
-/// Row numbers of the statistics per query ("figures") in kLinearStatistics.
-enum QueryFigure : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
+/// Row numbers of the statistics per query in kLinearStatistics.
+enum QueryStatistic : std::size_t { kQueryFirst, kQueryFirstShare, kQueryReach, kQueryAbsoluteSum, kQueryWeightSum };
 
-inline const TensorView& query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
-  return outputs.*kLinearStatistics[figure].member;
+inline const TensorView& query_statistic(const LinearAttentionStatistics& outputs, std::size_t statistic) {
+  return outputs.*kLinearStatistics[statistic].member;
 }
-inline const TensorView& mean_of_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
-  return outputs.*kLinearStatistics[kQueryFigures + figure].member;
+inline const TensorView& mean_of_query_statistic(const LinearAttentionStatistics& outputs, std::size_t statistic) {
+  return outputs.*kLinearStatistics[kQueryStatistics + statistic].member;
 }
-/// Returns whether the call requests the statistic `figure` for each query, or the mean of this statistic.
-inline bool wants_query_figure(const LinearAttentionStatistics& outputs, std::size_t figure) {
-  return query_figure(outputs, figure).present() || mean_of_query_figure(outputs, figure).present();
+/// Returns whether the call requests this statistic for each query, or its mean over queries.
+inline bool wants_query_statistic(const LinearAttentionStatistics& outputs, std::size_t statistic) {
+  return query_statistic(outputs, statistic).present() || mean_of_query_statistic(outputs, statistic).present();
 }
 
 }  // namespace headgate

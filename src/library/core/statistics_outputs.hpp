@@ -59,24 +59,24 @@ static_assert(sizeof(AttentionStatistics) == kStatisticsOutputs.size() * sizeof(
               sizeof(headgate_attention_statistics_outputs) ==
                   sizeof(std::size_t) + kStatisticsOutputs.size() * sizeof(headgate_tensor));
 
-/// Number of statistics per query ("figures", such as the entropy). Their rows are the first of kStatisticsOutputs.
-/// Then follow the row of key_weights and the rows of the means: row kRowFigures + 1 + n is the mean of row n.
-inline constexpr std::size_t kRowFigures = 5;
-static_assert(kStatisticsOutputs[kRowFigures].member == &AttentionStatistics::key_weights &&
-              kStatisticsOutputs[2 * kRowFigures + 1].member == &AttentionStatistics::mean_key_weights);
+/// Number of statistics per query, such as the entropy. Their rows are the first of kStatisticsOutputs.
+/// Then follow the row of key_weights and the rows of the means: row kRowStatistics + 1 + n is the mean of row n.
+inline constexpr std::size_t kRowStatistics = 5;
+static_assert(kStatisticsOutputs[kRowStatistics].member == &AttentionStatistics::key_weights &&
+              kStatisticsOutputs[2 * kRowStatistics + 1].member == &AttentionStatistics::mean_key_weights);
 
-/// Row numbers of the statistics per query ("figures") in kStatisticsOutputs.
-enum RowFigure : std::size_t { kRowMax, kEntropy, kFirst, kFirstGated, kWindowShare };
+/// Row numbers of the statistics per query in kStatisticsOutputs.
+enum RowStatistic : std::size_t { kRowMax, kEntropy, kFirst, kFirstGated, kWindowShare };
 
-inline const TensorView& row_figure(const AttentionStatistics& outputs, std::size_t figure) {
-  return outputs.*kStatisticsOutputs[figure].member;
+inline const TensorView& row_statistic(const AttentionStatistics& outputs, std::size_t statistic) {
+  return outputs.*kStatisticsOutputs[statistic].member;
 }
-inline const TensorView& mean_of_figure(const AttentionStatistics& outputs, std::size_t figure) {
-  return outputs.*kStatisticsOutputs[kRowFigures + 1 + figure].member;
+inline const TensorView& mean_of_row_statistic(const AttentionStatistics& outputs, std::size_t statistic) {
+  return outputs.*kStatisticsOutputs[kRowStatistics + 1 + statistic].member;
 }
-/// Returns whether the call requests the statistic `figure`: its value for each query, or its mean over the queries.
-inline bool wants_figure(const AttentionStatistics& outputs, std::size_t figure) {
-  return row_figure(outputs, figure).present() || mean_of_figure(outputs, figure).present();
+/// Returns whether the call requests this statistic for each query, or its mean over queries.
+inline bool wants_row_statistic(const AttentionStatistics& outputs, std::size_t statistic) {
+  return row_statistic(outputs, statistic).present() || mean_of_row_statistic(outputs, statistic).present();
 }
 
 /// The sizes that determine the shapes of the outputs.

@@ -12,16 +12,16 @@
 namespace headgate {
 namespace {
 
-LinearFigureSizes sizes_of(const LinearProblem& p, std::int64_t R) { return {p.B, p.N, p.Hv, p.Ho(), p.T, p.D, R}; }
+LinearOutputSizes sizes_of(const LinearProblem& p, std::int64_t R) { return {p.B, p.N, p.Hv, p.Ho(), p.T, p.D, R}; }
 
 template <class Rows>
-void check_figures(Call& call, const Rows& rows, const typename Rows::value_type::Struct& outputs,
-                   const LinearFigureSizes& sizes) {
+void check_outputs(Call& call, const Rows& rows, const typename Rows::value_type::Struct& outputs,
+                   const LinearOutputSizes& sizes) {
   for (const auto& row : rows) {
     const Argument arg{row.name, outputs.*row.member};
     if (!call.given(arg)) continue;
     call.output(arg, {DType::f32, DType::f64});
-    call.shape(arg, view_letters(row.of), sizes.shape(row.of));
+    call.shape(arg, view_letters(row.dims), sizes.shape(row.dims));
   }
 }
 
@@ -61,7 +61,7 @@ LinearWeightsProblem check_weights(const LinearAttentionWeights& outputs, const 
   const Argument chosen{"queries", queries};
   call.require_given(chosen);
   call.indices(chosen, "(1,1,1,R)", "T", p.T);
-  check_figures(call, kLinearWeights, outputs, sizes_of(p, queries.shape[3]));
+  check_outputs(call, kLinearWeights, outputs, sizes_of(p, queries.shape[3]));
   call.no_overlap();
   if (!outputs.weights.present() && !outputs.state_query.present()) return p;
   p.chosen = sorted_by_token(queries);
@@ -74,7 +74,7 @@ LinearStatisticsProblem check_linear_statistics(const LinearAttentionStatistics&
                                                 const LinearAttentionOptions& options) {
   Call call("linear_attention_statistics");
   LinearStatisticsProblem p{check_linear_inputs(call, inputs, options), outputs, {}};
-  check_figures(call, kLinearStatistics, outputs, sizes_of(p, 0));
+  check_outputs(call, kLinearStatistics, outputs, sizes_of(p, 0));
   call.no_overlap();
   for (std::int64_t n = 0; n < p.N && p.walks() && p.T > 0; ++n) add_tiles(p.tiles, n, 0, p.sequence(n).T);
   return p;
@@ -83,12 +83,12 @@ LinearStatisticsProblem check_linear_statistics(const LinearAttentionStatistics&
 }  // namespace
 
 bool LinearStatisticsProblem::walks() const {
-  return wants_query_figure(outputs, kQueryFirstShare) || wants_query_figure(outputs, kQueryReach) ||
-         wants_query_figure(outputs, kQueryAbsoluteSum);
+  return wants_query_statistic(outputs, kQueryFirstShare) || wants_query_statistic(outputs, kQueryReach) ||
+         wants_query_statistic(outputs, kQueryAbsoluteSum);
 }
 
 bool LinearStatisticsProblem::scans() const {
-  return wants_query_figure(outputs, kQueryFirst) || wants_query_figure(outputs, kQueryWeightSum) ||
+  return wants_query_statistic(outputs, kQueryFirst) || wants_query_statistic(outputs, kQueryWeightSum) ||
          outputs.mean_decay.present() || outputs.mean_beta.present() || outputs.half_life.present();
 }
 

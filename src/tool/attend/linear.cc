@@ -60,23 +60,23 @@ void run_backward(const LinearArrays& a, const LinearAttentionInputs& in, const 
 /// - the dimensions of q before (T,D), or (N,H) for an output with one entry per sequence
 /// - the output's own dimensions, except those that are always 1
 template <class Row>
-io::Array make_figure(const Row& row, const io::Array& q, const LinearFigureSizes& sizes) {
-  const Shape shape = sizes.shape(row.of);
-  const std::size_t missing = counts_sequences(row.of) ? 0 : 4 - q.shape.size();  // q may lack B, or B and H
-  const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.of));
+io::Array make_figure(const Row& row, const io::Array& q, const LinearOutputSizes& sizes) {
+  const Shape shape = sizes.shape(row.dims);
+  const std::size_t missing = counts_sequences(row.dims) ? 0 : 4 - q.shape.size();  // q may lack B, or B and H
+  const auto end = shape.end() - static_cast<std::ptrdiff_t>(dims_left_out(row.dims));
   return io::make_array(q.dtype == DType::f64 ? DType::f64 : DType::f32,
                         {shape.begin() + static_cast<std::ptrdiff_t>(missing), end});
 }
 
 /// Makes an array for each output in `rows` for which wants(output) is true. Returns views of the arrays.
 template <class Rows, class Wants>
-auto make_figures(const Rows& rows, const io::Array& q, const LinearFigureSizes& sizes, const Wants& wants,
+auto make_figures(const Rows& rows, const io::Array& q, const LinearOutputSizes& sizes, const Wants& wants,
                   std::array<io::Array, std::tuple_size_v<Rows>>& arrays) {
   typename Rows::value_type::Struct views;
   for (std::size_t n = 0; n < rows.size(); ++n) {
     if (!wants(rows[n])) continue;
     arrays[n] = make_figure(rows[n], q, sizes);
-    const Shape shape = sizes.shape(rows[n].of);
+    const Shape shape = sizes.shape(rows[n].dims);
     views.*rows[n].member = TensorView(arrays[n].data.get(), arrays[n].dtype, shape, contiguous_strides(shape));
   }
   return views;
@@ -86,7 +86,7 @@ void run_figures(const LinearFigureFiles& wanted, const LinearArrays& a, const L
                  const LinearAttentionOptions& options, LinearResults& r) {
   const auto R = static_cast<std::int64_t>(wanted.queries.size());
   const std::int64_t N = sequences_of(in);
-  const LinearFigureSizes sizes{in.q.shape[0], N, in.v.shape[1], std::max(in.q.shape[1], in.v.shape[1]), in.q.shape[2],
+  const LinearOutputSizes sizes{in.q.shape[0], N, in.v.shape[1], std::max(in.q.shape[1], in.v.shape[1]), in.q.shape[2],
                                 in.q.shape[3], R};
   const auto statistics = make_figures(
       kLinearStatistics, a.q(), sizes, [&](const auto& row) { return wanted.wants(row); }, r.statistics);

@@ -35,7 +35,7 @@ struct LinearFigureFiles {
   /// Returns whether a statistic is written.
   /// Means over a sequence are not written: users can compute them from the values per query.
   bool wants(const LinearStatisticsOutput& output) const {
-    return !directory.empty() && output.of != LinearFigureOf::sequence;
+    return !directory.empty() && output.dims != LinearOutputDims::sequence;
   }
   template <class Row>
   std::string path(const Row& row) const {

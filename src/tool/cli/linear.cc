@@ -46,8 +46,8 @@ void add_figures(VerbOptions& verb, attend::LinearFigureFiles& figures) {
   verb.group("Statistics");
   std::string names;
   for (const LinearStatisticsOutput& row : kLinearStatistics) {
-    if (row.of == LinearFigureOf::sequence) continue;
-    names += fmt::format("{}{}.npy {}: {}", names.empty() ? "" : "; ", row.name, array_letters(row.of), row.help);
+    if (row.dims == LinearOutputDims::sequence) continue;
+    names += fmt::format("{}{}.npy {}: {}", names.empty() ? "" : "; ", row.name, array_letters(row.dims), row.help);
   }
   Option stats = verb.value("--stats", figures.directory, "DIR",
                             "Where to write figures of the weights a_tj that y has of v, which are exact and may be "

@@ -140,14 +140,14 @@ class FiguresPass {
   void add_means(std::int64_t n, std::int64_t ho) {
     const Sequence s = sequence(n);
     const auto count = static_cast<double>(std::max<std::int64_t>(s.T - 1, 1));
-    for (std::size_t figure = 0; figure < kQueryFigures; ++figure) {
+    for (std::size_t figure = 0; figure < kQueryStatistics; ++figure) {
       const LinearFigureArray& of = out_.outputs[figure];
       Bounded mean;
       for (std::int64_t t = 1; t < s.T; ++t) {
         const std::size_t row = at((s.b * Ho_ + ho) * T_ + s.first + t);
         mean = {mean.value + of.value[row] / count, mean.magnitude + of.magnitude[row] / count};
       }
-      append(out_.outputs[kQueryFigures + figure], mean);
+      append(out_.outputs[kQueryStatistics + figure], mean);
     }
   }
 

@@ -115,12 +115,12 @@ class Pass {
 
   void add_head() {
     using S = AttentionStatistics;
-    std::array<BoundedSum, kRowFigures> sums{BoundedSum(roundoff_), BoundedSum(roundoff_), BoundedSum(roundoff_),
-                                             BoundedSum(roundoff_), BoundedSum(roundoff_)};
+    std::array<BoundedSum, kRowStatistics> sums{BoundedSum(roundoff_), BoundedSum(roundoff_), BoundedSum(roundoff_),
+                                                BoundedSum(roundoff_), BoundedSum(roundoff_)};
     std::int64_t counted = 0;
     for (std::int64_t i = 0; i < T_; ++i) {
-      const std::array<Bounded, kRowFigures> figures{largest(i), entropy(i), first(i), first_gated(i), in_window(i)};
-      for (std::size_t n = 0; n < kRowFigures; ++n) {
+      const std::array<Bounded, kRowStatistics> figures{largest(i), entropy(i), first(i), first_gated(i), in_window(i)};
+      for (std::size_t n = 0; n < kRowStatistics; ++n) {
         append(kStatisticsOutputs[n].member, figures[n]);
         if (counts(i)) sums[n].add(figures[n]);
       }
@@ -131,8 +131,8 @@ class Pass {
       add_top(i);
     }
     const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
-    for (std::size_t n = 0; n < kRowFigures; ++n) {
-      append(kStatisticsOutputs[kRowFigures + 1 + n].member, sums[n].times(share));
+    for (std::size_t n = 0; n < kRowStatistics; ++n) {
+      append(kStatisticsOutputs[kRowStatistics + 1 + n].member, sums[n].times(share));
     }
     for (std::int64_t n = 0; n < selection_.keys.shape[3]; ++n) {
       append(&S::mean_key_weights, received(load_index(selection_.keys, n), /*by_counted=*/true).times(share));

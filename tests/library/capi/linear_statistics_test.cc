@@ -20,7 +20,7 @@ namespace {
 
 /// B 2, Hq 4, Hk 1, Hv 2, T 5, D 3, Dv 2, R 3.
 struct FigureCall {
-  static constexpr LinearFigureSizes kSizes{2, 2, 2, 4, 5, 3, 3};
+  static constexpr LinearOutputSizes kSizes{2, 2, 2, 4, 5, 3, 3};
 
   FigureCall() {
     in.q = input({2, 4, 5, 3});
@@ -28,8 +28,8 @@ struct FigureCall {
     in.v = input({2, 2, 5, 2});
     in.beta = input({2, 2, 5, 1});
     in.state = input({2, 2, 3, 2});
-    for (const LinearWeightsOutput& row : kLinearWeights) weights.*row.member = output(row.of);
-    for (const LinearStatisticsOutput& row : kLinearStatistics) statistics.*row.member = output(row.of);
+    for (const LinearWeightsOutput& row : kLinearWeights) weights.*row.member = output(row.dims);
+    for (const LinearStatisticsOutput& row : kLinearStatistics) statistics.*row.member = output(row.dims);
   }
   FigureCall(const FigureCall&) = delete;
   FigureCall& operator=(const FigureCall&) = delete;
@@ -39,7 +39,7 @@ struct FigureCall {
     for (std::size_t i = 0; i < block.size(); ++i) block[i] = std::sin(static_cast<double>(7 * i + memory.size()));
     return make_view(static_cast<const double*>(block.data()), shape);
   }
-  TensorView output(LinearFigureOf of) {
+  TensorView output(LinearOutputDims of) {
     const Shape shape = kSizes.shape(of);
     return make_view(take(shape).data(), shape);
   }

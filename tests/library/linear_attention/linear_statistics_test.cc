@@ -260,7 +260,7 @@ TEST(LinearStatistics, PackedBatch_AnySequences_IsBitwiseIdenticalToSeparateCall
         rows(in.q), rows(in.k), rows(in.v), rows(in.decay), rows(in.beta), part(in.state, 0, n, n + 1), {}};
     for (const LinearStatisticsOutput& row : kLinearStatistics) {
       const TensorView& packed = figures.statistics().*row.member;
-      const TensorView among = counts_sequences(row.of) ? part(packed, 0, n, n + 1) : part(packed, 2, first, end);
+      const TensorView among = counts_sequences(row.dims) ? part(packed, 0, n, n + 1) : part(packed, 2, first, end);
       const Owned alone(ConstTensorView{among});
       LinearAttentionStatistics out;
       out.*row.member = alone.view;

@@ -274,14 +274,14 @@ TEST_F(LinearTest, Figures_StatsAndWeights_HaveTheBitsOfTheLibrary) {
   const auto make = [&](const auto& row, std::vector<std::int64_t> sizes, auto& outputs) {
     io::Array& array = wanted[std::string(row.name) + ".npy"];
     array = io::make_array(DType::f32, std::move(sizes));
-    const LinearFigureSizes all{kB, kB, kHv, kHq, kT, kD, 2};
+    const LinearOutputSizes all{kB, kB, kHv, kHq, kT, kD, 2};
     outputs.*row.member =
-        TensorView(array.data.get(), DType::f32, all.shape(row.of), contiguous_strides(all.shape(row.of)));
+        TensorView(array.data.get(), DType::f32, all.shape(row.dims), contiguous_strides(all.shape(row.dims)));
   };
   LinearAttentionStatistics statistics;
   for (const LinearStatisticsOutput& row : kLinearStatistics) {
-    if (row.of == LinearFigureOf::query) make(row, {kB, kHq, kT}, statistics);
-    if (row.of == LinearFigureOf::state) make(row, {kB, kHv}, statistics);
+    if (row.dims == LinearOutputDims::query) make(row, {kB, kHq, kT}, statistics);
+    if (row.dims == LinearOutputDims::state) make(row, {kB, kHv}, statistics);
   }
   LinearAttentionWeights weights;
   make(kLinearWeights[0], {kB, kHq, 2, kT}, weights);

@@ -21,7 +21,7 @@
 
 // Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/query_walk-inl.hpp"
-#include "library/linear_attention/cpu/state_figures-inl.hpp"
+#include "library/linear_attention/cpu/state_statistics-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
@@ -184,7 +184,7 @@ struct TileScratch {
   View<double, 2> sums;  ///< (kWalkSums, columns)
 };
 
-/// Computes the statistics ("figures") that depend on every weight of a query, for tiles of queries, on one thread.
+/// Computes the statistics that depend on every weight of a query, for tiles of queries, on one thread.
 /// This class is a Sink of QueryWalk, which computes the weights. Sums within a chunk have type T. Sums over chunks
 /// have type double.
 template <typename T>
@@ -262,9 +262,9 @@ class TileWorker {
       const double first_share = share(b_.sums(std::int64_t{kFirstToken}, c));
       const double reach = share(b_.sums(std::int64_t{kMoment}, c));
       const std::int64_t t = s.t0 + tile.first + c;
-      store_figure(kQueryFirstShare, s.b, ho, t, first_share);
-      store_figure(kQueryReach, s.b, ho, t, reach);
-      store_figure(kQueryAbsoluteSum, s.b, ho, t, absolute);
+      store_statistic(kQueryFirstShare, s.b, ho, t, first_share);
+      store_statistic(kQueryReach, s.b, ho, t, reach);
+      store_statistic(kQueryAbsoluteSum, s.b, ho, t, absolute);
       if (tile.first + c == 0) continue;  // means exclude query 0
       tile_sums[kTileShare] += first_share;
       tile_sums[kTileReach] += reach;
@@ -275,8 +275,8 @@ class TileWorker {
   void end_chunk(const Chunk& /*chunk*/) const {}
 
  private:
-  void store_figure(QueryFigure figure, std::int64_t b, std::int64_t ho, std::int64_t t, double value) const {
-    const TensorView& to = query_figure(p_.outputs, figure);
+  void store_statistic(QueryStatistic statistic, std::int64_t b, std::int64_t ho, std::int64_t t, double value) const {
+    const TensorView& to = query_statistic(p_.outputs, statistic);
     if (to.present()) store_row(HeadRows<void>(to, b, ho), &value, t, 0, 1);
   }
 
@@ -301,9 +301,9 @@ struct LinearStatisticsMemory {
 
 /// Stores the means over the queries of each sequence. Adds up the sums of the tiles in ascending order.
 inline void store_tile_means(const LinearStatisticsProblem& p, const View<double, 3>& tile_sums) {
-  constexpr QueryFigure kFigures[kTileSums] = {kQueryFirstShare, kQueryReach, kQueryAbsoluteSum};
+  constexpr QueryStatistic kTileStatistics[kTileSums] = {kQueryFirstShare, kQueryReach, kQueryAbsoluteSum};
   for (std::int64_t sum = 0; sum < kTileSums; ++sum) {
-    const TensorView& to = mean_of_query_figure(p.outputs, kFigures[sum]);
+    const TensorView& to = mean_of_query_statistic(p.outputs, kTileStatistics[sum]);
     if (!to.present()) continue;
     for (std::int64_t ho = 0; ho < p.Ho(); ++ho) {
       std::size_t tile = 0;
@@ -348,7 +348,7 @@ void linear_statistics_typed(const LinearStatisticsProblem& p) {
       const std::int64_t tile = (tiles - 1 - n) / heads, ho = (tiles - 1 - n) % heads;
       tile_worker.run(p.tiles[static_cast<std::size_t>(tile)], ho, memory->tile_sums.at(tile, ho), cancellation);
     });
-    const StateFigures<T> state_worker(p, memory->states, scratch);
+    const StateStatistics<T> state_worker(p, memory->states, scratch);
     team.in_turn(states, [&](std::int64_t n) {
       if (!cancellation.requested()) state_worker.run(n / p.Hv, n % p.Hv);
     });

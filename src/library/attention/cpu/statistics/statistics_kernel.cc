@@ -147,8 +147,8 @@ class StatisticsWorker {
     const bool all = at_first_key < 0 || at_first_key >= sequence.T || is_counted(sequence, at_first_key);
     const std::int64_t counted = sequence.T - (all ? 0 : 1);
     const double share = counted > 0 ? 1.0 / static_cast<double>(counted) : 0.0;
-    for (std::size_t f = 0; f < kRowFigures; ++f) {
-      const TensorView& mean = mean_of_figure(out_, f);
+    for (std::size_t f = 0; f < kRowStatistics; ++f) {
+      const TensorView& mean = mean_of_row_statistic(out_, f);
       const double sum = shared_.figure_sums(head, static_cast<std::int64_t>(f));
       if (mean.present()) store(mean, part.n, h, 0, 0, share * sum);
     }
@@ -529,11 +529,11 @@ class StatisticsWorker {
   /// Adds the statistics to sums for means over queries, unless is_counted() excludes the query.
   void finish_rows() const {
     for (std::int64_t r = 0; r < count_; ++r) {
-      const std::array<double, kRowFigures> figures = figures_of(r);
+      const std::array<double, kRowStatistics> figures = figures_of(r);
       const std::int64_t i = sequence_.q0 + first_ + r;
-      const bool counted = is_counted(sequence_, first_ + r);
-      for (std::size_t f = 0; f < kRowFigures; ++f) {
-        const TensorView& to = row_figure(out_, f);
+      const bool counted = counts(sequence_, first_ + r);
+      for (std::size_t f = 0; f < kRowStatistics; ++f) {
+        const TensorView& to = row_statistic(out_, f);
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);
         if (counted) scratch_.figure_sums(static_cast<std::int64_t>(f)) += figures[f];
       }
@@ -541,11 +541,11 @@ class StatisticsWorker {
     }
   }
 
-  std::array<double, kRowFigures> figures_of(std::int64_t r) const {
+  std::array<double, kRowStatistics> figures_of(std::int64_t r) const {
     const double lse = scratch_.lse(r);
-    std::array<double, kRowFigures> figures{};
+    std::array<double, kRowStatistics> figures{};
     if (std::isnan(lse)) {
-      for (std::size_t f = 0; f < kRowFigures; ++f) figures[f] = lse;
+      for (std::size_t f = 0; f < kRowStatistics; ++f) figures[f] = lse;
     } else if (!std::isinf(lse)) {
       const Tag<T> d;
       if (plan_.scan) {

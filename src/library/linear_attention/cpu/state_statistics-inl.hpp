@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes statistics of a state from one pass over its tokens, and statistics of the final state S_T. Included once
 // per Highway target.
-#if defined(HEADGATE_LINEAR_STATE_FIGURES_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_LINEAR_STATE_FIGURES_INL_
-#undef HEADGATE_LINEAR_STATE_FIGURES_INL_
+#if defined(HEADGATE_LINEAR_STATE_STATISTICS_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_STATE_STATISTICS_INL_
+#undef HEADGATE_LINEAR_STATE_STATISTICS_INL_
 #else
-#define HEADGATE_LINEAR_STATE_FIGURES_INL_
+#define HEADGATE_LINEAR_STATE_STATISTICS_INL_
 #endif
 
 #include <algorithm>
@@ -47,7 +47,7 @@ template <typename T>
 struct StateScratch {
   StateScratch(Workspace& ws, const LinearStatisticsProblem& p) {
     const std::int64_t padded = padded_dim<T>(p.D);
-    for (auto* row : {&key, &query, &decay, &first, &all}) *row = ws.take<T>("rows", padded);
+    for (auto* row : {&key, &query, &decay, &first_weight, &weight_sum}) *row = ws.take<T>("rows", padded);
     totals = ws.take<double>("totals", p.readers(), 2);
     const bool by_rows = p.D <= p.Dv;
     matrix = ws.take<double>("matrix", p.needs_state() ? std::min(p.D, p.Dv) : 0,
@@ -55,49 +55,50 @@ struct StateScratch {
   }
 
   View<T, 1> key, query;
-  View<T, 1> decay;       ///< (D) e^g of the current token
-  View<T, 1> first, all;  ///< (D): two additional columns of the state, which StateFigures describes
+  View<T, 1> decay;                     ///< (D) e^g of the current token
+  View<T, 1> first_weight, weight_sum;  ///< (D): two additional columns of the state, which StateStatistics describes
   /// (readers, 2): sums of kQueryFirst and kQueryWeightSum over queries, for each output head that reads the state
   View<double, 2> totals;
   View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows, scaled to a largest magnitude of 1
 };
 
-/// Computes the statistics ("figures") of some states, on one thread. Updates two additional columns of the state,
-/// which belong to two additional features of v.
-/// In column `first`, v is 1 at the first token and 0 at the others. The dot product of a query q with this column is
-/// the weight of the first token. In column `all`, v is 1 at every token. The dot product of q with this column is the
-/// sum of the weights.
+/// Computes the statistics of some states, on one thread. Updates two additional columns of the state, which belong to
+/// two additional features of v:
+///   first_weight  v is 1 at the first token and 0 at the others. The dot product with a query q is the weight of the
+///                 first token.
+///   weight_sum    v is 1 at every token. The dot product with q is the sum of the weights.
 template <typename T>
-class StateFigures {
+class StateStatistics {
  public:
-  StateFigures(const LinearStatisticsProblem& p, const View<T, 4>& states, std::byte* memory)
+  StateStatistics(const LinearStatisticsProblem& p, const View<T, 4>& states, std::byte* memory)
       : p_(p), states_(states), D_(padded_dim<T>(p.D)), b_(place_buffers<StateScratch<T>>(memory, p)) {}
 
   /// Computes the statistics of state h of sequence n.
   void run(std::int64_t n, std::int64_t h) const {
     if (p_.scans()) scan(p_.sequence(n), h);
-    if (p_.needs_state()) look_at_state(n, h);
+    if (p_.needs_state()) store_rank_and_norm(n, h);
   }
 
  private:
-  struct Gates {
+  struct GateSums {
     TokenSum decays, logarithms, betas;  // sums over tokens, and over features if each feature has a decay
   };
 
   void scan(const TokenRange& s, std::int64_t h) const {
-    const bool reads = wants_query_figure(p_.outputs, kQueryFirst) || wants_query_figure(p_.outputs, kQueryWeightSum);
+    const bool needs_columns =
+        wants_query_statistic(p_.outputs, kQueryFirst) || wants_query_statistic(p_.outputs, kQueryWeightSum);
     const HeadRows<const void> keys = token_rows(p_.inputs.k, s, p_.key_head(h));
     const Chunk tokens{0, s.T, Direction::forward};
-    Gates gates;
-    for (View<T, 1> row : {b_.first, b_.all}) std::fill_n(row.data, D_, T{0});
+    GateSums gates;
+    for (View<T, 1> row : {b_.first_weight, b_.weight_sum}) std::fill_n(row.data, D_, T{0});
     std::fill_n(b_.totals.data, b_.totals.count(), 0.0);
     for (std::int64_t t = 0; t < s.T; ++t) {
       const T beta = load_gates(s, h, t, gates);
-      if (!reads) continue;
+      if (!needs_columns) continue;
       load_normalised(b_.key.data, keys, tokens, t, D_, p_, T{1});
-      move(b_.first.data, t, beta, t == 0 ? T{1} : T{0});
-      move(b_.all.data, t, beta, T{1});
-      read(s, h, tokens, t);
+      update_column(b_.first_weight.data, t, beta, t == 0 ? T{1} : T{0});
+      update_column(b_.weight_sum.data, t, beta, T{1});
+      store_query_statistics(s, h, tokens, t);
     }
     store_means(s, h, gates);
   }
@@ -109,7 +110,7 @@ class StateFigures {
   }
 
   /// Loads decay and β of a token, and adds both to the sums over tokens.
-  T load_gates(const TokenRange& s, std::int64_t h, std::int64_t t, Gates& gates) const {
+  T load_gates(const TokenRange& s, std::int64_t h, std::int64_t t, GateSums& gates) const {
     const Tag<T> d;
     if (p_.has_decay()) {
       const HeadRows<const void> rows = token_rows(p_.inputs.decay, s, h);
@@ -133,7 +134,7 @@ class StateFigures {
   /// Updates a column of the state with token t.
   ///   with the delta rule     column ← e^g column + β k (value − kᵀ e^g column)
   ///   without the delta rule  column ← e^g column + k value
-  void move(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
+  void update_column(T* HWY_RESTRICT column, std::int64_t t, T beta, T value) const {
     const Tag<T> d;
     const T *const key = b_.key.data, *const decay = b_.decay.data;
     if (p_.has_decay() && t > 0) {
@@ -147,24 +148,25 @@ class StateFigures {
   }
 
   /// Computes and stores the statistics of the queries at token t, for all output heads that read the state.
-  void read(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
+  void store_query_statistics(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       const std::int64_t ho = h * p_.readers() + r;
       const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(ho));
       load_normalised(b_.query.data, queries, tokens, t, D_, p_, static_cast<T>(p_.scale));
-      const T figures[2] = {dot(b_.query.data, b_.first.data, D_), dot(b_.query.data, b_.all.data, D_)};
+      const T statistics[2] = {dot(b_.query.data, b_.first_weight.data, D_),
+                               dot(b_.query.data, b_.weight_sum.data, D_)};
       for (std::int64_t f = 0; f < 2; ++f) {
-        if (t > 0) b_.totals(r, f) += static_cast<double>(figures[f]);
-        const TensorView& to = query_figure(p_.outputs, kScanned[f]);
-        if (to.present()) store_row(HeadRows<void>(to, s.b, ho), figures + f, s.t0 + t, 0, 1);
+        if (t > 0) b_.totals(r, f) += static_cast<double>(statistics[f]);
+        const TensorView& to = query_statistic(p_.outputs, kColumnStatistics[f]);
+        if (to.present()) store_row(HeadRows<void>(to, s.b, ho), statistics + f, s.t0 + t, 0, 1);
       }
     }
   }
 
-  void store_means(const TokenRange& s, std::int64_t h, const Gates& gates) const {
+  void store_means(const TokenRange& s, std::int64_t h, const GateSums& gates) const {
     for (std::int64_t r = 0; r < p_.readers(); ++r) {
       for (std::int64_t f = 0; f < 2; ++f)
-        store(mean_of_query_figure(p_.outputs, kScanned[f]), s.n, h * p_.readers() + r,
+        store(mean_of_query_statistic(p_.outputs, kColumnStatistics[f]), s.n, h * p_.readers() + r,
               mean_of(b_.totals(r, f), counted_queries(s)));
     }
     const std::int64_t decays = s.T * (p_.decays_by_feature() ? p_.D : 1);
@@ -174,7 +176,7 @@ class StateFigures {
     store(p_.outputs.half_life, s.n, h, logarithm >= 0.0 ? std::numeric_limits<double>::infinity() : kLn2 / -logarithm);
   }
 
-  void look_at_state(std::int64_t n, std::int64_t h) const {
+  void store_rank_and_norm(std::int64_t n, std::int64_t h) const {
     const double largest = copy_matrix(n, h);
     double squares = 0.0, fourth = 0.0;
     const std::int64_t rows = b_.matrix.shape[0], cols = b_.matrix.shape[1];
@@ -208,7 +210,7 @@ class StateFigures {
     if (to.present()) store_row(HeadRows<void>(to, n, h), &value, 0, 0, 1);
   }
 
-  static constexpr QueryFigure kScanned[2] = {kQueryFirst, kQueryWeightSum};
+  static constexpr QueryStatistic kColumnStatistics[2] = {kQueryFirst, kQueryWeightSum};
 
   const LinearStatisticsProblem& p_;
   const View<T, 4>& states_;
@@ -219,4 +221,4 @@ class StateFigures {
 }  // namespace headgate::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // HEADGATE_LINEAR_STATE_FIGURES_INL_
+#endif  // HEADGATE_LINEAR_STATE_STATISTICS_INL_
