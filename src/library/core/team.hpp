@@ -38,12 +38,12 @@ class Team {
   /// in the order of threads. Ends with wait().
   template <class Visit>
   void in_parts(std::int64_t count, const Visit& visit) const {
-    in_parts_on(count, visit);
+    in_parts_nowait(count, visit);
     wait();
   }
   /// Does the same as in_parts(), but does not wait at the end.
   template <class Visit>
-  void in_parts_on(std::int64_t count, const Visit& visit) const {
+  void in_parts_nowait(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
 #pragma omp for schedule(static) nowait
     for (std::int64_t n = 0; n < count; ++n) visit(n);
@@ -53,12 +53,12 @@ class Team {
   /// with wait().
   template <class Visit>
   void in_turn(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
-    in_turn_on(count, visit, chunk);
+    in_turn_nowait(count, visit, chunk);
     wait();
   }
   /// Does the same as in_turn(), but does not wait at the end.
   template <class Visit>
-  void in_turn_on(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
+  void in_turn_nowait(std::int64_t count, const Visit& visit, std::int64_t chunk = 1) const {
     if (alone_) return all(count, visit);
 #pragma omp for schedule(dynamic, chunk) nowait
     for (std::int64_t n = 0; n < count; ++n) visit(n);
@@ -67,7 +67,7 @@ class Team {
   /// Calls visit(n) for n < count with guided scheduling: each free thread takes the next range of n. Ranges get
   /// shorter towards the end. Ends with wait().
   template <class Visit>
-  void in_stretches(std::int64_t count, const Visit& visit) const {
+  void in_guided_ranges(std::int64_t count, const Visit& visit) const {
     if (alone_) return all(count, visit);
 #pragma omp for schedule(guided)
     for (std::int64_t n = 0; n < count; ++n) visit(n);

@@ -242,7 +242,7 @@ void gated_norm_typed(const GatedNormProblem& p) {
   load_weights(shared->weights, p);
   run_team(threads, [&](const Team& team) {
     const NormWorker<T> worker(plan, *shared, team.thread());
-    team.in_turn_on(tiles, [&](std::int64_t tile) {
+    team.in_turn_nowait(tiles, [&](std::int64_t tile) {
       if (cancellation.requested()) return;
       backward ? worker.backward(tile) : worker.forward(tile);
     });

@@ -251,7 +251,7 @@ void native16_linear_forward_with(const LinearForwardProblem& p, bool scans) {
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     Native16LinearWorker<Unit> worker(p, tasks.together(), scans, memory->scratch.at(team.thread()));
-    team.in_turn_on(tasks.count(), [&](std::int64_t n) {
+    team.in_turn_nowait(tasks.count(), [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
     });
   });

@@ -333,7 +333,7 @@ void short_convolution_backward_typed(const ShortConvolutionProblem& p) {
   Cancellation cancellation(p.context);
   run_team(threads, [&](const Team& team) {
     ConvolutionGradientWorker<T> worker(plan, *shared, has_sums, team.thread());
-    team.in_turn_on(states, [&](std::int64_t n) {
+    team.in_turn_nowait(states, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.pass_state(n / plan.channel_blocks, n % plan.channel_blocks);
     });
     team.in_turn(tasks, [&](std::int64_t n) {

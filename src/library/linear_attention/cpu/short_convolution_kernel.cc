@@ -282,7 +282,7 @@ void convolve_in_blocks(const ConvolutionPlan& plan, Cancellation& cancellation)
     team.in_turn(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_block(n % plan.row_blocks, n / plan.row_blocks);
     });
-    team.in_parts_on(states, [&](std::int64_t n) {
+    team.in_parts_nowait(states, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.write_states(n / plan.channel_blocks, n % plan.channel_blocks);
     });
   });
@@ -298,7 +298,7 @@ void convolve_sequences(const ConvolutionPlan& plan, Cancellation& cancellation)
   const Placed<ConvolutionBuffers<T>> shared(plan, threads);
   run_team(threads, [&](const Team& team) {
     ConvolutionWorker<T> worker(plan, *shared, team.thread());
-    team.in_parts_on(tasks, [&](std::int64_t n) {
+    team.in_parts_nowait(tasks, [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run_sequence(n % p.N, n / p.N);
     });
   });

@@ -171,7 +171,7 @@ void sum_dbetas(const Team& team, const LinearBackwardProblem& p, const View<T, 
   for (std::int64_t m = 0; m < p.chosen_count(); ++m) {
     const TokenRange s = p.chosen_sequence(m);
     const HeadRows<void> to = token_rows(p.gradients.dbeta, s, 0);
-    team.in_parts_on(s.T, [&](std::int64_t t) {
+    team.in_parts_nowait(s.T, [&](std::int64_t t) {
       T sum{0};
       for (std::int64_t h = 0; h < p.Hv; ++h) sum += dbetas(s.b, h, s.t0 + t);
       store_row(to, &sum, t, 0, 1);

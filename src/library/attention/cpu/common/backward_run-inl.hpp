@@ -71,7 +71,7 @@ void compute_batch(const Team& team, Worker& worker, const Plan& plan, const Buf
       visit(task.g, task.piece);
     });
   };
-  team.in_turn_on(batch.blocks, [&](std::int64_t n) {
+  team.in_turn_nowait(batch.blocks, [&](std::int64_t n) {
     if (cancellation.requested()) return;
     const HeadTask task = block_task_of(parts, batch, n);
     worker.select(*task.part, task.h);

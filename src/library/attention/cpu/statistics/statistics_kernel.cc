@@ -692,11 +692,11 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     visit(*head.part, head.h * p.group + n % p.group);
   };
   const std::int64_t query_heads = batch.heads * p.group;
-  team.in_parts_on(query_heads, [&](std::int64_t n) {
+  team.in_parts_nowait(query_heads, [&](std::int64_t n) {
     with_query_head(n, [&](const PackedHeads& part, std::int64_t h) { worker.clear_sums(part, h); });
   });
   if (plan.packs_keys) {
-    team.in_turn_on(batch.blocks, [&](std::int64_t n) {
+    team.in_turn_nowait(batch.blocks, [&](std::int64_t n) {
       if (cancellation.requested()) return;
       const HeadTask task = block_task_of(parts, batch, n);
       worker.pack_block(*task.part, task.h, task.piece);
@@ -706,7 +706,7 @@ void compute_batch(const Team& team, StatisticsWorker<T>& worker, const Statisti
     const HeadTask head = head_task_of(parts, batch, n);
     worker.pack_requested_keys(*head.part, head.h);
   });
-  team.in_turn_on(query_heads * plan.row_strips, [&](std::int64_t n) {
+  team.in_turn_nowait(query_heads * plan.row_strips, [&](std::int64_t n) {
     if (cancellation.requested()) return;
     with_query_head(n / plan.row_strips,
                     [&](const PackedHeads& part, std::int64_t h) { worker.run_rows(part, h, n % plan.row_strips); });
