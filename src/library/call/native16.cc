@@ -71,7 +71,7 @@ Native16Unit native16_unit(std::int64_t target) {
   return forced != Native16Unit::none ? forced : fast_unit_of_cpu();
 }
 
-bool native16_is_by_name() { return forced_unit.load(std::memory_order_relaxed) != Native16Unit::none; }
+bool native16_unit_is_selected() { return forced_unit.load(std::memory_order_relaxed) != Native16Unit::none; }
 
 std::vector<std::string> supported_native16_products() {
   std::vector<std::string> names;

@@ -22,6 +22,6 @@ enum class Native16Unit { none, dots, tiles };
 Native16Unit native16_unit(std::int64_t target);
 
 /// Returns whether the program selected the unit with set_native16_products().
-bool native16_is_by_name();
+bool native16_unit_is_selected();
 
 }  // namespace headgate

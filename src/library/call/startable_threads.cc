@@ -22,9 +22,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Remembers which team sizes the calling thread can start, so that most calls need no probe. A probe starts the
-/// threads of a team and ends them at once (more_threads()).
-struct Proven {
+/// Caches which team sizes the calling thread can start, so that most calls need no probe. A probe starts the threads
+/// of a team and ends them at once (more_threads()).
+struct ProbeCache {
   /// Size of the last team. GCC's runtime keeps the threads of a team for the next team; a smaller team ends the
   /// threads that it does not need.
   int last_team = 1;
@@ -37,7 +37,7 @@ struct Proven {
   bool covers(int size) const { return size <= last_team || (size <= threads && Clock::now() - when < kValidity); }
 };
 
-thread_local Proven proven;
+thread_local ProbeCache probe_cache;
 
 /// A thread of a probe. The thread runs until the mutex `end` is unlocked.
 struct ProbeThread {
@@ -109,14 +109,14 @@ int more_threads(int count) {
 
 int startable_threads(int threads) {
   if (forked_thread()) return 1;
-  if (!proven.covers(threads)) {
+  if (!probe_cache.covers(threads)) {
     // At this level of nesting, OpenMP runs a team with one thread.
     if (omp_get_active_level() >= omp_get_max_active_levels()) return threads;
-    threads = proven.last_team + more_threads(threads - proven.last_team);
-    proven.threads = threads;
-    proven.when = Clock::now();
+    threads = probe_cache.last_team + more_threads(threads - probe_cache.last_team);
+    probe_cache.threads = threads;
+    probe_cache.when = Clock::now();
   }
-  proven.last_team = threads;
+  probe_cache.last_team = threads;
   return threads;
 }
 

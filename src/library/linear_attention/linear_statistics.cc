@@ -27,8 +27,8 @@ void check_outputs(Call& call, const Rows& rows, const typename Rows::value_type
 
 /// Divides queries [first, first + count) of sequence n into tiles.
 void add_tiles(std::vector<QueryTile>& tiles, std::int64_t n, std::int64_t first, std::int64_t count) {
-  for (std::int64_t at = 0; at < count; at += kTileQueries)
-    tiles.push_back({n, first + at, std::min(kTileQueries, count - at)});
+  for (std::int64_t at = 0; at < count; at += kWalkQueries)
+    tiles.push_back({n, first + at, std::min(kWalkQueries, count - at)});
 }
 
 std::vector<ChosenQuery> sorted_by_token(const ConstTensorView& queries) {

@@ -11,7 +11,7 @@ namespace headgate {
 
 /// Largest number of queries in a tile. One walk back over the tokens processes all queries of a tile and packs each
 /// key once. Packing is then a small part of the work. The weights of a query do not depend on this number.
-inline constexpr std::int64_t kTileQueries = 256;
+inline constexpr std::int64_t kWalkQueries = 256;
 
 /// A tile: queries [first, first + count) of sequence n. In linear_attention_statistics, a query is a token of the
 /// sequence. In linear_attention_weights, it is an index of LinearWeightsProblem::chosen.

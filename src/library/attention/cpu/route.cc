@@ -84,7 +84,7 @@ const char* not_bf16(const Problem& p, const Sequence& s, const MostExactRows& m
   if (p.inputs.q.dtype != DType::bf16 || p.inputs.k.dtype != DType::bf16) return "q or k is not bf16";
   const Native16Unit unit = native16_unit(p.context.target);
   if (unit == Native16Unit::none) return "no fast bf16 products on this CPU and target";
-  const std::int64_t rows = unit == Native16Unit::tiles || native16_is_by_name() ? most.tiles : most.dots;
+  const std::int64_t rows = unit == Native16Unit::tiles || native16_unit_is_selected() ? most.tiles : most.dots;
   return std::max(s.T, s.S) <= rows ? "too few queries and keys" : nullptr;
 }
 

@@ -124,8 +124,8 @@ class NormWorker {
         scratch_(place_buffers<NormScratch<T>>(shared.scratch.at(thread), padded_)) {}
 
   void forward(std::int64_t tile) const {
-    if (lie_as(dtype_of<T>())) return forward_in_place<T>(tile);
-    if (lie_as(dtype_of<Half>())) return forward_in_place<Half>(tile);
+    if (can_run_in_place(dtype_of<T>())) return forward_in_place<T>(tile);
+    if (can_run_in_place(dtype_of<Half>())) return forward_in_place<Half>(tile);
     plan_.each_row(tile, [this](std::int64_t b, std::int64_t h, std::int64_t i) { forward_buffered(b, h, i); });
   }
 
@@ -139,9 +139,9 @@ class NormWorker {
   }
 
  private:
-  /// Returns whether x, y and the gate have dtype `dtype` and dense rows of whole vectors. If so, the kernels need no
-  /// copies.
-  bool lie_as(DType dtype) const {
+  /// Returns whether the kernels can work without copies. x, y and the gate must have dtype `dtype` and dense rows of
+  /// whole vectors.
+  bool can_run_in_place(DType dtype) const {
     const auto fits = [&](const ConstTensorView& view) { return view.dtype == dtype && view.strides[3] == 1; };
     return p_.D == padded_ && fits(p_.inputs.x) && fits(p_.y) && (!p_.gated() || fits(p_.inputs.gate));
   }

@@ -193,7 +193,7 @@ class TileWorker {
   /// True: the walk may process two tokens at a time where no query starts. All queries of a block start in the same
   /// chunk: tiles begin at multiples of kChunk, and the width of a block divides kChunk.
   static constexpr bool kPairs = true;
-  static_assert(kTileQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
+  static_assert(kWalkQueries % kChunk == 0 && kChunk % (kMostVectors * kLanes<T>) == 0);
 
   TileWorker(const LinearStatisticsProblem& p, std::int64_t queries, std::byte* memory)
       : p_(p), b_(place_buffers<TileScratch<T>>(memory, p, queries)) {}

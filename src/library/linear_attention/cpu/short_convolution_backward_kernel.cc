@@ -65,7 +65,7 @@ struct ConvolutionGradientBuffers {
 
 /// Returns whether the kernels can load vectors of channels from x and dy and store them to dx without copies.
 template <typename T>
-bool rows_lie_in_vectors(const ShortConvolutionProblem& p) {
+bool can_run_backward_in_place(const ShortConvolutionProblem& p) {
   const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
   return has_vectors && p.inputs.x.strides[3] == 1 && p.incoming.dy.strides[3] == 1 &&
          (!p.gradients.dx.present() || p.gradients.dx.strides[3] == 1);
@@ -83,7 +83,7 @@ class ConvolutionGradientWorker {
         shared_(shared),
         has_sums_(has_sums),
         writes_rows_(p_.gradients.dx.present() || p_.gradients.dstate.present()),
-        in_place_(rows_lie_in_vectors<T>(p_)),
+        in_place_(can_run_backward_in_place<T>(p_)),
         scratch_(place_buffers<ConvolutionGradientScratch<T>>(shared.scratch.at(thread), plan)) {}
 
   /// Computes all gradients of one block of rows and channels.

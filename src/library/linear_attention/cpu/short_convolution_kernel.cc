@@ -40,14 +40,15 @@ inline constexpr std::int64_t kBufferedTokens = 256;
 
 /// Returns whether the kernels can load vectors from x and store them to y without copies.
 template <typename T>
-bool lies_in_vectors(const ShortConvolutionProblem& p, Along along) {
+bool can_run_in_place(const ShortConvolutionProblem& p, Along along) {
   const std::size_t dim = along == Along::tokens ? 2 : 3;
   const bool has_vectors = p.dtype == dtype_of<T>() || p.dtype == dtype_of<typename TapKernels<T>::Half>();
   return has_vectors && p.inputs.x.strides[dim] == 1 && p.outputs.y.strides[dim] == 1;
 }
 
-/// Returns whether there are no snapshots, and both the old and the new state have dense rows of x's dtype.
-inline bool states_lie_as_x(const ShortConvolutionProblem& p) {
+/// Returns whether the kernels can load and store states without copies. There must be no snapshots, and both states
+/// must have dense rows of x's dtype.
+inline bool can_use_states_in_place(const ShortConvolutionProblem& p) {
   const auto fits = [&p](const ConstTensorView& state) { return state.dtype == p.dtype && state.strides[3] == 1; };
   return p.snapshots() == 0 && fits(p.inputs.state) && fits(p.outputs.state);
 }
@@ -92,8 +93,8 @@ class ConvolutionWorker {
         p_(plan.p),
         kernels_(tap_kernels<T>(plan.p.K)),
         scratch_(place_buffers<ConvolutionScratch<T>>(shared.scratch.at(thread), plan)),
-        in_place_(lies_in_vectors<T>(plan.p, plan.along)),
-        states_in_place_(in_place_ && states_lie_as_x(plan.p)) {}
+        in_place_(can_run_in_place<T>(plan.p, plan.along)),
+        states_in_place_(in_place_ && can_use_states_in_place(plan.p)) {}
 
   /// Computes y of one block of rows and channels.
   void run_block(std::int64_t row_block, std::int64_t channel_block) {
@@ -311,7 +312,7 @@ void short_convolution_typed(const ShortConvolutionProblem& p) {
     convolve_sequences<T>(plan_sequences(p, kSequenceChannels), cancellation);
   } else {
     const Along along = direction_of<T>(p);
-    const TaskSizes& channel_tasks = lies_in_vectors<T>(p, along) ? kWideTasks : kBufferedTasks;
+    const TaskSizes& channel_tasks = can_run_in_place<T>(p, along) ? kWideTasks : kBufferedTasks;
     const TaskSizes& sizes = along == Along::tokens ? kTokensTasks : channel_tasks;
     convolve_in_blocks<T>(plan_convolution(p, along, sizes), cancellation);
   }
