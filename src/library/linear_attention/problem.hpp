@@ -26,9 +26,9 @@ struct LinearProblem {
 
   /// Returns the number of heads of y.
   std::int64_t Ho() const { return Hq > Hv ? Hq : Hv; }
-  /// readers() returns R, the number of output heads that read one state. query_head() returns the query head of output
-  /// head ho. key_head() returns the key head of state h.
-  std::int64_t readers() const { return Ho() / Hv; }
+  /// heads_per_state() returns R, the number of output heads that read one state. query_head() returns the query head
+  /// of output head ho. key_head() returns the key head of state h.
+  std::int64_t heads_per_state() const { return Ho() / Hv; }
   std::int64_t query_head(std::int64_t ho) const { return ho / (Ho() / Hq); }
   std::int64_t key_head(std::int64_t h) const { return h / (Hv / Hk); }
   /// A group is a set of consecutive states that share no head of q or k with states outside the group. groups()

@@ -31,7 +31,7 @@ struct UnitBuffers {
     queries = ws.take<T>("queries", Gq, tokens, D);
     key_norms = ws.take<T>("norms", Gk, tokens);
     query_norms = ws.take<T>("norms", Gq, tokens);
-    dy = ws.take<T>("dy", G * p.readers(), tokens, Dv);
+    dy = ws.take<T>("dy", G * p.heads_per_state(), tokens, Dv);
     differences = ws.take<T>("differences", G, tokens, Dv);
     du = ws.take<T>("du", G, tokens, Dv);
     updates = ws.take<T>("updates", keys_too ? G : 0, tokens, Dv);
@@ -74,7 +74,7 @@ struct Unit {
   /// The first three return indices in the caller's tensors.
   std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
-    return p.query_head(state(p, g) * p.readers() + r);
+    return p.query_head(state(p, g) * p.heads_per_state() + r);
   }
   std::int64_t key(const LinearProblem& p, std::int64_t g) const { return p.key_head(state(p, g)); }
   std::int64_t own_query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
@@ -94,7 +94,7 @@ class TokenRows {
     const std::int64_t key = unit.own_key(p, g), query = unit.own_query(p, g, 0);
     keys_ = head(from.keys, key), dk_ = head(from.dk, key);
     queries_ = head(from.queries, query), dq_ = head(from.dq, query);
-    dy_ = head(from.dy, g * p.readers());
+    dy_ = head(from.dy, g * p.heads_per_state());
     differences_ = head(from.differences, g), du_ = head(from.du, g);
     updates_ = head(from.updates, g), dvalues_ = head(from.dvalues, g);
     ddecays_ = head(from.ddecays, g);
@@ -131,7 +131,9 @@ class TokenRows {
 template <typename T>
 struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
-      : factors(ws, p), dots(ws.take<T>("numbers", p.readers(), kChunk)), overlaps(ws.take<T>("numbers", 2, kChunk)) {}
+      : factors(ws, p),
+        dots(ws.take<T>("numbers", p.heads_per_state(), kChunk)),
+        overlaps(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
   /// (R,kChunk): dot products for each output head and token; q · k in scan 2, dy · u in scans 3 and 4
@@ -146,7 +148,7 @@ struct ChunkNumbers {
 template <typename T>
 struct ScanBuffers {
   ScanBuffers(Workspace& ws, const LinearBackwardProblem& p) : forward(ws, p), reverse(ws, p) {
-    const std::int64_t R = p.readers(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
+    const std::int64_t R = p.heads_per_state(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t block = p.gradients.ddecay.present() ? Dv * kMostVectors * kLanes<T> : 0;
     state = ws.take<T>("state", D * Dv);
     block_states = ws.take<T>("block", (R == 1 ? kChunk / 2 : kChunk) + 1, block);

@@ -59,11 +59,11 @@ struct LinearForwardBuffers {
         states(ws.take<T>("state", heads, padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
         reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
         adds(ws.take<T>("operands", p.has_decay() ? kChunk : 0, padded_dim<T>(p.D))),
-        queries(ws.take<T>("operands", p.readers(), kChunk, padded_dim<T>(p.D))),
+        queries(ws.take<T>("operands", p.heads_per_state(), kChunk, padded_dim<T>(p.D))),
         values(ws.take<T>("operands", kChunk, padded_dim<T>(p.Dv))),
         betas(ws.take<T>("operands", kChunk)),
         overlaps(ws.take<T>("operands", kChunk)),
-        outputs(ws.take<T>("outputs", p.readers(), kChunk, padded_dim<T>(p.Dv))) {}
+        outputs(ws.take<T>("outputs", p.heads_per_state(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
   View<T, 2> states;  ///< for each head of a task, the column blocks of the head's state
@@ -84,7 +84,7 @@ class LinearForwardWorker {
   LinearForwardWorker(const LinearForwardProblem& p, std::int64_t heads, std::byte* memory)
       : p_(p),
         D_(padded_dim<T>(p.D)),
-        readers_(p.readers()),
+        heads_per_state_(p.heads_per_state()),
         buffers_(place_buffers<LinearForwardBuffers<T>>(memory, static_cast<const LinearProblem&>(p), heads)) {}
 
   /// Computes the column blocks [task.first, task.end) of the task's states, and the same columns of y, for all tokens
@@ -100,7 +100,7 @@ class LinearForwardWorker {
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
                 Cancellation& cancellation) {
     if (s.T == 0 && !behind.tensor.present()) return;
-    const bool one_step = s.T == 1 && readers_ == 1 && DecodeStep<T>::takes(p_.Dv, before(task.h));
+    const bool one_step = s.T == 1 && heads_per_state_ == 1 && DecodeStep<T>::takes(p_.Dv, before(task.h));
     for (std::int64_t i = 0; i < task.heads; ++i) {
       if (one_step) {
         step(task.head(i), s, before(task.h + i), behind(task.h + i));
@@ -137,8 +137,8 @@ class LinearForwardWorker {
     });
     if (!p_.outputs.y.present()) return;
     const StateColumns all = task_columns<T>(task, p_.Dv);
-    for (std::int64_t r = 0; r < readers_; ++r) {
-      const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * readers_ + r);
+    for (std::int64_t r = 0; r < heads_per_state_; ++r) {
+      const HeadRows<void> y = token_rows(p_.outputs.y, s, task.h * heads_per_state_ + r);
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         prefetch_ahead(y, chunk, n);
         store_row(y, buffers_.outputs.at(r, n, all.first), chunk.token(n), all.first, all.count);
@@ -196,15 +196,15 @@ class LinearForwardWorker {
       factors.times_inverse(buffers_.adds.at(n), read, n, D_);
       factors.times_before(read, read, n, D_);
     }
-    for (std::int64_t r = 0; r < readers_; ++r) {
-      const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(task.h * readers_ + r));
+    for (std::int64_t r = 0; r < heads_per_state_; ++r) {
+      const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(task.h * heads_per_state_ + r));
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         T* const query = buffers_.queries.at(r, n);
         load_normalised(query, queries, chunk, n, D_, p_, static_cast<T>(p_.scale));
         if (factors.present()) factors.times_behind(query, query, n, D_);
       }
     }
-    if (p_.has_delta && readers_ == 1) pair_reads(chunk);
+    if (p_.has_delta && heads_per_state_ == 1) pair_reads(chunk);
     load_rows(buffers_.values, token_rows(p_.inputs.v, s, task.h), chunk);
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
@@ -232,7 +232,7 @@ class LinearForwardWorker {
         returned[n] = read_block(block, buffers_.reads.at(n));
     }
     std::int64_t n = 0;
-    if (readers_ == 1) {
+    if (heads_per_state_ == 1) {
       for (; n + 2 <= chunk.count; n += 2) visit<2>(block, columns, chunk, n, returned);
     }
     for (; n < chunk.count; ++n) visit<1>(block, columns, chunk, n, returned);
@@ -275,12 +275,12 @@ class LinearForwardWorker {
     }
     run_pass(pass, block, rescaling_.set(pass, n, kTokens));
     for (int t = 0; t < kTokens; ++t) pass.outs[t].store(buffers_.outputs.at(0, n + t, columns.first));
-    for (std::int64_t r = 1; r < readers_; ++r)
+    for (std::int64_t r = 1; r < heads_per_state_; ++r)
       read_block(block, buffers_.queries.at(r, n)).store(buffers_.outputs.at(r, n, columns.first));
   }
 
   const LinearForwardProblem& p_;
-  std::int64_t D_, readers_;
+  std::int64_t D_, heads_per_state_;
   LinearForwardBuffers<T> buffers_;
   BlockFactors<T> rescaling_{buffers_.factors};
 };

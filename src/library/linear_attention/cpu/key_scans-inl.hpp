@@ -36,7 +36,7 @@ class KeyScans {
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
         Dv_(round_up(p.Dv, kLanes<T>)),
-        readers_(p.readers()),
+        heads_per_state_(p.heads_per_state()),
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
@@ -142,7 +142,7 @@ class KeyScans {
     if (numbers.factors.present()) numbers.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const std::int64_t token = chunk.token(n);
-      for (std::int64_t r = 0; r < readers_; ++r)
+      for (std::int64_t r = 0; r < heads_per_state_; ++r)
         numbers.dots(r, n) = dot(rows_->dy(r, token), rows_->update(token), Dv_);
       if (!is_second(chunk, n)) continue;
       const std::int64_t before = chunk.token(n - 1);
@@ -208,7 +208,7 @@ class KeyScans {
 
   /// Returns the copy of the block that holds the state before step n of scan 3. There is one copy per pass: a pass
   /// takes two steps, or one step if several query heads read the state.
-  T* state_before(std::int64_t n) const { return b_.block_states.at(readers_ == 1 ? divide_up(n, 2) : n); }
+  T* state_before(std::int64_t n) const { return b_.block_states.at(heads_per_state_ == 1 ? divide_up(n, 2) : n); }
 
   /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
   /// heads read the state; `count` is this number as an integral_constant. `returned` holds the products of the stored
@@ -221,7 +221,7 @@ class KeyScans {
     Row<kVectors> returned[2];
     read_block_twice(block, read_of<kDirection>(chunk, 0), read_of<kDirection>(chunk, 1), returned);
     std::int64_t n = 0;
-    if (readers_ == 1) {
+    if (heads_per_state_ == 1) {
       for (; n < single_steps(chunk); ++n) visit(std::integral_constant<int, 1>{}, n, returned);
       for (; n + 2 <= chunk.count; n += 2) visit(std::integral_constant<int, 2>{}, n, returned);
     }
@@ -251,7 +251,7 @@ class KeyScans {
       pass.reads[t] = rows_->dy(0, token);
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       Row<kVectors>::prefetch(rows_->key(ahead, first));
-      for (std::int64_t r = 0; r < readers_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first));
+      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first));
       Row<kVectors>::prefetch(rows_->dk(ahead, first));
     }
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::forward>(chunk, n + kTokens + k);
@@ -268,8 +268,8 @@ class KeyScans {
       add_reading(read[t], token, first);
       add_query(pass.outs[t], 0, n + t, token, first);
       if constexpr (kCopies == Copies::written) block.data = pass.copy;
-      for (std::int64_t r = 1; r < readers_; r += 2) {
-        const std::int64_t last = std::min(r + 1, readers_ - 1);
+      for (std::int64_t r = 1; r < heads_per_state_; r += 2) {
+        const std::int64_t last = std::min(r + 1, heads_per_state_ - 1);
         Row<kVectors> others[2];
         read_block_twice(block, rows_->dy(r, token), rows_->dy(last, token), others);
         for (std::int64_t q = r; q <= last; ++q) add_query(others[q - r], q, n, token, first);
@@ -296,7 +296,7 @@ class KeyScans {
         pass.adds[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
       }
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
-      for (std::int64_t r = 0; r < readers_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first));
+      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first));
       Row<kVectors>::prefetch(rows_->key(ahead, first));
       Row<kVectors>::prefetch(rows_->dk(ahead, first));
       if constexpr (kCopies == Copies::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first));
@@ -305,7 +305,7 @@ class KeyScans {
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
     if constexpr (kCopies == Copies::multiplied) pass.copy = state_before(chunk.token(n + kTokens - 1) - chunk.t0);
-    run_pass(pass, block, add_other_readers(pass, factors, block, first, chunk, n, rescaling));
+    run_pass(pass, block, add_other_heads(pass, factors, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
@@ -355,14 +355,14 @@ class KeyScans {
     return Rescaling::columns;
   }
 
-  /// Adds the outer products dy qᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
-  /// block by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
+  /// Adds the outer products dy qᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also rescales the block
+  /// by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
   /// `rescaling`.
   template <class PassT, std::int64_t kVectors>
-  HWY_INLINE Rescaling add_other_readers(const PassT& like, const DecayFactors<T>& factors,
-                                         const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
-                                         std::int64_t n, Rescaling rescaling) {
-    for (std::int64_t r = 1; r < readers_; ++r) {
+  HWY_INLINE Rescaling add_other_heads(const PassT& like, const DecayFactors<T>& factors,
+                                       const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+                                       std::int64_t n, Rescaling rescaling) {
+    for (std::int64_t r = 1; r < heads_per_state_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
       pass.adds[0][0] = {rows_->dy(r, chunk.token(n)),
                          added<kVectors>(factors, rows_->query(r, chunk.token(n), first), n, first)};
@@ -398,7 +398,7 @@ class KeyScans {
   /// function therefore adds q (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
   HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
-    for (std::int64_t r = 0; r < readers_; ++r)
+    for (std::int64_t r = 0; r < heads_per_state_; ++r)
       read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
     T* const dk = rows_->dk(token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
@@ -441,7 +441,7 @@ class KeyScans {
   const LinearBackwardProblem& p_;
   const Unit<T> unit_;
   Cancellation& cancellation_;
-  std::int64_t D_, Dv_, readers_, chunks_;
+  std::int64_t D_, Dv_, heads_per_state_, chunks_;
   ScanBuffers<T> b_;
   std::int64_t g_ = 0;
   std::optional<TokenRows<T>> rows_;  ///< rows of the tokens of state g_

@@ -285,7 +285,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
     keep_state(unit.buffers.gradients, g, c, tokens);
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, padded_, b_.keys.rows, panels(b_.state_panels), b_.D);
     scale_rows_by(b_.sums, last_, tokens.count, padded_);
-    for (std::int64_t r = 0; r < p_.readers(); ++r) add_reader(h_ * p_.readers() + r, unit.s, tokens);
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(h_ * p_.heads_per_state() + r, unit.s, tokens);
     if (p_.has_delta) {
       lower_products(b_.lower, b_.keys.products, decays.between, tokens.count);
       substitute_back(b_.sums, b_.lower, b_.betas.data, tokens.count, padded_);
@@ -304,7 +304,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
   }
 
   /// Adds the terms of one output head: Pᵀ dY to `sums`, and scale Qᵀ (f ∘ dY) to the gradient of the state.
-  void add_reader(std::int64_t ho, const TokenRange& s, const Chunk& tokens) {
+  void add_head(std::int64_t ho, const TokenRange& s, const Chunk& tokens) {
     this->pack_queries(ho, s, tokens);
     this->weigh(b_.products, tokens);
     load_padded(b_.values, token_rows(p_.incoming.dy, s, ho), tokens, first_, cols_);
@@ -393,7 +393,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens_.count; ++n)
       b_.terms.writes(n) = last_[n] * dot_with_halves(b_.keys.rows.at(n), b_.sums.at(n), b_.D);
     if (p_.has_delta) add_delta(dk, states);
-    for (std::int64_t r = 0; r < p_.readers(); ++r) add_reader(unit, h * p_.readers() + r, dk, states);
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(unit, h * p_.heads_per_state() + r, dk, states);
   }
 
   /// Adds the terms of the delta rule to dk and ddecay: the gradients through K S and A.
@@ -424,8 +424,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   static __mmask32 below(std::int64_t n) { return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1U; }
 
   /// Adds the terms of one output head to dq, dk and ddecay.
-  void add_reader(const Native16UnitOfStates& unit, std::int64_t ho, const View<float, 2>& dk,
-                  const PairPanels& states) {
+  void add_head(const Native16UnitOfStates& unit, std::int64_t ho, const View<float, 2>& dk, const PairPanels& states) {
     const ChunkDecays& decays = b_.decays;
     const View<float, 2> dq(b_.dq.at(p_.query_head(ho) - unit.group * b_.dq.shape[0]), {kSquare, b_.D});
     this->pack_queries(ho, unit.s, tokens_);

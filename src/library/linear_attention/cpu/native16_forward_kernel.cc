@@ -146,8 +146,8 @@ class Native16LinearWorker {
     const PairPanels decayed = decays.present ? PairPanels{b_.decayed_panels.data, plain.panel_stride} : plain;
     const unsigned overflowing =
         pack_updates(plain, decayed, b_.updates, decays.present ? last : nullptr, chunk.count, padded_);
-    for (std::int64_t r = 0; r < p_.readers(); ++r)
-      write_rows(h * p_.readers() + r, s, chunk, state, plain, overflowing);
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r)
+      write_rows(h * p_.heads_per_state() + r, s, chunk, state, plain, overflowing);
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
         Unit::template multiply<SquareWrite::accumulate>(b_.keys.columns.at(x), kSquare, decayed.from(c / kTileCols, 0),

@@ -73,7 +73,7 @@ class QueryWalk {
   /// Walks from the queries of head `ho` back to the first token of the sequence. The queries' tokens are the first
   /// `count` entries of the buffer `tokens`.
   void run(const TokenRange& s, std::int64_t ho, std::int64_t count, Sink& sink, Cancellation& cancellation) {
-    h_ = ho / p_.readers();
+    h_ = ho / p_.heads_per_state();
     keys_ = token_rows(p_.inputs.k, s, p_.key_head(h_));
     queries_ = token_rows(p_.inputs.q, s, p_.query_head(ho));
     std::fill_n(b_.columns.data, b_.columns.count(), T{0});

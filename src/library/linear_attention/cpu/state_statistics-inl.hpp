@@ -48,7 +48,7 @@ struct StateScratch {
   StateScratch(Workspace& ws, const LinearStatisticsProblem& p) {
     const std::int64_t padded = padded_dim<T>(p.D);
     for (auto* row : {&key, &query, &decay, &first_weight, &weight_sum}) *row = ws.take<T>("rows", padded);
-    totals = ws.take<double>("totals", p.readers(), 2);
+    totals = ws.take<double>("totals", p.heads_per_state(), 2);
     const bool by_rows = p.D <= p.Dv;
     matrix = ws.take<double>("matrix", p.needs_state() ? std::min(p.D, p.Dv) : 0,
                              round_up(by_rows ? p.Dv : p.D, kLanes<double>));
@@ -57,7 +57,7 @@ struct StateScratch {
   View<T, 1> key, query;
   View<T, 1> decay;                     ///< (D) e^g of the current token
   View<T, 1> first_weight, weight_sum;  ///< (D): two additional columns of the state, which StateStatistics describes
-  /// (readers, 2): sums of kQueryFirst and kQueryWeightSum over queries, for each output head that reads the state
+  /// (R,2): sums of kQueryFirst and kQueryWeightSum over queries, for each output head that reads the state
   View<double, 2> totals;
   View<double, 2> matrix;  ///< S_T or its transpose, whichever has fewer rows, scaled to a largest magnitude of 1
 };
@@ -149,8 +149,8 @@ class StateStatistics {
 
   /// Computes and stores the statistics of the queries at token t, for all output heads that read the state.
   void store_query_statistics(const TokenRange& s, std::int64_t h, const Chunk& tokens, std::int64_t t) const {
-    for (std::int64_t r = 0; r < p_.readers(); ++r) {
-      const std::int64_t ho = h * p_.readers() + r;
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) {
+      const std::int64_t ho = h * p_.heads_per_state() + r;
       const HeadRows<const void> queries = token_rows(p_.inputs.q, s, p_.query_head(ho));
       load_normalised(b_.query.data, queries, tokens, t, D_, p_, static_cast<T>(p_.scale));
       const T statistics[2] = {dot(b_.query.data, b_.first_weight.data, D_),
@@ -164,9 +164,9 @@ class StateStatistics {
   }
 
   void store_means(const TokenRange& s, std::int64_t h, const GateSums& gates) const {
-    for (std::int64_t r = 0; r < p_.readers(); ++r) {
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) {
       for (std::int64_t f = 0; f < 2; ++f)
-        store(mean_of_query_statistic(p_.outputs, kColumnStatistics[f]), s.n, h * p_.readers() + r,
+        store(mean_of_query_statistic(p_.outputs, kColumnStatistics[f]), s.n, h * p_.heads_per_state() + r,
               mean_of(b_.totals(r, f), counted_queries(s)));
     }
     const std::int64_t decays = s.T * (p_.decays_by_feature() ? p_.D : 1);

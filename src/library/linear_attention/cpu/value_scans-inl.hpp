@@ -27,7 +27,7 @@ class ValueScans {
         unit_(unit),
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
-        readers_(p.readers()),
+        heads_per_state_(p.heads_per_state()),
         chunks_(divide_up(unit.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)),
         rows_(p, unit, g),
@@ -180,7 +180,7 @@ class ValueScans {
   void run_reverse(const Chunk& chunk) {
     pack_keys(chunk);
     const ChunkNumbers<T>& numbers = b_.reverse;
-    for (std::int64_t r = 0; r < readers_; ++r) {
+    for (std::int64_t r = 0; r < heads_per_state_; ++r) {
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         const T* const query = rows_.query(r, chunk.token(n));
         prefetch_row(rows_.query(r, chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
@@ -188,7 +188,7 @@ class ValueScans {
         numbers.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
       }
     }
-    if (readers_ == 1) {
+    if (heads_per_state_ == 1) {
       for (std::int64_t n = 1; n < chunk.count; n += 2) {
         T* const read = b_.key_reads.at(n);
         numbers.overlaps(0, n) = dot(b_.query_adds.at(0, n - 1), read, D_);
@@ -207,7 +207,7 @@ class ValueScans {
     BlockRow<T, kVectors> returned[2];
     read_next(block, chunk, returned);
     std::int64_t n = 0;
-    if (readers_ == 1) {
+    if (heads_per_state_ == 1) {
       for (; n + 2 <= chunk.count; n += 2) visit_reverse<2, kAdds>(block, columns, chunk, n, returned);
     }
     for (; n < chunk.count; ++n) visit_reverse<1, kAdds>(block, columns, chunk, n, returned);
@@ -226,7 +226,7 @@ class ValueScans {
         du.add_product(pass.adds[0][0].x, hn::Set(d, b_.reverse.overlaps(0, n + 1)));
         if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.reverse.overlaps(1, n + 1)));
       }
-      for (std::int64_t r = 0; r < readers_; ++r)
+      for (std::int64_t r = 0; r < heads_per_state_; ++r)
         du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)),
                        hn::Set(d, b_.reverse.dots(r, n + t)));
       du.store(rows_.du(chunk.token(n + t), columns.first));
@@ -238,24 +238,24 @@ class ValueScans {
         pass.adds[t][1] = {b_.key_adds.at(n + t), du};
       }
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
-      for (std::int64_t r = 0; r < readers_; ++r) Row::prefetch(rows_.dy(r, ahead, columns.first));
+      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row::prefetch(rows_.dy(r, ahead, columns.first));
       Row::prefetch(rows_.du(ahead, columns.first));
       if (keeps_rows_) Row::prefetch(rows_.dvalue(ahead, columns.first));
     }
     set_next(pass, chunk, n + kTokens);
     const Rescaling rescaling = reverse_rescaling_.set(pass, n, kTokens);
-    run_pass(pass, block, add_other_readers(pass, block, columns, chunk, n, rescaling));
+    run_pass(pass, block, add_other_heads(pass, block, columns, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
-  /// Adds the outer products q dyᵀ of query heads 1 … readers_ − 1 to the block. The pass for head 1 also rescales the
-  /// block by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
+  /// Adds the outer products q dyᵀ of query heads 1 … R − 1 to the block. The pass for head 1 also rescales the block
+  /// by `rescaling`. Returns the rescaling that remains for the pass of head 0: none if head 1 exists, otherwise
   /// `rescaling`.
   template <class PassT, std::int64_t kVectors>
-  HWY_INLINE Rescaling add_other_readers(const PassT& like, const StateBlock<T, kVectors>& block,
-                                         const StateColumns& columns, const Chunk& chunk, std::int64_t n,
-                                         Rescaling rescaling) {
-    for (std::int64_t r = 1; r < readers_; ++r) {
+  HWY_INLINE Rescaling add_other_heads(const PassT& like, const StateBlock<T, kVectors>& block,
+                                       const StateColumns& columns, const Chunk& chunk, std::int64_t n,
+                                       Rescaling rescaling) {
+    for (std::int64_t r = 1; r < heads_per_state_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
       pass.adds[0][0] = {b_.query_adds.at(r, n),
                          BlockRow<T, kVectors>::load(rows_.dy(r, chunk.token(n), columns.first))};
@@ -279,7 +279,7 @@ class ValueScans {
   const LinearBackwardProblem& p_;
   const Unit<T> unit_;
   Cancellation& cancellation_;
-  std::int64_t D_, readers_, chunks_;
+  std::int64_t D_, heads_per_state_, chunks_;
   ScanBuffers<T> b_;
   BlockFactors<T> forward_rescaling_{b_.forward.factors}, reverse_rescaling_{b_.reverse.factors};
   TokenRows<T> rows_;
