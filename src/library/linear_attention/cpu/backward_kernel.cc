@@ -35,40 +35,40 @@
 // Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/backward_plan-inl.hpp"
 #include "library/linear_attention/cpu/key_scans-inl.hpp"
-#include "library/linear_attention/cpu/unit_chunk-inl.hpp"
+#include "library/linear_attention/cpu/state_group_chunk-inl.hpp"
 #include "library/linear_attention/cpu/value_scans-inl.hpp"
 
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Computes the gradients of one batch of units, beginning with unit `first`. All threads of the team must call this
-/// function.
+/// Computes the gradients of one batch of state groups, beginning with group `first`. All threads of the team must call
+/// this function.
 template <typename T>
 void run_batch(const LinearBackwardProblem& p, const LinearBackwardPlan<T>& plan, const LinearBackwardMemory<T>& memory,
                std::int64_t first, const Team& team, Cancellation& cancellation) {
-  const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
+  const std::int64_t count = std::min(plan.groups_in_batch, plan.groups - first);
   std::byte* const scratch = memory.scratch.at(team.thread());
-  const auto unit_of = [&](std::int64_t n) { return plan.unit(p, first + n, memory.units.at(n)); };
+  const auto group_of = [&](std::int64_t n) { return plan.group(p, first + n, memory.groups.at(n)); };
   team.in_turn(count * plan.most_chunks, [&](std::int64_t n) {
-    if (!cancellation.requested()) pack_tokens(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, scratch);
+    if (!cancellation.requested()) pack_tokens(p, group_of(n / plan.most_chunks), n % plan.most_chunks, scratch);
   });
   const std::int64_t value_tasks = p.group_states() * plan.value_pieces;
   team.in_turn(count * value_tasks, [&](std::int64_t n) {
     if (cancellation.requested()) return;
     const std::int64_t task = n % value_tasks;
-    ValueScans<T>(p, unit_of(n / value_tasks), task / plan.value_pieces, scratch, cancellation)
+    ValueScans<T>(p, group_of(n / value_tasks), task / plan.value_pieces, scratch, cancellation)
         .run(plan.piece(plan.value_blocks, task % plan.value_pieces, plan.value_pieces));
   });
   if (p.needs_key_scans()) {
     team.in_turn(count * plan.key_pieces, [&](std::int64_t n) {
       if (cancellation.requested()) return;
-      KeyScans<T>(p, unit_of(n / plan.key_pieces), scratch, cancellation)
+      KeyScans<T>(p, group_of(n / plan.key_pieces), scratch, cancellation)
           .run(plan.piece(plan.key_blocks, n % plan.key_pieces, plan.key_pieces));
     });
   }
   team.in_turn(count * plan.most_chunks, [&](std::int64_t n) {
     if (!cancellation.requested())
-      write_token_gradients(p, unit_of(n / plan.most_chunks), n % plan.most_chunks, memory.dbetas, scratch);
+      write_token_gradients(p, group_of(n / plan.most_chunks), n % plan.most_chunks, memory.dbetas, scratch);
   });
 }
 
@@ -78,7 +78,7 @@ void linear_backward_typed(const LinearBackwardProblem& p) {
   const Placed<LinearBackwardMemory<T>> memory(p, plan);
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {
-    for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
+    for (std::int64_t first = 0; first < plan.groups; first += plan.groups_in_batch)
       run_batch(p, plan, *memory, first, team, cancellation);
     sum_dbetas(team, p, memory->dbetas);
   });

@@ -16,12 +16,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Buffers of one unit: the packed inputs, and results that one scan writes and a later scan reads.
-/// A unit is one group of G states of one sequence. The states use Gq heads of q and Gk heads of k, which no other
-/// group uses. R output heads read each state.
+/// Buffers of one StateGroup: the packed inputs, and results that one scan writes and a later scan reads. The G states
+/// of the group use Gq heads of q and Gk heads of k, which no other group uses. R output heads read each state.
 template <typename T>
-struct UnitBuffers {
-  UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
+struct StateGroupBuffers {
+  StateGroupBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens) {
     const std::int64_t G = p.group_states(), D = padded_dim<T>(p.D), Dv = padded_dim<T>(p.Dv);
     const std::int64_t chunks = divide_up(tokens, kChunk);
     const std::int64_t Gq = p.Hq / p.groups(), Gk = p.Hk / p.groups();
@@ -59,39 +58,40 @@ struct UnitBuffers {
   View<T, 3> states;       ///< (G,chunks,D·Dv): each state at the start of each chunk, stored as column blocks
 };
 
-/// One group of states of one sequence, with the buffers of the group. The states have the indices g = 0 … G − 1.
+/// One group of states (LinearProblem::groups()) of one sequence, with the buffers of the group. The states have the
+/// indices g = 0 … G − 1.
 template <typename T>
-struct Unit {
+struct StateGroup {
   TokenRange s;
-  std::int64_t group;
-  UnitBuffers<T> buffers;
+  std::int64_t index;  ///< number of the group within the sequence
+  StateGroupBuffers<T> buffers;
 
-  /// Functions that return the heads of state g of the unit:
+  /// Functions that return the heads of state g of the group:
   ///   state()                 head of v
   ///   key()                   head of k
   ///   query()                 head of q for the r-th output head that reads the state
-  ///   own_key(), own_query()  results of key() and query() as indices in the unit's buffers
+  ///   own_key(), own_query()  results of key() and query() as indices in the group's buffers
   /// The first three return indices in the caller's tensors.
-  std::int64_t state(const LinearProblem& p, std::int64_t g) const { return group * p.group_states() + g; }
+  std::int64_t state(const LinearProblem& p, std::int64_t g) const { return index * p.group_states() + g; }
   std::int64_t query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
     return p.query_head(state(p, g) * p.heads_per_state() + r);
   }
   std::int64_t key(const LinearProblem& p, std::int64_t g) const { return p.key_head(state(p, g)); }
   std::int64_t own_query(const LinearProblem& p, std::int64_t g, std::int64_t r) const {
-    return query(p, g, r) - group * (p.Hq / p.groups());
+    return query(p, g, r) - index * (p.Hq / p.groups());
   }
-  std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - group * (p.Hk / p.groups()); }
+  std::int64_t own_key(const LinearProblem& p, std::int64_t g) const { return key(p, g) - index * (p.Hk / p.groups()); }
 };
 
-/// Returns pointers to rows of the unit's buffers that belong to one state, from column `first` on. Scans ask for rows
+/// Returns pointers to rows of the group's buffers that belong to one state, from column `first` on. Scans ask for rows
 /// of each token in each block. The address of a state's first row is therefore computed only once.
 template <typename T>
 class TokenRows {
  public:
-  TokenRows(const LinearProblem& p, const Unit<T>& unit, std::int64_t g)
-      : D_(unit.buffers.keys.shape[2]), Dv_(unit.buffers.dy.shape[2]), tokens_(unit.buffers.keys.shape[1]) {
-    const UnitBuffers<T>& from = unit.buffers;
-    const std::int64_t key = unit.own_key(p, g), query = unit.own_query(p, g, 0);
+  TokenRows(const LinearProblem& p, const StateGroup<T>& group, std::int64_t g)
+      : D_(group.buffers.keys.shape[2]), Dv_(group.buffers.dy.shape[2]), tokens_(group.buffers.keys.shape[1]) {
+    const StateGroupBuffers<T>& from = group.buffers;
+    const std::int64_t key = group.own_key(p, g), query = group.own_query(p, g, 0);
     keys_ = head(from.keys, key), dk_ = head(from.dk, key);
     queries_ = head(from.queries, query), dq_ = head(from.dq, query);
     dy_ = head(from.dy, g * p.heads_per_state());
@@ -184,7 +184,7 @@ struct LinearBackwardPlan {
       : value_blocks(ColumnBlocks<T>(p.Dv).count()), key_blocks(ColumnBlocks<T>(p.D).count()) {
     std::int64_t tokens = 0;
     for (std::int64_t n = 0; n < p.chosen_count(); ++n) tokens = std::max(tokens, p.chosen_sequence(n).T);
-    units = p.chosen_count() * p.groups();
+    groups = p.chosen_count() * p.groups();
     most_chunks = std::max<std::int64_t>(divide_up(tokens, kChunk), 1);
     // Uses one thread, plus one for each kLeastPerThread updates of state elements. For fewer updates, waking a thread
     // takes longer than the updates.
@@ -192,19 +192,19 @@ struct LinearBackwardPlan {
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
     threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
-    units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
+    groups_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(groups, 1));
     // Aims at two tasks per thread between barriers. Threads then wait half as long as with one task. There is a
     // barrier after scans 1 and 2, and another after scans 3 and 4 (backward_kernel.cc).
     const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
-    value_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, value_blocks);
-    key_pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch), 1, key_blocks);
+    value_pieces = std::clamp<std::int64_t>(divide_up(wanted, groups_in_batch * p.group_states()), 1, value_blocks);
+    key_pieces = std::clamp<std::int64_t>(divide_up(wanted, groups_in_batch), 1, key_blocks);
     longest = tokens;
-    unit_bytes = count_bytes<UnitBuffers<T>>(p, longest);
+    group_bytes = count_bytes<StateGroupBuffers<T>>(p, longest);
     scratch_bytes = count_bytes<ScanBuffers<T>>(p);
   }
 
-  Unit<T> unit(const LinearBackwardProblem& p, std::int64_t n, std::byte* memory) const {
-    return {p.chosen_sequence(n / p.groups()), n % p.groups(), place_buffers<UnitBuffers<T>>(memory, p, longest)};
+  StateGroup<T> group(const LinearBackwardProblem& p, std::int64_t n, std::byte* memory) const {
+    return {p.chosen_sequence(n / p.groups()), n % p.groups(), place_buffers<StateGroupBuffers<T>>(memory, p, longest)};
   }
 
   /// A piece of a state: the column blocks [first, end). One task scans one piece.
@@ -216,11 +216,11 @@ struct LinearBackwardPlan {
   }
 
   std::int64_t value_blocks, key_blocks;
-  std::int64_t units = 0, units_in_batch = 1;
+  std::int64_t groups = 0, groups_in_batch = 1;
   std::int64_t most_chunks = 1, longest = 0;
   std::int64_t value_pieces = 1, key_pieces = 1;
   int threads = 1;
-  std::size_t unit_bytes = 0, scratch_bytes = 0;
+  std::size_t group_bytes = 0, scratch_bytes = 0;
 };
 
 }  // namespace headgate::HWY_NAMESPACE

@@ -30,22 +30,22 @@ HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, cons
 template <typename T>
 class KeyScans {
  public:
-  KeyScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::byte* scratch, Cancellation& cancellation)
+  KeyScans(const LinearBackwardProblem& p, const StateGroup<T>& group, std::byte* scratch, Cancellation& cancellation)
       : p_(p),
-        unit_(unit),
+        group_(group),
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
         Dv_(round_up(p.Dv, kLanes<T>)),
         heads_per_state_(p.heads_per_state()),
-        chunks_(divide_up(unit.s.T, kChunk)),
+        chunks_(divide_up(group.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
-  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the unit. One task computes all of them,
+  /// Runs scans 3 and 4 on the column blocks of a piece, for all states of the group. One task computes all of them,
   /// because states that share a head of q or k add to the same gradients.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
     for (g_ = 0; g_ < p_.group_states(); ++g_) {
-      rows_.emplace(p_, unit_, g_);
+      rows_.emplace(p_, group_, g_);
       p_.gradients.ddecay.present() ? run_by_chunks() : run_by_scans();
     }
   }
@@ -55,7 +55,7 @@ class KeyScans {
   using Row = BlockRow<T, kVectors>;
 
   Chunk chunk(std::int64_t c, Direction direction) const {
-    return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
+    return {c * kChunk, std::min(kChunk, group_.s.T - c * kChunk), direction};
   }
 
   /// Calls for_state_blocks() with the blocks of the piece.
@@ -70,7 +70,7 @@ class KeyScans {
     if (g_ > 0) return;
     const StateColumns columns = task_columns<T>(piece_, p_.D);
     const std::int64_t first = columns.first, count = round_up(columns.count, kLanes<T>);
-    for (const View<T, 3>* heads : {&unit_.buffers.dq, &unit_.buffers.dk}) {
+    for (const View<T, 3>* heads : {&group_.buffers.dq, &group_.buffers.dk}) {
       for (std::int64_t h = 0; h < heads->shape[0]; ++h) {
         for (std::int64_t n = 0; n < chunk.count; ++n) std::fill_n(heads->at(h, chunk.t0 + n, first), count, T{0});
       }
@@ -78,7 +78,7 @@ class KeyScans {
   }
 
   void load_states(const ConstTensorView& states) {
-    const HeadRows<const void> rows(states, unit_.s.n, unit_.state(p_, g_));
+    const HeadRows<const void> rows(states, group_.s.n, group_.state(p_, g_));
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
                    HWY_ATTR { load_transposed_block(block, rows, columns, b_.row.data); });
   }
@@ -126,7 +126,7 @@ class KeyScans {
   template <std::int64_t kVectors>
   void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(p_.Dv), block.row(block.rows), T{0});
-    T* const kept = unit_.buffers.states.at(g_, c);
+    T* const kept = group_.buffers.states.at(g_, c);
     const typename LinearBackwardPlan<T>::Piece all{0, ColumnBlocks<T>(p_.Dv).count()};
     for_state_blocks(kept, D_, p_.Dv, all, [&](auto from, const StateColumns& values, std::int64_t /*n*/) HWY_ATTR {
       for (std::int64_t x = 0; x < block.kWidth; x += kLanes<T>)
@@ -136,10 +136,10 @@ class KeyScans {
   }
 
   void pack(const Chunk& chunk) {
-    const std::int64_t h = unit_.state(p_, g_);
+    const std::int64_t h = group_.state(p_, g_);
     const bool forward = chunk.direction == Direction::forward;
     const ChunkNumbers<T>& numbers = b_.numbers(chunk.direction);
-    if (numbers.factors.present()) numbers.factors.make(token_rows(p_.inputs.decay, unit_.s, h), chunk);
+    if (numbers.factors.present()) numbers.factors.make(token_rows(p_.inputs.decay, group_.s, h), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const std::int64_t token = chunk.token(n);
       for (std::int64_t r = 0; r < heads_per_state_; ++r)
@@ -439,7 +439,7 @@ class KeyScans {
   }
 
   const LinearBackwardProblem& p_;
-  const Unit<T> unit_;
+  const StateGroup<T> group_;
   Cancellation& cancellation_;
   std::int64_t D_, Dv_, heads_per_state_, chunks_;
   ScanBuffers<T> b_;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Computes the backward pass of gated linear attention with bf16 products (Precision::native16), in chunks of kSquare
-// tokens. native16_gradients-inl.hpp has the formulas. Each batch of units takes two steps:
+// tokens. native16_gradients-inl.hpp has the formulas. Each batch of state groups takes two steps:
 //
 //   step   tasks                  result
 //   1      states, columns of v   S and dS of each chunk, E and dU, and from them dV; forward, then in reverse
-//   2      units, chunks          dQ, dK, dβ and dg, from the results of step 1
+//   2      groups, chunks         dQ, dK, dβ and dg, from the results of step 1
 //
-// A unit is a group of states of one sequence. States of different groups share no head of q or k.
+// A state group belongs to one sequence. States of different groups share no head of q or k.
 
 #include <algorithm>
 #include <cstddef>
@@ -26,15 +26,15 @@
 
 // Per-target headers must follow foreach_target.h.
 #include "library/linear_attention/cpu/native16_gradients-inl.hpp"
-#include "library/linear_attention/cpu/unit_chunk-inl.hpp"
+#include "library/linear_attention/cpu/state_group_chunk-inl.hpp"
 
 #if HWY_TARGET == HWY_AVX3
 HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
-/// Results of step 1, the scans, for one unit with G states. Letters are those of native16_gradients-inl.hpp.
-struct Native16UnitBuffers {
-  Native16UnitBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens)
+/// Results of step 1, the scans, for one group of G states. Letters are those of native16_gradients-inl.hpp.
+struct Native16GroupBuffers {
+  Native16GroupBuffers(Workspace& ws, const LinearBackwardProblem& p, std::int64_t tokens)
       : differences(ws.take<float>("differences", p.group_states(), tokens, whole_squares(p.Dv))),
         du(ws.take<float>("du", p.group_states(), tokens, whole_squares(p.Dv))),
         states(take_states(ws, "states", p, tokens)),
@@ -55,16 +55,16 @@ struct Native16UnitBuffers {
 struct Native16BackwardPlan {
   explicit Native16BackwardPlan(const LinearBackwardProblem& p);
 
-  std::int64_t units = 0, units_in_batch = 1, chunks = 1, longest = 0, squares = 1, pieces = 1;
+  std::int64_t groups = 0, groups_in_batch = 1, chunks = 1, longest = 0, squares = 1, pieces = 1;
   int threads = 1;
-  std::size_t unit_bytes = 0, scratch_bytes = 0;
+  std::size_t group_bytes = 0, scratch_bytes = 0;
 };
 
 /// One group of states of one sequence, with the group's buffers.
-struct Native16UnitOfStates {
+struct Native16StateGroup {
   TokenRange s;
-  std::int64_t group;
-  Native16UnitBuffers buffers;
+  std::int64_t index;  ///< number of the group within the sequence
+  Native16GroupBuffers buffers;
 };
 
 /// Scratch buffers of one thread, for both steps. Letters are those of native16_gradients-inl.hpp.
@@ -119,7 +119,7 @@ struct Native16GradientBuffers {
   View<BFloat16, 2> key_pairs, query_pairs;  ///< right operands of products: K and Q
   View<BFloat16, 2> update_panels;           ///< right operand of products: Uᵀ
   View<BFloat16, 2> updates, dvalues, dy;    ///< (kSquare,cols): rows of U, W and dY
-  /// (heads of the unit,kSquare,D): gradients of the chunk's rows of q and k, after normalisation
+  /// (heads of the group,kSquare,D): gradients of the chunk's rows of q and k, after normalisation
   View<float, 3> dq, dk;
   View<float, 1> betas, factors;     ///< (kSquare)
   View<float, 1> row, gradient_row;  ///< scratch for one row
@@ -132,7 +132,7 @@ Native16BackwardPlan::Native16BackwardPlan(const LinearBackwardProblem& p) {
     longest = std::max(longest, T);
     tokens += static_cast<double>(T);
   }
-  units = p.chosen_count() * p.groups();
+  groups = p.chosen_count() * p.groups();
   chunks = divide_up(longest, kSquare);
   squares = divide_up(p.Dv, kSquare);
   // Uses one thread, plus one for each kLeastPerThread updates of state elements. For fewer updates, waking a thread
@@ -141,11 +141,11 @@ Native16BackwardPlan::Native16BackwardPlan(const LinearBackwardProblem& p) {
   const double work = tokens * static_cast<double>(p.Hv * p.D * p.Dv);
   const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
   threads = static_cast<int>(std::clamp<std::int64_t>(useful, 1, p.context.threads));
-  units_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(units, 1));
+  groups_in_batch = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(groups, 1));
   // Aims at two tasks per thread in step 1. This bounds the time that threads wait for the last task.
   const std::int64_t wanted = threads == 1 ? 1 : 2 * threads;
-  pieces = std::clamp<std::int64_t>(divide_up(wanted, units_in_batch * p.group_states()), 1, squares);
-  unit_bytes = count_bytes<Native16UnitBuffers>(p, longest);
+  pieces = std::clamp<std::int64_t>(divide_up(wanted, groups_in_batch * p.group_states()), 1, squares);
+  group_bytes = count_bytes<Native16GroupBuffers>(p, longest);
   scratch_bytes = count_bytes<Native16GradientBuffers>(p);
 }
 
@@ -216,20 +216,20 @@ class Native16ValueScans : Native16Chunks<Unit> {
  public:
   using Base::Base;
 
-  /// Scans state g of the unit: the column blocks first … end − 1, of kSquare columns each.
-  void run(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t first, std::int64_t end,
+  /// Scans state g of the group: the column blocks first … end − 1, of kSquare columns each.
+  void run(const Native16StateGroup& group, std::int64_t g, std::int64_t first, std::int64_t end,
            Cancellation& cancellation) {
-    h_ = unit.group * p_.group_states() + g;
+    h_ = group.index * p_.group_states() + g;
     first_ = first * kSquare;
     cols_ = std::min(end * kSquare, p_.Dv) - first_;
     padded_ = whole_squares(cols_);
-    const std::int64_t chunks = divide_up(unit.s.T, kSquare);
-    load_state(HeadRows<const void>(p_.inputs.state, unit.s.n, h_));
-    for (std::int64_t c = 0; c < chunks && !cancellation.requested(); ++c) run_forward(unit, g, c);
-    load_state(HeadRows<const void>(p_.incoming.dstate, unit.s.n, h_));
-    for (std::int64_t c = chunks; c-- > 0 && !cancellation.requested();) run_reverse(unit, g, c);
+    const std::int64_t chunks = divide_up(group.s.T, kSquare);
+    load_state(HeadRows<const void>(p_.inputs.state, group.s.n, h_));
+    for (std::int64_t c = 0; c < chunks && !cancellation.requested(); ++c) run_forward(group, g, c);
+    load_state(HeadRows<const void>(p_.incoming.dstate, group.s.n, h_));
+    for (std::int64_t c = chunks; c-- > 0 && !cancellation.requested();) run_reverse(group, g, c);
     if (!p_.gradients.dstate.present()) return;
-    const HeadRows<void> to(p_.gradients.dstate, unit.s.n, h_);
+    const HeadRows<void> to(p_.gradients.dstate, group.s.n, h_);
     for (std::int64_t x = 0; x < p_.D; ++x) store_row(to, b_.state.at(x), x, first_, cols_);
   }
 
@@ -260,13 +260,13 @@ class Native16ValueScans : Native16Chunks<Unit> {
     return {array.at(g, chunk.t0, first_), {kSquare, array.shape[2]}};
   }
 
-  void run_forward(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t c) {
-    const Chunk tokens = chunk_of(unit.s, c);
+  void run_forward(const Native16StateGroup& group, std::int64_t g, std::int64_t c) {
+    const Chunk tokens = chunk_of(group.s, c);
     const ChunkDecays& decays = b_.decays;
-    const View<float, 2> differences = rows_of(unit.buffers.differences, g, tokens);
-    this->pack_keys(h_, unit.s, tokens);
-    keep_state(unit.buffers.states, g, c, tokens);
-    load_padded(b_.values, token_rows(p_.inputs.v, unit.s, h_), tokens, first_, cols_);
+    const View<float, 2> differences = rows_of(group.buffers.differences, g, tokens);
+    this->pack_keys(h_, group.s, tokens);
+    keep_state(group.buffers.states, g, c, tokens);
+    load_padded(b_.values, token_rows(p_.inputs.v, group.s, h_), tokens, first_, cols_);
     if (p_.has_delta) {
       multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, padded_, b_.keys.rows, panels(b_.state_panels), b_.D);
       lower_products(b_.lower, b_.keys.products, decays.between, tokens.count);
@@ -278,19 +278,19 @@ class Native16ValueScans : Native16Chunks<Unit> {
     add_to_state(b_.keys, b_.decayed_panels);
   }
 
-  void run_reverse(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t c) {
-    const Chunk tokens = chunk_of(unit.s, c);
+  void run_reverse(const Native16StateGroup& group, std::int64_t g, std::int64_t c) {
+    const Chunk tokens = chunk_of(group.s, c);
     const ChunkDecays& decays = b_.decays;
-    this->pack_keys(h_, unit.s, tokens);
-    keep_state(unit.buffers.gradients, g, c, tokens);
+    this->pack_keys(h_, group.s, tokens);
+    keep_state(group.buffers.gradients, g, c, tokens);
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, padded_, b_.keys.rows, panels(b_.state_panels), b_.D);
     scale_rows_by(b_.sums, last_, tokens.count, padded_);
-    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(h_ * p_.heads_per_state() + r, unit.s, tokens);
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(h_ * p_.heads_per_state() + r, group.s, tokens);
     if (p_.has_delta) {
       lower_products(b_.lower, b_.keys.products, decays.between, tokens.count);
       substitute_back(b_.sums, b_.lower, b_.betas.data, tokens.count, padded_);
     }
-    const View<float, 2> du = rows_of(unit.buffers.du, g, tokens);
+    const View<float, 2> du = rows_of(group.buffers.du, g, tokens);
     for (std::int64_t n = 0; n < tokens.count; ++n) std::copy_n(b_.sums.at(n), padded_, du.at(n));
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < tokens.count; ++n) b_.factors(n) = -decays.prefixes(n) * b_.betas(n);
@@ -299,7 +299,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
       scale_rows_by(b_.sums, b_.betas.data, tokens.count, padded_);
     }
     if (!p_.gradients.dv.present()) return;
-    const HeadRows<void> dv = token_rows(p_.gradients.dv, unit.s, h_);
+    const HeadRows<void> dv = token_rows(p_.gradients.dv, group.s, h_);
     for (std::int64_t n = 0; n < tokens.count; ++n) store_row(dv, b_.sums.at(n), tokens.token(n), first_, cols_);
   }
 
@@ -319,7 +319,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
   std::int64_t h_ = 0, first_ = 0, cols_ = 0, padded_ = 0;
 };
 
-/// Step 2: computes dq, dk, dbeta and ddecay of one chunk of a unit.
+/// Step 2: computes dq, dk, dbeta and ddecay of one chunk of a state group.
 template <class Unit>
 class Native16ChunkGradients : Native16Chunks<Unit> {
   using Base = Native16Chunks<Unit>;
@@ -330,21 +330,21 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
 
   /// Writes the gradients of chunk c. Writes dbeta to the gradient's tensor, or, if all heads share one beta, to
   /// `dbetas`.
-  void run(const Native16UnitOfStates& unit, std::int64_t c, const View<float, 3>& dbetas) {
-    if (c * kSquare >= unit.s.T) return;
-    tokens_ = chunk_of(unit.s, c);
+  void run(const Native16StateGroup& group, std::int64_t c, const View<float, 3>& dbetas) {
+    if (c * kSquare >= group.s.T) return;
+    tokens_ = chunk_of(group.s, c);
     std::fill_n(b_.dq.data, b_.dq.count(), 0.0F);
     std::fill_n(b_.dk.data, b_.dk.count(), 0.0F);
     for (std::int64_t g = 0; g < p_.group_states(); ++g) {
-      const std::int64_t h = unit.group * p_.group_states() + g;
-      this->pack_keys(h, unit.s, tokens_);
-      load_updates(unit, g);
-      write_dbeta(unit, g, h, dbetas);
-      add_state(unit, g, c, h);
-      write_ddecay(unit, h);
+      const std::int64_t h = group.index * p_.group_states() + g;
+      this->pack_keys(h, group.s, tokens_);
+      load_updates(group, g);
+      write_dbeta(group, g, h, dbetas);
+      add_state(group, g, c, h);
+      write_ddecay(group, h);
     }
-    write_rows(p_.gradients.dq, p_.inputs.q, b_.dq, unit);
-    write_rows(p_.gradients.dk, p_.inputs.k, b_.dk, unit);
+    write_rows(p_.gradients.dq, p_.inputs.q, b_.dq, group);
+    write_rows(p_.gradients.dk, p_.inputs.k, b_.dk, group);
   }
 
  private:
@@ -358,27 +358,27 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     std::fill(to.data + tokens_.count * b_.cols, to.data + to.count(), BFloat16{});
   }
 
-  void load_updates(const Native16UnitOfStates& unit, std::int64_t g) const {
-    pack_times_beta(b_.updates, unit.buffers.differences.at(g, tokens_.t0));
-    pack_times_beta(b_.dvalues, unit.buffers.du.at(g, tokens_.t0));
+  void load_updates(const Native16StateGroup& group, std::int64_t g) const {
+    pack_times_beta(b_.updates, group.buffers.differences.at(g, tokens_.t0));
+    pack_times_beta(b_.dvalues, group.buffers.du.at(g, tokens_.t0));
     pack_transposed(panels(b_.update_panels), b_.updates, kSquare, b_.cols);
   }
 
-  void write_dbeta(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t h,
+  void write_dbeta(const Native16StateGroup& group, std::int64_t g, std::int64_t h,
                    const View<float, 3>& dbetas) const {
     if (!p_.gradients.dbeta.present()) return;
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
       const std::int64_t t = tokens_.token(n);
-      const float dbeta = dot(unit.buffers.du.at(g, t), unit.buffers.differences.at(g, t), b_.cols);
-      store_dbeta(p_, unit.s, h, t, dbeta, dbetas);
+      const float dbeta = dot(group.buffers.du.at(g, t), group.buffers.differences.at(g, t), b_.cols);
+      store_dbeta(p_, group.s, h, t, dbeta, dbetas);
     }
   }
 
   /// Adds the terms of state g to dq and dk, and computes the terms of its ddecay.
-  void add_state(const Native16UnitOfStates& unit, std::int64_t g, std::int64_t c, std::int64_t h) {
-    const View<BFloat16, 2> S(unit.buffers.states.at(g, c), {b_.D, b_.cols});
-    const View<BFloat16, 2> dS(unit.buffers.gradients.at(g, c), {b_.D, b_.cols});
-    const View<float, 2> dk(b_.dk.at(p_.key_head(h) - unit.group * b_.dk.shape[0]), {kSquare, b_.D});
+  void add_state(const Native16StateGroup& group, std::int64_t g, std::int64_t c, std::int64_t h) {
+    const View<BFloat16, 2> S(group.buffers.states.at(g, c), {b_.D, b_.cols});
+    const View<BFloat16, 2> dS(group.buffers.gradients.at(g, c), {b_.D, b_.cols});
+    const View<float, 2> dk(b_.dk.at(p_.key_head(h) - group.index * b_.dk.shape[0]), {kSquare, b_.D});
     const ChunkDecays& decays = b_.decays;
     pack_transposed(panels(b_.gradient_panels), dS, b_.D, b_.cols);
     const PairPanels states{b_.state_panels.data, b_.cols * kTileCols};
@@ -393,7 +393,7 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     for (std::int64_t n = 0; n < tokens_.count; ++n)
       b_.terms.writes(n) = last_[n] * dot_with_halves(b_.keys.rows.at(n), b_.sums.at(n), b_.D);
     if (p_.has_delta) add_delta(dk, states);
-    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(unit, h * p_.heads_per_state() + r, dk, states);
+    for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(group, h * p_.heads_per_state() + r, dk, states);
   }
 
   /// Adds the terms of the delta rule to dk and ddecay: the gradients through K S and A.
@@ -424,12 +424,12 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   static __mmask32 below(std::int64_t n) { return n >= 32 ? ~__mmask32{0} : (__mmask32{1} << n) - 1U; }
 
   /// Adds the terms of one output head to dq, dk and ddecay.
-  void add_head(const Native16UnitOfStates& unit, std::int64_t ho, const View<float, 2>& dk, const PairPanels& states) {
+  void add_head(const Native16StateGroup& group, std::int64_t ho, const View<float, 2>& dk, const PairPanels& states) {
     const ChunkDecays& decays = b_.decays;
-    const View<float, 2> dq(b_.dq.at(p_.query_head(ho) - unit.group * b_.dq.shape[0]), {kSquare, b_.D});
-    this->pack_queries(ho, unit.s, tokens_);
+    const View<float, 2> dq(b_.dq.at(p_.query_head(ho) - group.index * b_.dq.shape[0]), {kSquare, b_.D});
+    this->pack_queries(ho, group.s, tokens_);
     pack_pairs(panels(b_.query_pairs), b_.queries.rows, b_.D);
-    load_padded(b_.values, token_rows(p_.incoming.dy, unit.s, ho), tokens_, 0, p_.Dv);
+    load_padded(b_.values, token_rows(p_.incoming.dy, group.s, ho), tokens_, 0, p_.Dv);
     for (std::int64_t n = 0; n < kSquare; ++n) round_row(b_.dy.at(n), b_.values.at(n), b_.cols);
 
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.dy, states, b_.cols);
@@ -448,22 +448,22 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     add_lower_terms(b_.terms.pairs, b_.lower, b_.products, tokens_.count);
   }
 
-  void write_ddecay(const Native16UnitOfStates& unit, std::int64_t h) {
+  void write_ddecay(const Native16StateGroup& group, std::int64_t h) {
     if (!p_.gradients.ddecay.present()) return;
     HWY_ALIGN float sums[kSquare];
     b_.terms.sum(sums, tokens_.count);
-    const HeadRows<void> to = token_rows(p_.gradients.ddecay, unit.s, h);
+    const HeadRows<void> to = token_rows(p_.gradients.ddecay, group.s, h);
     for (std::int64_t n = 0; n < tokens_.count; ++n) store_row(to, sums + n, tokens_.token(n), 0, 1);
   }
 
   /// Writes the chunk's rows of dq or dk. `gradients` holds the gradients of the rows of q or k after normalisation.
   void write_rows(const TensorView& gradient, const ConstTensorView& input, const View<float, 3>& gradients,
-                  const Native16UnitOfStates& unit) const {
+                  const Native16StateGroup& group) const {
     if (!gradient.present()) return;
     for (std::int64_t i = 0; i < gradients.shape[0]; ++i) {
-      const std::int64_t head = unit.group * gradients.shape[0] + i;
-      const HeadRows<const void> from = token_rows(input, unit.s, head);
-      const HeadRows<void> to = token_rows(gradient, unit.s, head);
+      const std::int64_t head = group.index * gradients.shape[0] + i;
+      const HeadRows<const void> from = token_rows(input, group.s, head);
+      const HeadRows<void> to = token_rows(gradient, group.s, head);
       for (std::int64_t n = 0; n < tokens_.count; ++n) {
         const float norm = load_normalised(b_.row.data, from, tokens_, n, b_.D, p_, 1.0F);
         write_row_gradient(to, gradients.at(i, n), b_.row.data, norm, tokens_.token(n), 1.0F, p_, b_.gradient_row.data);
@@ -474,18 +474,18 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
   Chunk tokens_{0, 0, Direction::forward};
 };
 
-/// Computes the gradients of a batch of units, beginning with unit `first`. All threads of the team must call this
-/// function.
+/// Computes the gradients of a batch of state groups, beginning with group `first`. All threads of the team must call
+/// this function.
 template <class Unit>
 void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPlan& plan,
                         const LinearBackwardMemory<float>& memory, std::int64_t first, const Team& team,
                         Cancellation& cancellation) {
-  const std::int64_t count = std::min(plan.units_in_batch, plan.units - first);
+  const std::int64_t count = std::min(plan.groups_in_batch, plan.groups - first);
   std::byte* const scratch = memory.scratch.at(team.thread());
-  const auto unit_of = [&](std::int64_t n) {
-    const std::int64_t unit = first + n;
-    return Native16UnitOfStates{p.chosen_sequence(unit / p.groups()), unit % p.groups(),
-                                place_buffers<Native16UnitBuffers>(memory.units.at(n), p, plan.longest)};
+  const auto group_of = [&](std::int64_t n) {
+    const std::int64_t group = first + n;
+    return Native16StateGroup{p.chosen_sequence(group / p.groups()), group % p.groups(),
+                              place_buffers<Native16GroupBuffers>(memory.groups.at(n), p, plan.longest)};
   };
   {
     Native16ValueScans<Unit> scans(p, scratch);
@@ -493,14 +493,14 @@ void run_native16_batch(const LinearBackwardProblem& p, const Native16BackwardPl
     team.in_turn(count * tasks, [&](std::int64_t n) {
       if (cancellation.requested()) return;
       const std::int64_t g = n % tasks / plan.pieces, piece = n % plan.pieces;
-      scans.run(unit_of(n / tasks), g, plan.squares * piece / plan.pieces, plan.squares * (piece + 1) / plan.pieces,
+      scans.run(group_of(n / tasks), g, plan.squares * piece / plan.pieces, plan.squares * (piece + 1) / plan.pieces,
                 cancellation);
     });
   }
   if (p.needs_key_scans() || p.gradients.dbeta.present()) {
     Native16ChunkGradients<Unit> gradients(p, scratch);
     team.in_turn(count * plan.chunks, [&](std::int64_t n) {
-      if (!cancellation.requested()) gradients.run(unit_of(n / plan.chunks), n % plan.chunks, memory.dbetas);
+      if (!cancellation.requested()) gradients.run(group_of(n / plan.chunks), n % plan.chunks, memory.dbetas);
     });
   }
 }
@@ -513,7 +513,7 @@ void native16_linear_backward_with(const LinearBackwardProblem& p, const LinearB
   if (!others.chosen.empty()) linear_backward_scans(others);  // the scans allocate their memory before they write
   Cancellation cancellation(p.context);
   run_team(plan.threads, [&](const Team& team) {
-    for (std::int64_t first = 0; first < plan.units; first += plan.units_in_batch)
+    for (std::int64_t first = 0; first < plan.groups; first += plan.groups_in_batch)
       run_native16_batch<Unit>(p, plan, *memory, first, team, cancellation);
     sum_dbetas(team, p, memory->dbetas);
   });

@@ -20,19 +20,19 @@ namespace headgate::HWY_NAMESPACE {
 template <typename T>
 class ValueScans {
  public:
-  /// Prepares scan 1, forward over S, and scan 2, in reverse over dS, for state g of the unit.
-  ValueScans(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t g, std::byte* scratch,
+  /// Prepares scan 1, forward over S, and scan 2, in reverse over dS, for state g of the group.
+  ValueScans(const LinearBackwardProblem& p, const StateGroup<T>& group, std::int64_t g, std::byte* scratch,
              Cancellation& cancellation)
       : p_(p),
-        unit_(unit),
+        group_(group),
         cancellation_(cancellation),
         D_(padded_dim<T>(p.D)),
         heads_per_state_(p.heads_per_state()),
-        chunks_(divide_up(unit.s.T, kChunk)),
+        chunks_(divide_up(group.s.T, kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)),
-        rows_(p, unit, g),
+        rows_(p, group, g),
         g_(g),
-        h_(unit.state(p, g)) {}
+        h_(group.state(p, g)) {}
 
   /// Runs scan 1, forward over S, and scan 2, in reverse over dS, on the column blocks of a piece.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
@@ -49,15 +49,15 @@ class ValueScans {
     clear_padding();
     if (!p_.gradients.dstate.present()) return;
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                   HWY_ATTR { store_block(HeadRows<void>(p_.gradients.dstate, unit_.s.n, h_), block, columns); });
+                   HWY_ATTR { store_block(HeadRows<void>(p_.gradients.dstate, group_.s.n, h_), block, columns); });
   }
 
  private:
   Chunk chunk(std::int64_t c, Direction direction) const {
-    return {c * kChunk, std::min(kChunk, unit_.s.T - c * kChunk), direction};
+    return {c * kChunk, std::min(kChunk, group_.s.T - c * kChunk), direction};
   }
 
-  bool keeps_states() const { return unit_.buffers.states.shape[0] > 0; }
+  bool keeps_states() const { return group_.buffers.states.shape[0] > 0; }
 
   /// Calls for_state_blocks() with the blocks of the piece.
   template <class Visit>
@@ -67,7 +67,7 @@ class ValueScans {
 
   void load_states(const ConstTensorView& states) {
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                   HWY_ATTR { load_block(block, HeadRows<const void>(states, unit_.s.n, h_), columns); });
+                   HWY_ATTR { load_block(block, HeadRows<const void>(states, group_.s.n, h_), columns); });
   }
 
   StateColumns piece_columns() const { return task_columns<T>(piece_, p_.Dv); }
@@ -77,9 +77,9 @@ class ValueScans {
     const std::int64_t end = round_up(p_.Dv, std::max(kLanes<T>, kMostVectors));
     const StateColumns columns = piece_columns();
     if (end == p_.Dv || columns.first + columns.count < p_.Dv) return;
-    const UnitBuffers<T>& to = unit_.buffers;
+    const StateGroupBuffers<T>& to = group_.buffers;
     for (const View<T, 3>& rows : {to.differences, to.du, to.updates, to.dvalues}) {
-      for (std::int64_t t = 0; t < unit_.s.T && rows.shape[0] > 0; ++t)
+      for (std::int64_t t = 0; t < group_.s.T && rows.shape[0] > 0; ++t)
         std::fill(rows.at(g_, t, p_.Dv), rows.at(g_, t) + end, T{0});
     }
   }
@@ -88,8 +88,8 @@ class ValueScans {
   /// states.
   void take_values() {
     const StateColumns columns = piece_columns();
-    const HeadRows<const void> rows = token_rows(p_.inputs.v, unit_.s, h_);
-    for (std::int64_t t = 0; t < unit_.s.T; ++t) {
+    const HeadRows<const void> rows = token_rows(p_.inputs.v, group_.s, h_);
+    for (std::int64_t t = 0; t < group_.s.T; ++t) {
       T* const row = rows_.difference(t, columns.first);
       std::fill_n(row, round_up(columns.count, kLanes<T>), T{0});
       load_row(row, rows, t, columns.first, columns.count);
@@ -99,21 +99,21 @@ class ValueScans {
 
   void pack_keys(const Chunk& chunk) {
     const DecayFactors<T>& factors = b_.numbers(chunk.direction).factors;
-    if (factors.present()) factors.make(token_rows(p_.inputs.decay, unit_.s, h_), chunk);
+    if (factors.present()) factors.make(token_rows(p_.inputs.decay, group_.s, h_), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const T* const key = rows_.key(chunk.token(n));
       prefetch_row(rows_.key(chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
       factors.times_before(b_.key_reads.at(n), key, n, D_);
       factors.times_inverse(b_.key_adds.at(n), key, n, D_);
     }
-    load_betas(b_.betas, p_, unit_.s, h_, chunk);
+    load_betas(b_.betas, p_, group_.s, h_, chunk);
   }
 
   // Scan 1.
 
   void run_forward(const Chunk& chunk) {
     pack_keys(chunk);
-    load_rows(b_.values, token_rows(p_.inputs.v, unit_.s, h_), chunk);
+    load_rows(b_.values, token_rows(p_.inputs.v, group_.s, h_), chunk);
     const ChunkNumbers<T>& numbers = b_.forward;
     for (std::int64_t n = 1; n < chunk.count; n += 2) {
       T* const read = b_.key_reads.at(n);
@@ -122,7 +122,7 @@ class ValueScans {
     }
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
       if (keeps_states()) {
-        T* const to = unit_.buffers.states.at(g_, chunk.t0 / kChunk, columns.first * D_);
+        T* const to = group_.buffers.states.at(g_, chunk.t0 / kChunk, columns.first * D_);
         std::copy_n(block.data, block.rows * block.kWidth, to);
       }
       scan_forward(block, columns, chunk);
@@ -268,7 +268,7 @@ class ValueScans {
 
   void write_dv(const Chunk& chunk) {
     const StateColumns columns = piece_columns();
-    const HeadRows<void> rows = token_rows(p_.gradients.dv, unit_.s, h_);
+    const HeadRows<void> rows = token_rows(p_.gradients.dv, group_.s, h_);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const T* const du = rows_.du(chunk.token(n), columns.first);
       for (std::int64_t x = 0; x < columns.count; ++x) b_.row(x) = b_.betas(n) * du[x];
@@ -277,7 +277,7 @@ class ValueScans {
   }
 
   const LinearBackwardProblem& p_;
-  const Unit<T> unit_;
+  const StateGroup<T> group_;
   Cancellation& cancellation_;
   std::int64_t D_, heads_per_state_, chunks_;
   ScanBuffers<T> b_;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs the operands for the scans of the backward pass. Writes the gradients of q, k, decay and beta from the results
 // of the scans. Included once per Highway target.
-#if defined(HEADGATE_LINEAR_UNIT_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
-#ifdef HEADGATE_LINEAR_UNIT_CHUNK_INL_
-#undef HEADGATE_LINEAR_UNIT_CHUNK_INL_
+#if defined(HEADGATE_LINEAR_STATE_GROUP_CHUNK_INL_) == defined(HWY_TARGET_TOGGLE)
+#ifdef HEADGATE_LINEAR_STATE_GROUP_CHUNK_INL_
+#undef HEADGATE_LINEAR_STATE_GROUP_CHUNK_INL_
 #else
-#define HEADGATE_LINEAR_UNIT_CHUNK_INL_
+#define HEADGATE_LINEAR_STATE_GROUP_CHUNK_INL_
 #endif
 
 #include <algorithm>
@@ -35,17 +35,16 @@ void write_row_gradient(const HeadRows<void>& to, const T* HWY_RESTRICT gradient
   store_row(to, scratch, token, 0, p.D);
 }
 
-/// Memory of one call: buffers for the units of a batch, scratch of each thread, and dbeta of each head. A unit is a
-/// group of states of one sequence (backward_plan-inl.hpp).
+/// Memory of one call: buffers for the state groups of a batch, scratch of each thread, and dbeta of each head.
 template <typename T>
 struct LinearBackwardMemory {
   template <class Plan>
   LinearBackwardMemory(Workspace& ws, const LinearBackwardProblem& p, const Plan& plan)
-      : units(ws.take<std::byte>("units", plan.units_in_batch, plan.unit_bytes)),
+      : groups(ws.take<std::byte>("groups", plan.groups_in_batch, plan.group_bytes)),
         scratch(ws.take<std::byte>("threads", plan.threads, plan.scratch_bytes)),
         dbetas(ws.take<T>("dbetas", p.sums_beta && p.gradients.dbeta.present() ? p.B : 0, p.Hv, p.T)) {}
 
-  View<std::byte, 2> units;    ///< (units in a batch, bytes): memory for the results of each unit
+  View<std::byte, 2> groups;   ///< (groups in a batch, bytes): memory for the results of each group
   View<std::byte, 2> scratch;  ///< (threads, bytes): scratch memory of each thread
   View<T, 3> dbetas;  ///< (B,Hv,T): dbeta of each head; empty unless all heads share one beta and dbeta is requested
 };
@@ -62,43 +61,43 @@ void store_dbeta(const LinearBackwardProblem& p, const TokenRange& s, std::int64
   }
 }
 
-/// Packs the tokens of chunk c of a unit before the scans, and writes their gradients after the scans.
+/// Packs the tokens of chunk c of a state group before the scans, and writes their gradients after the scans.
 template <typename T>
-class UnitChunk {
+class StateGroupChunk {
  public:
-  UnitChunk(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c, std::byte* scratch)
+  StateGroupChunk(const LinearBackwardProblem& p, const StateGroup<T>& group, std::int64_t c, std::byte* scratch)
       : p_(p),
-        unit_(unit),
+        group_(group),
         t0_(c * kChunk),
-        end_(std::min(unit.s.T, (c + 1) * kChunk)),
+        end_(std::min(group.s.T, (c + 1) * kChunk)),
         b_(place_buffers<ScanBuffers<T>>(scratch, p)) {}
 
   /// Packs k, q and dy of the chunk's tokens for the scans.
   void pack() const {
-    const UnitBuffers<T>& to = unit_.buffers;
+    const StateGroupBuffers<T>& to = group_.buffers;
     pack_rows(to.keys, to.key_norms, p_.inputs.k, T{1});
     pack_rows(to.queries, to.query_norms, p_.inputs.q, static_cast<T>(p_.scale));
     const std::int64_t heads = to.dy.shape[0];
     for (std::int64_t h = 0; h < heads; ++h) {
-      const HeadRows<const void> rows = token_rows(p_.incoming.dy, unit_.s, unit_.group * heads + h);
+      const HeadRows<const void> rows = token_rows(p_.incoming.dy, group_.s, group_.index * heads + h);
       load_rows(View<T, 2>(to.dy.at(h, t0_), {end_ - t0_, to.dy.shape[2]}), rows, chunk());
     }
   }
 
   void write_dq() const {
-    const UnitBuffers<T>& from = unit_.buffers;
+    const StateGroupBuffers<T>& from = group_.buffers;
     write_rows(p_.gradients.dq, from.dq, from.queries, from.query_norms, static_cast<T>(p_.scale));
   }
 
   void write_dk() const {
-    const UnitBuffers<T>& from = unit_.buffers;
+    const StateGroupBuffers<T>& from = group_.buffers;
     write_rows(p_.gradients.dk, from.dk, from.keys, from.key_norms, T{1});
   }
 
   void write_ddecay(std::int64_t g) const {
-    const HeadRows<void> to = token_rows(p_.gradients.ddecay, unit_.s, unit_.state(p_, g));
+    const HeadRows<void> to = token_rows(p_.gradients.ddecay, group_.s, group_.state(p_, g));
     for (std::int64_t t = t0_; t < end_; ++t) {
-      const T* const of_features = unit_.buffers.ddecays.at(g, t);
+      const T* const of_features = group_.buffers.ddecays.at(g, t);
       if (p_.decays_by_feature()) {
         store_row(to, of_features, t, 0, p_.D);
       } else {
@@ -109,21 +108,21 @@ class UnitChunk {
   }
 
   void write_dbeta(std::int64_t g, const View<T, 3>& dbetas) const {
-    const std::int64_t h = unit_.state(p_, g);
+    const std::int64_t h = group_.state(p_, g);
     for (std::int64_t t = t0_; t < end_; ++t) {
-      const T dbeta = dot(unit_.buffers.du.at(g, t), unit_.buffers.differences.at(g, t), round_up(p_.Dv, kLanes<T>));
-      store_dbeta(p_, unit_.s, h, t, dbeta, dbetas);
+      const T dbeta = dot(group_.buffers.du.at(g, t), group_.buffers.differences.at(g, t), round_up(p_.Dv, kLanes<T>));
+      store_dbeta(p_, group_.s, h, t, dbeta, dbetas);
     }
   }
 
  private:
   Chunk chunk() const { return {t0_, end_ - t0_, Direction::forward}; }
 
-  /// Packs the rows of q or k for the unit's heads, and saves their inverse norms.
+  /// Packs the rows of q or k for the group's heads, and saves their inverse norms.
   void pack_rows(const View<T, 3>& rows, const View<T, 2>& norms, const ConstTensorView& input, T factor) const {
     const auto& [heads, tokens, padded] = rows.shape;
     for (std::int64_t h = 0; h < heads; ++h) {
-      const HeadRows<const void> from = token_rows(input, unit_.s, unit_.group * heads + h);
+      const HeadRows<const void> from = token_rows(input, group_.s, group_.index * heads + h);
       for (std::int64_t n = 0; n < end_ - t0_; ++n)
         norms(h, t0_ + n) = load_normalised(rows.at(h, t0_ + n), from, chunk(), n, padded, p_, factor);
     }
@@ -133,28 +132,28 @@ class UnitChunk {
                   const View<T, 2>& norms, T factor) const {
     const std::int64_t heads = gradients.shape[0];
     for (std::int64_t h = 0; h < heads; ++h) {
-      const HeadRows<void> to = token_rows(gradient, unit_.s, unit_.group * heads + h);
+      const HeadRows<void> to = token_rows(gradient, group_.s, group_.index * heads + h);
       for (std::int64_t t = t0_; t < end_; ++t)
         write_row_gradient(to, gradients.at(h, t), rows.at(h, t), norms(h, t), t, factor, p_, b_.row.data);
     }
   }
 
   const LinearBackwardProblem& p_;
-  const Unit<T>& unit_;
+  const StateGroup<T>& group_;
   std::int64_t t0_, end_;
   ScanBuffers<T> b_;
 };
 
 template <typename T>
-void pack_tokens(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c, std::byte* scratch) {
-  if (c * kChunk < unit.s.T) UnitChunk<T>(p, unit, c, scratch).pack();
+void pack_tokens(const LinearBackwardProblem& p, const StateGroup<T>& group, std::int64_t c, std::byte* scratch) {
+  if (c * kChunk < group.s.T) StateGroupChunk<T>(p, group, c, scratch).pack();
 }
 
 template <typename T>
-void write_token_gradients(const LinearBackwardProblem& p, const Unit<T>& unit, std::int64_t c,
+void write_token_gradients(const LinearBackwardProblem& p, const StateGroup<T>& group, std::int64_t c,
                            const View<T, 3>& dbetas, std::byte* scratch) {
-  if (c * kChunk >= unit.s.T) return;
-  const UnitChunk<T> tokens(p, unit, c, scratch);
+  if (c * kChunk >= group.s.T) return;
+  const StateGroupChunk<T> tokens(p, group, c, scratch);
   if (p.gradients.dq.present()) tokens.write_dq();
   if (p.gradients.dk.present()) tokens.write_dk();
   for (std::int64_t g = 0; g < p.group_states(); ++g) {
