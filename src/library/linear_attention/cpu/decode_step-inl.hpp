@@ -59,19 +59,20 @@ class DecodeStep {
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
     std::fill_n(x_ + columns_.first, columns_.count, T{0});
-    const DenseRows<const T> before = from.present() ? DenseRows<const T>{from.template at<T>(0, 0, 0), from.row_stride}
-                                                     : DenseRows<const T>{nullptr, 0};
-    if (token_.has_delta && from.present()) read(before, rows);
+    const DenseRows<const T> old_state = from.present()
+                                             ? DenseRows<const T>{from.template at<T>(0, 0, 0), from.row_stride}
+                                             : DenseRows<const T>{nullptr, 0};
+    if (token_.has_delta && from.present()) read(old_state, rows);
     const Tag<T> d;
     for (std::int64_t c = columns_.first; c < columns_.first + columns_.count; c += kLanes<T>) {
       const auto difference = hn::Sub(hn::LoadU(d, token_.value + c), hn::LoadU(d, x_ + c));
       hn::StoreU(hn::Mul(difference, hn::Set(d, token_.beta)), d, x_ + c);
     }
-    const DenseRows<T> behind{to, row_stride};
-    if (!from.present()) return update<State::zero>(before, behind, rows);
-    if (token_.factors == nullptr) return update<State::kept>(before, behind, rows);
-    token_.by_feature ? update<State::decayed_by_feature>(before, behind, rows)
-                      : update<State::decayed>(before, behind, rows);
+    const DenseRows<T> new_state{to, row_stride};
+    if (!from.present()) return update<State::zero>(old_state, new_state, rows);
+    if (token_.factors == nullptr) return update<State::kept>(old_state, new_state, rows);
+    token_.by_feature ? update<State::decayed_by_feature>(old_state, new_state, rows)
+                      : update<State::decayed>(old_state, new_state, rows);
   }
 
  private:
@@ -115,18 +116,18 @@ class DecodeStep {
       using Row = BlockRow<T, decltype(vectors)::value>;
       const Row x = Row::load(x_ + at);
       Row out = Row::load(outputs_ + at);
-      const T* before = from.data + (kState == State::zero ? 0 : first * from.stride + at);
-      T* behind = to.data + (kStores ? first * to.stride + at : 0);
+      const T* old_row = from.data + (kState == State::zero ? 0 : first * from.stride + at);
+      T* new_row = to.data + (kStores ? first * to.stride + at : 0);
       for (std::int64_t i = first; i < end; ++i) {
         Row s = Row::zero();
-        if constexpr (kState != State::zero) s = Row::load(before);
+        if constexpr (kState != State::zero) s = Row::load(old_row);
         if constexpr (kState == State::decayed) s.multiply(factor);
         if constexpr (kState == State::decayed_by_feature) s.multiply(hn::Set(d, factors[i]));
         s.add_product(x, hn::Set(d, key[i]));
-        if constexpr (kStores) s.store(behind);
+        if constexpr (kStores) s.store(new_row);
         out.add_product(s, hn::Set(d, query[i]));
-        before += from.stride;
-        behind += to.stride;
+        old_row += from.stride;
+        new_row += to.stride;
       }
       out.store(outputs_ + at);
     });

@@ -33,22 +33,22 @@ struct StatesIn {
 using States = StatesIn<void>;
 using ConstStates = StatesIn<const void>;
 
-/// Calls visit(part, before, behind) for each part of sequence n, in order. Snapshots divide the tokens into parts.
-/// `before` holds the states before the part, which the previous part wrote. visit() writes the states after the part
-/// to `behind`.
+/// Calls visit(part, old_states, new_states) for each part of sequence n, in order. Snapshots divide the tokens into
+/// parts. `old_states` holds the states before the part, which the previous part wrote. visit() writes the states after
+/// the part to `new_states`.
 template <class Visit>
 void for_parts(const LinearForwardProblem& p, std::int64_t n, Cancellation& cancellation, const Visit& visit) {
   const TokenRange s = p.sequence(n);
-  ConstStates before{p.inputs.state, s.n};
+  ConstStates old_states{p.inputs.state, s.n};
   std::int64_t from = 0;
   for (std::int64_t m = 0; m < p.snapshots() && !cancellation.requested(m, kChunk); ++m) {
     const std::int64_t to = snapshot_length(p.inputs.snapshot_lengths, s.n, m);
     const States snapshot{p.outputs.snapshots, s.n * p.snapshots() + m};
-    visit(TokenRange{s.n, s.b, s.t0 + from, to - from}, before, snapshot);
-    before = {snapshot.tensor, snapshot.n};
+    visit(TokenRange{s.n, s.b, s.t0 + from, to - from}, old_states, snapshot);
+    old_states = {snapshot.tensor, snapshot.n};
     from = to;
   }
-  visit(TokenRange{s.n, s.b, s.t0 + from, s.T - from}, before, States{p.outputs.state, s.n});
+  visit(TokenRange{s.n, s.b, s.t0 + from, s.T - from}, old_states, States{p.outputs.state, s.n});
 }
 
 /// Scratch buffers of one thread.
@@ -91,23 +91,23 @@ class LinearForwardWorker {
   /// of a sequence.
   void run(const StateTask& task, Cancellation& cancellation) {
     for_parts(p_, task.n, cancellation,
-              [&](const TokenRange& s, const ConstStates& before, const States& behind)
-                  HWY_ATTR { run_part(task, s, before, behind, cancellation); });
+              [&](const TokenRange& s, const ConstStates& old_states, const States& new_states)
+                  HWY_ATTR { run_part(task, s, old_states, new_states, cancellation); });
   }
 
-  /// Computes the task's column blocks for the tokens of `s`, one part of a sequence. Starts from the states `before`,
-  /// and writes the last states to `behind`. Computes a chunk of tokens for all heads before the next chunk.
-  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
+  /// Computes the task's column blocks for the tokens of `s`, one part of a sequence. Starts from `old_states`,
+  /// and writes the last states to `new_states`. Computes a chunk of tokens for all heads before the next chunk.
+  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
-    if (s.T == 0 && !behind.tensor.present()) return;
-    const bool one_step = s.T == 1 && heads_per_state_ == 1 && DecodeStep<T>::takes(p_.Dv, before(task.h));
+    if (s.T == 0 && !new_states.tensor.present()) return;
+    const bool one_step = s.T == 1 && heads_per_state_ == 1 && DecodeStep<T>::takes(p_.Dv, old_states(task.h));
     for (std::int64_t i = 0; i < task.heads; ++i) {
       if (one_step) {
-        step(task.head(i), s, before(task.h + i), behind(task.h + i));
+        step(task.head(i), s, old_states(task.h + i), new_states(task.h + i));
         continue;
       }
       for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
-        load_block(block, before(task.h + i), columns);
+        load_block(block, old_states(task.h + i), columns);
       });
     }
     if (one_step) return;
@@ -115,9 +115,9 @@ class LinearForwardWorker {
       for (std::int64_t i = 0; i < task.heads; ++i)
         run_chunk(task.head(i), i, s, {t, std::min(kChunk, s.T - t), Direction::forward});
     }
-    for (std::int64_t i = 0; behind.tensor.present() && i < task.heads; ++i) {
+    for (std::int64_t i = 0; new_states.tensor.present() && i < task.heads; ++i) {
       for_blocks(task, i, [&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
-        store_block(behind(task.h + i), block, columns);
+        store_block(new_states(task.h + i), block, columns);
       });
     }
   }
@@ -147,8 +147,8 @@ class LinearForwardWorker {
   }
 
   /// Computes a part of a sequence with a single token, by DecodeStep.
-  void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& before,
-            const HeadRows<void>& behind) {
+  void step(const StateTask& task, const TokenRange& s, const HeadRows<const void>& old_state,
+            const HeadRows<void>& new_state) {
     const DecayFactors<T>& factors = buffers_.factors;
     const Chunk chunk{0, 1, Direction::forward};
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
@@ -171,15 +171,15 @@ class LinearForwardWorker {
     const StateColumns columns = task_columns<T>(task, p_.Dv);
     T* const y = buffers_.outputs.at(0, 0);
     const DecodeStep<T> decode(token, columns, y, buffers_.outputs.at(0, 1));
-    if (DecodeStep<T>::is_dense(behind)) {
-      decode.run(before, p_.D, behind.template at<T>(0, 0, p_.Dv), behind.row_stride);
-    } else if (!behind.present()) {
-      decode.run(before, p_.D, nullptr, 0);
+    if (DecodeStep<T>::is_dense(new_state)) {
+      decode.run(old_state, p_.D, new_state.template at<T>(0, 0, p_.Dv), new_state.row_stride);
+    } else if (!new_state.present()) {
+      decode.run(old_state, p_.D, nullptr, 0);
     } else {
       T* const state = buffers_.states.data;
-      decode.run(before, p_.D, state, p_.Dv);
+      decode.run(old_state, p_.D, state, p_.Dv);
       for (std::int64_t i = 0; i < p_.D; ++i)
-        store_row(behind, state + i * p_.Dv + columns.first, i, columns.first, columns.count);
+        store_row(new_state, state + i * p_.Dv + columns.first, i, columns.first, columns.count);
     }
     if (!p_.outputs.y.present()) return;
     store_row(token_rows(p_.outputs.y, s, task.h), y + columns.first, 0, columns.first, columns.count);
@@ -201,7 +201,7 @@ class LinearForwardWorker {
       for (std::int64_t n = 0; n < chunk.count; ++n) {
         T* const query = buffers_.queries.at(r, n);
         load_normalised(query, queries, chunk, n, D_, p_, static_cast<T>(p_.scale));
-        if (factors.present()) factors.times_behind(query, query, n, D_);
+        if (factors.present()) factors.times_after(query, query, n, D_);
       }
     }
     if (p_.has_delta && heads_per_state_ == 1) pair_reads(chunk);

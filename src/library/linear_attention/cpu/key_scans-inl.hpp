@@ -145,10 +145,10 @@ class KeyScans {
       for (std::int64_t r = 0; r < heads_per_state_; ++r)
         numbers.dots(r, n) = dot(rows_->dy(r, token), rows_->update(token), Dv_);
       if (!is_second(chunk, n)) continue;
-      const std::int64_t before = chunk.token(n - 1);
+      const std::int64_t previous = chunk.token(n - 1);
       const T* const read = forward ? rows_->dvalue(token) : rows_->update(token);
-      numbers.overlaps(0, n) = dot(forward ? rows_->update(before) : rows_->dy(0, before), read, Dv_);
-      if (!forward) numbers.overlaps(1, n) = dot(rows_->dvalue(before), read, Dv_);
+      numbers.overlaps(0, n) = dot(forward ? rows_->update(previous) : rows_->dy(0, previous), read, Dv_);
+      if (!forward) numbers.overlaps(1, n) = dot(rows_->dvalue(previous), read, Dv_);
     }
   }
 
@@ -387,7 +387,7 @@ class KeyScans {
   /// Adds S_t dy to dq. `out` is the product S_t dy without the decay factors F.
   template <std::int64_t kVectors>
   HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
-    out.multiply(behind<kVectors>(Direction::forward, n, first));
+    out.multiply(factors_after<kVectors>(Direction::forward, n, first));
     T* const dq = rows_->dq(r, token, first);
     Row<kVectors> sum = Row<kVectors>::load(dq);
     sum.add(out);
@@ -425,14 +425,14 @@ class KeyScans {
   template <std::int64_t kVectors>
   HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
     const DecayFactors<T>& factors = b_.forward.factors;
-    product.multiply(behind<kVectors>(Direction::reverse, n, first));
+    product.multiply(factors_after<kVectors>(Direction::reverse, n, first));
     if (factors.present()) product.multiply(factor_row<T, kVectors>(factors, factors.before(token % kChunk), first));
     product.store(rows_->ddecay(token, first));
   }
 
   /// Returns the decay factors F after any rescaling in step n: 1 if the step rescales, otherwise before(n).
   template <std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> behind(Direction direction, std::int64_t n, std::int64_t first) const {
+  HWY_INLINE Row<kVectors> factors_after(Direction direction, std::int64_t n, std::int64_t first) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;
     if (!factors.present() || factors.rescales(n)) return Row<kVectors>::filled(T{1});
     return factor_row<T, kVectors>(factors, factors.before(n), first);

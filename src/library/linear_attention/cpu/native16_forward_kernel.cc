@@ -80,27 +80,28 @@ class Native16LinearWorker {
   /// scan for parts of few tokens.
   void run(const StateTask& task, Cancellation& cancellation) {
     static_assert(kMostVectors * kLanes<float> == kSquare);  // the scan divides columns into blocks of the same size
-    for_parts(p_, task.n, cancellation, [&](const TokenRange& s, const ConstStates& before, const States& behind) {
-      if (s.T >= kLeastNative16Tokens) return run_part(task, s, before, behind, cancellation);
-      LinearForwardWorker<float>(p_, heads_, b_.scan.data).run_part(task, s, before, behind, cancellation);
-    });
+    for_parts(
+        p_, task.n, cancellation, [&](const TokenRange& s, const ConstStates& old_states, const States& new_states) {
+          if (s.T >= kLeastNative16Tokens) return run_part(task, s, old_states, new_states, cancellation);
+          LinearForwardWorker<float>(p_, heads_, b_.scan.data).run_part(task, s, old_states, new_states, cancellation);
+        });
   }
 
  private:
-  /// Computes the tokens of `s` from the states `before`, and writes the last states to `behind`. Computes kSquare
-  /// tokens for all heads of the task before the next kSquare tokens, so that heads share packed keys.
-  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& before, const States& behind,
+  /// Computes the tokens of `s` from `old_states`, and writes the last states to `new_states`. Computes kSquare tokens for
+  /// all heads of the task before the next kSquare tokens, so that heads share packed keys.
+  void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
     first_ = task.first * kSquare;
     cols_ = std::min(task.end * kSquare, p_.Dv) - first_;
     padded_ = whole_squares(cols_);
     packed_keys_ = packed_queries_ = {};
-    for (std::int64_t i = 0; i < task.heads; ++i) load_state(i, before(task.h + i));
+    for (std::int64_t i = 0; i < task.heads; ++i) load_state(i, old_states(task.h + i));
     for (std::int64_t t = 0; t < s.T && !cancellation.requested(); t += kSquare) {
       const std::int64_t count = std::min(kSquare, s.T - t);
       for (std::int64_t i = 0; i < task.heads; ++i) run_tokens(task.h + i, i, s, t, count);
     }
-    for (std::int64_t i = 0; behind.tensor.present() && i < task.heads; ++i) store_state(i, behind(task.h + i));
+    for (std::int64_t i = 0; new_states.tensor.present() && i < task.heads; ++i) store_state(i, new_states(task.h + i));
   }
 
   void load_state(std::int64_t i, const HeadRows<const void>& from) const {

@@ -81,10 +81,10 @@ inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<
         }
       }
       HWY_UNROLL(4) for (std::int64_t r = kRows - 1; r >= 0; --r) {
-        for (std::int64_t before = r - 1; before >= 0; --before) {
-          const __m512 a = _mm512_set1_ps(lower(i0 + r, i0 + before));
-          sums[before][0] = _mm512_fnmadd_ps(a, sums[r][0], sums[before][0]);
-          sums[before][1] = _mm512_fnmadd_ps(a, sums[r][1], sums[before][1]);
+        for (std::int64_t previous = r - 1; previous >= 0; --previous) {
+          const __m512 a = _mm512_set1_ps(lower(i0 + r, i0 + previous));
+          sums[previous][0] = _mm512_fnmadd_ps(a, sums[r][0], sums[previous][0]);
+          sums[previous][1] = _mm512_fnmadd_ps(a, sums[r][1], sums[previous][1]);
         }
         _mm512_storeu_ps(rows.at(i0 + r, c), sums[r][0]);
         _mm512_storeu_ps(rows.at(i0 + r, c + 16), sums[r][1]);

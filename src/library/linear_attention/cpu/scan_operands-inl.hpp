@@ -136,14 +136,14 @@ class DecayFactors {
   const T* last() const { return running_.data; }
 
   /// The following functions multiply n elements of `from` by a factor and write them to `to`, which may alias `from`:
-  ///   times_before()   factor before(s)
+  ///   times_before()   factor before(s), F before any rescaling in step s
   ///   times_inverse()  factor inverse(s)
-  ///   times_behind()   factor 1 / inverse(s)
+  ///   times_after()    factor 1 / inverse(s), F after any rescaling in step s
   /// Without decay the factor is 1.
   void times_before(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     present() ? multiply(to, from, before(s), n) : copy(to, from, n);
   }
-  void times_behind(T* to, const T* from, std::int64_t s, std::int64_t n) const {
+  void times_after(T* to, const T* from, std::int64_t s, std::int64_t n) const {
     rescales(s) || !present() ? copy(to, from, n) : multiply(to, from, before(s), n);
   }
   void times_inverse(T* to, const T* from, std::int64_t s, std::int64_t n) const {

@@ -179,11 +179,11 @@ class ConvolutionWorker {
     ConvolvedToken<T, Stored> token;
     token.taps = scratch_.taps.data;
     token.taps_stride = scratch_.taps.strides[0];
-    const HeadRows<const void> before(p_.inputs.state, sequence.n, 0);
-    const HeadRows<void> behind(p_.outputs.state, sequence.n, 0);
+    const HeadRows<const void> old_state(p_.inputs.state, sequence.n, 0);
+    const HeadRows<void> new_state(p_.outputs.state, sequence.n, 0);
     for (std::int64_t i = 0; i < p_.K - 1; ++i) {
-      token.rows[i] = before.at<Stored>(i, first_, cols_);
-      token.new_rows[i] = behind.at<Stored>(i, first_, cols_);
+      token.rows[i] = old_state.at<Stored>(i, first_, cols_);
+      token.new_rows[i] = new_state.at<Stored>(i, first_, cols_);
     }
     token.rows[p_.K - 1] = HeadRows<const void>(p_.inputs.x, sequence.b, 0).at<Stored>(sequence.t0, first_, cols_);
     token.y = HeadRows<void>(p_.outputs.y, sequence.b, 0).at<Stored>(sequence.t0, first_, cols_);
