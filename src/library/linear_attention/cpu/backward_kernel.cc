@@ -5,17 +5,20 @@
 //   scan  order    state                       result
 //   1     forward  S_t                         differences v_t − e^{g_t} S_{t−1}ᵀ k_t, and S between chunks
 //   2     reverse  dS_t                        du_t = dS_tᵀ k_t, where dS_t already includes q_t dy_tᵀ
-//   3     forward  S_tᵀ, with columns of k     dq_t = S_t dy_t; first part of dk_t (reading): −e^{g_t} S_{t−1} β_t du_t
-//   4     reverse  dS_tᵀ                       second part of dk_t (adding): dS_t u_t
+//   3     forward  S_tᵀ, with columns of k     dq_t = S_t dy_t; read part of dk_t: −e^{g_t} S_{t−1} β_t du_t
+//   4     reverse  dS_tᵀ                       write part of dk_t: dS_t u_t
 //
 // Tasks divide the states of scans 1 and 2 by columns of v, and those of scans 3 and 4 by columns of k. The gradient
 // dg_t of a decay is the sum of e^{g_t} S_{t−1} ∘ D_t over the features of v, where D_t is the gradient of e^{g_t}
 // S_{t−1}. If dg is wanted, scan 1 saves S between chunks. Scans 3 and 4 then visit each chunk together, from the last
 // chunk to the first.
 //
-// An identity would yield dg_t without the states: dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ (dk_t of reading) − k_t ∘ (dk_t
-// of adding). It is not used, because its terms cancel. After a strong decay, their rounding errors exceed dg_t. In
-// gradients of A_log, the errors would also be multiplied by g_t.
+// An identity would yield dg_t without the states:
+//
+//   dg_t = dg_{t+1} + q_t ∘ dq_t + k_t ∘ (read part of dk_t) − k_t ∘ (write part of dk_t)
+//
+// It is not used, because its terms cancel. After a strong decay, their rounding errors exceed dg_t. In gradients of
+// A_log, the errors would also be multiplied by g_t.
 
 #include <algorithm>
 #include <cstddef>

@@ -133,14 +133,14 @@ struct ChunkNumbers {
   ChunkNumbers(Workspace& ws, const LinearProblem& p)
       : factors(ws, p),
         dots(ws.take<T>("numbers", p.heads_per_state(), kChunk)),
-        overlaps(ws.take<T>("numbers", 2, kChunk)) {}
+        pair_dots(ws.take<T>("numbers", 2, kChunk)) {}
 
   DecayFactors<T> factors;
   /// (R,kChunk): dot products for each output head and token; q · k in scan 2, dy · u in scans 3 and 4
   View<T, 2> dots;
   /// (2,kChunk): dot products r · w. A pass over two tokens first computes Sᵀ r for the second token. Then the first
   /// token adds one or two outer products w xᵀ to S. The scan later adds the missing (r · w) x to Sᵀ r.
-  View<T, 2> overlaps;
+  View<T, 2> pair_dots;
 };
 
 /// Scratch of one thread for the four scans (backward_kernel.cc). Scans 3 and 4 hold the transposed state, whose rows
@@ -153,9 +153,9 @@ struct ScanBuffers {
     state = ws.take<T>("state", D * Dv);
     block_states = ws.take<T>("block", (R == 1 ? kChunk / 2 : kChunk) + 1, block);
     row = ws.take<T>("row", std::max(D, Dv));
-    key_reads = ws.take<T>("operands", kChunk, D);
-    key_adds = ws.take<T>("operands", kChunk, D);
-    query_adds = ws.take<T>("operands", R, kChunk, D);
+    keys_times_f = ws.take<T>("operands", kChunk, D);
+    keys_over_f = ws.take<T>("operands", kChunk, D);
+    queries_over_f = ws.take<T>("operands", R, kChunk, D);
     values = ws.take<T>("operands", kChunk, Dv);
     betas = ws.take<T>("operands", kChunk);
   }
@@ -171,11 +171,11 @@ struct ScanBuffers {
   View<T, 2> block_states;
   View<T, 1> row;
   // F are the decay factors of a token (DecayFactors).
-  View<T, 2> key_reads;   ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
-  View<T, 2> key_adds;    ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
-  View<T, 3> query_adds;  ///< (R,kChunk,D): q / F of each output head and token, from DecayFactors::times_inverse()
-  View<T, 2> values;      ///< (kChunk,Dv) v
-  View<T, 1> betas;       ///< (kChunk)
+  View<T, 2> keys_times_f;    ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
+  View<T, 2> keys_over_f;     ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
+  View<T, 3> queries_over_f;  ///< (R,kChunk,D): q / F of each output head and token, from DecayFactors::times_inverse()
+  View<T, 2> values;          ///< (kChunk,Dv) v
+  View<T, 1> betas;           ///< (kChunk)
 };
 
 template <typename T>

@@ -57,24 +57,26 @@ struct LinearForwardBuffers {
   LinearForwardBuffers(Workspace& ws, const LinearProblem& p, std::int64_t heads)
       : factors(ws, p),
         states(ws.take<T>("state", heads, padded_dim<T>(p.D) * padded_dim<T>(p.Dv))),
-        reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
-        adds(ws.take<T>("operands", p.has_decay() ? kChunk : 0, padded_dim<T>(p.D))),
+        keys_times_f(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        keys_over_f(ws.take<T>("operands", p.has_decay() ? kChunk : 0, padded_dim<T>(p.D))),
         queries(ws.take<T>("operands", p.heads_per_state(), kChunk, padded_dim<T>(p.D))),
         values(ws.take<T>("operands", kChunk, padded_dim<T>(p.Dv))),
         betas(ws.take<T>("operands", kChunk)),
-        overlaps(ws.take<T>("operands", kChunk)),
+        pair_dots(ws.take<T>("operands", kChunk)),
         outputs(ws.take<T>("outputs", p.heads_per_state(), kChunk, padded_dim<T>(p.Dv))) {}
 
   DecayFactors<T> factors;
-  View<T, 2> states;  ///< for each head of a task, the column blocks of the head's state
-  View<T, 2> reads;   ///< (kChunk,D) k times DecayFactors::before(); pair_reads() rescales some of the rows
-  /// (kChunk,D) k divided by the decay factors; empty without decay, because `reads` then has the same values
-  View<T, 2> adds;
-  View<T, 3> queries;   ///< (R,kChunk,D) scale · q times the decay factors, as they are after any rescaling
-  View<T, 2> values;    ///< (kChunk,Dv)
-  View<T, 1> betas;     ///< (kChunk)
-  View<T, 1> overlaps;  ///< (kChunk) dot product of each token's row of `reads` with the previous token's row of `adds`
-  View<T, 3> outputs;   ///< (R,kChunk,Dv)
+  View<T, 2> states;        ///< for each head of a task, the column blocks of the head's state
+  View<T, 2> keys_times_f;  ///< (kChunk,D) k ∘ F, from DecayFactors::times_before(); prepare_pairs() rescales some rows
+  /// (kChunk,D) k / F, from DecayFactors::times_inverse(); empty without decay, because `keys_times_f` then has the
+  /// same values
+  View<T, 2> keys_over_f;
+  View<T, 3> queries;  ///< (R,kChunk,D) scale · q times the decay factors, as they are after any rescaling
+  View<T, 2> values;   ///< (kChunk,Dv)
+  View<T, 1> betas;    ///< (kChunk)
+  /// (kChunk) dot product of each token's row of `keys_times_f` with the previous token's row of `keys_over_f`
+  View<T, 1> pair_dots;
+  View<T, 3> outputs;  ///< (R,kChunk,Dv)
 };
 
 /// Computes the forward pass for the tasks of one thread.
@@ -152,8 +154,8 @@ class LinearForwardWorker {
     const DecayFactors<T>& factors = buffers_.factors;
     const Chunk chunk{0, 1, Direction::forward};
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
-    T* const read = buffers_.reads.at(0);
-    T* const key = factors.present() ? buffers_.adds.at(0) : read;
+    T* const read = buffers_.keys_times_f.at(0);
+    T* const key = factors.present() ? buffers_.keys_over_f.at(0) : read;
     load_normalised(key, token_rows(p_.inputs.k, s, p_.key_head(task.h)), chunk, 0, D_, p_, T{1});
     factors.times_before(read, key, 0, D_);
     load_normalised(buffers_.queries.at(0, 0), token_rows(p_.inputs.q, s, p_.query_head(task.h)), chunk, 0, D_, p_,
@@ -190,10 +192,10 @@ class LinearForwardWorker {
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, task.h), chunk);
     const HeadRows<const void> keys = token_rows(p_.inputs.k, s, p_.key_head(task.h));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      T* const read = buffers_.reads.at(n);
+      T* const read = buffers_.keys_times_f.at(n);
       load_normalised(read, keys, chunk, n, D_, p_, T{1});
       if (!factors.present()) continue;
-      factors.times_inverse(buffers_.adds.at(n), read, n, D_);
+      factors.times_inverse(buffers_.keys_over_f.at(n), read, n, D_);
       factors.times_before(read, read, n, D_);
     }
     for (std::int64_t r = 0; r < heads_per_state_; ++r) {
@@ -204,7 +206,7 @@ class LinearForwardWorker {
         if (factors.present()) factors.times_after(query, query, n, D_);
       }
     }
-    if (p_.has_delta && heads_per_state_ == 1) pair_reads(chunk);
+    if (p_.has_delta && heads_per_state_ == 1) prepare_pairs(chunk);
     load_rows(buffers_.values, token_rows(p_.inputs.v, s, task.h), chunk);
     load_betas(buffers_.betas, p_, s, task.h, chunk);
   }
@@ -212,12 +214,12 @@ class LinearForwardWorker {
   /// Prepares a scan that takes two tokens at a time. Such a scan multiplies the state by the keys of both tokens
   /// before the first token updates the state. Multiplies the second token's key by the factors with which the first
   /// token rescales the state. Saves the dot product of the keys, with which run_tokens() corrects the second product.
-  void pair_reads(const Chunk& chunk) {
+  void prepare_pairs(const Chunk& chunk) {
     const DecayFactors<T>& factors = buffers_.factors;
-    const View<T, 2>& adds = factors.present() ? buffers_.adds : buffers_.reads;
+    const View<T, 2>& keys_over_f = factors.present() ? buffers_.keys_over_f : buffers_.keys_times_f;
     for (std::int64_t n = 1; n < chunk.count; n += 2) {
-      T* const read = buffers_.reads.at(n);
-      buffers_.overlaps(n) = dot(adds.at(n - 1), read, D_);
+      T* const read = buffers_.keys_times_f.at(n);
+      buffers_.pair_dots(n) = dot(keys_over_f.at(n - 1), read, D_);
       if (factors.rescales(n - 1)) factors.times_before(read, read, n - 1, D_);
     }
   }
@@ -229,7 +231,7 @@ class LinearForwardWorker {
     BlockRow<T, kVectors> returned[2];  // Sᵀ k of the next two tokens, computed before either token updates S
     if (p_.has_delta) {
       for (std::int64_t n = 0; n < std::min<std::int64_t>(2, chunk.count); ++n)
-        returned[n] = read_block(block, buffers_.reads.at(n));
+        returned[n] = read_block(block, buffers_.keys_times_f.at(n));
     }
     std::int64_t n = 0;
     if (heads_per_state_ == 1) {
@@ -247,7 +249,8 @@ class LinearForwardWorker {
     const std::int64_t following = chunk.count - n - kTokens;
     if (p_.has_delta && following > 0) {
       Pass<kTokens, 1, 1, 2, T, kVectors> pass;
-      for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = buffers_.reads.at(n + kTokens + std::min(k, following - 1));
+      for (std::int64_t k = 0; k < 2; ++k)
+        pass.next[k] = buffers_.keys_times_f.at(n + kTokens + std::min(k, following - 1));
       run_tokens<kTokens>(pass, block, columns, n, returned);
       for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     } else {
@@ -261,17 +264,17 @@ class LinearForwardWorker {
   HWY_INLINE void run_tokens(PassT& pass, const StateBlock<T, kVectors>& block, const StateColumns& columns,
                              std::int64_t n, const BlockRow<T, kVectors>* returned) {
     using Row = BlockRow<T, kVectors>;
-    const View<T, 2>& adds = buffers_.factors.present() ? buffers_.adds : buffers_.reads;
+    const View<T, 2>& keys_over_f = buffers_.factors.present() ? buffers_.keys_over_f : buffers_.keys_times_f;
     for (int t = 0; t < kTokens; ++t) {
       Row x = Row::load(buffers_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
         // returned[1] was computed before the first token updated the state. Corrects x for this update.
-        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -buffers_.overlaps(n + 1)));
+        if (t == 1) x.add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), -buffers_.pair_dots(n + 1)));
         x.multiply(hn::Set(Tag<T>(), buffers_.betas(n + t)));
       }
-      pass.adds[t][0] = {adds.at(n + t), x};
-      pass.reads[t] = buffers_.queries.at(0, n + t);
+      pass.outer_products[t][0] = {keys_over_f.at(n + t), x};
+      pass.out_operands[t] = buffers_.queries.at(0, n + t);
     }
     run_pass(pass, block, rescaling_.set(pass, n, kTokens));
     for (int t = 0; t < kTokens; ++t) pass.outs[t].store(buffers_.outputs.at(0, n + t, columns.first));

@@ -91,14 +91,14 @@ class KeyScans {
       clear_gradients(tokens);
       pack(tokens);
       for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                     HWY_ATTR { scan_forward<Copies::unused>(block, columns.first, tokens); });
+                     HWY_ATTR { scan_forward<SecondBlock::unused>(block, columns.first, tokens); });
     }
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) {
       const Chunk tokens = chunk(c, Direction::reverse);
       pack(tokens);
       for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/)
-                     HWY_ATTR { scan_reverse<Copies::unused>(block, columns.first, tokens); });
+                     HWY_ATTR { scan_reverse<SecondBlock::unused>(block, columns.first, tokens); });
     }
   }
 
@@ -116,8 +116,8 @@ class KeyScans {
         auto state = gradient;
         state.data = b_.block_states.data;
         load_kept_state(state, columns, c);
-        scan_forward<Copies::written>(state, columns.first, forward);
-        scan_reverse<Copies::multiplied>(gradient, columns.first, reverse);
+        scan_forward<SecondBlock::written>(state, columns.first, forward);
+        scan_reverse<SecondBlock::multiplied>(gradient, columns.first, reverse);
       });
     }
   }
@@ -147,15 +147,15 @@ class KeyScans {
       if (!is_second(chunk, n)) continue;
       const std::int64_t previous = chunk.token(n - 1);
       const T* const read = forward ? rows_->dvalue(token) : rows_->update(token);
-      numbers.overlaps(0, n) = dot(forward ? rows_->update(previous) : rows_->dy(0, previous), read, Dv_);
-      if (!forward) numbers.overlaps(1, n) = dot(rows_->dvalue(previous), read, Dv_);
+      numbers.pair_dots(0, n) = dot(forward ? rows_->update(previous) : rows_->dy(0, previous), read, Dv_);
+      if (!forward) numbers.pair_dots(1, n) = dot(rows_->dvalue(previous), read, Dv_);
     }
   }
 
   /// Returns the vector by which step n multiplies the state before it updates the state: β du in scan 3, u in scan 4.
   /// If n is beyond the last step, returns the vector of the last step.
   template <Direction kDirection>
-  HWY_INLINE const T* read_of(const Chunk& chunk, std::int64_t n) const {
+  HWY_INLINE const T* read_vector(const Chunk& chunk, std::int64_t n) const {
     const std::int64_t token = chunk.token(std::min(n, chunk.count - 1));
     return kDirection == Direction::forward ? rows_->dvalue(token) : rows_->update(token);
   }
@@ -163,36 +163,37 @@ class KeyScans {
   /// Returns `row`, which is k or q of step n, divided by the decay factors F. The stored state lacks these factors, so
   /// this is the row that the step adds to it.
   template <std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> added(const DecayFactors<T>& factors, const T* row, std::int64_t n,
-                                 std::int64_t first) const {
+  HWY_INLINE Row<kVectors> divided_by_factors(const DecayFactors<T>& factors, const T* row, std::int64_t n,
+                                              std::int64_t first) const {
     Row<kVectors> x = Row<kVectors>::load(row);
     if (factors.present()) x.multiply(factor_row<T, kVectors>(factors, factors.inverse(n), first));
     return x;
   }
 
   /// Runs scan 3, forward in time, over a chunk of one block.
-  template <Copies kCopies, std::int64_t kVectors>
+  template <SecondBlock kSecond, std::int64_t kVectors>
   void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    scan<Direction::forward, kCopies>(block, first, chunk,
+    scan<Direction::forward, kSecond>(block, first, chunk,
                                       [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
-                                        visit_forward<kCopies, tokens>(block, first, chunk, n, returned);
+                                        visit_forward<kSecond, tokens>(block, first, chunk, n, returned);
                                       });
   }
 
   /// Runs scan 4, in reverse, over a chunk of one block.
-  template <Copies kCopies, std::int64_t kVectors>
+  template <SecondBlock kSecond, std::int64_t kVectors>
   void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    p_.has_delta ? scan_adding<kCopies, 2>(block, first, chunk) : scan_adding<kCopies, 1>(block, first, chunk);
+    p_.has_delta ? scan_reverse_with<kSecond, 2>(block, first, chunk)
+                 : scan_reverse_with<kSecond, 1>(block, first, chunk);
   }
 
-  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kAdds outer products to dS, the gradient of
-  /// the state.
-  template <Copies kCopies, int kAdds, std::int64_t kVectors>
-  void scan_adding(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    scan<Direction::reverse, kCopies>(block, first, chunk,
-                                      [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
-                                        visit_reverse<kCopies, tokens, kAdds>(block, first, chunk, n, returned);
-                                      });
+  /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kOuterProducts outer products to dS, the
+  /// gradient of the state.
+  template <SecondBlock kSecond, int kOuterProducts, std::int64_t kVectors>
+  void scan_reverse_with(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+    scan<Direction::reverse, kSecond>(
+        block, first, chunk, [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
+          visit_reverse<kSecond, tokens, kOuterProducts>(block, first, chunk, n, returned);
+        });
   }
 
   /// Returns the number of steps that a scan takes one at a time before it takes two at a time. A reverse scan of an
@@ -212,21 +213,21 @@ class KeyScans {
 
   /// Calls visit(count, step, returned) for the steps of a chunk. Visits two steps at a time, or one if several query
   /// heads read the state; `count` is this number as an integral_constant. `returned` holds the products of the stored
-  /// state before `step` with read_of(step) and with read_of(step + 1). After the last step, multiplies the block by F,
-  /// unless the states are saved as copies.
-  template <Direction kDirection, Copies kCopies, std::int64_t kVectors, class Visit>
+  /// state before `step` with read_vector(step) and with read_vector(step + 1). After the last step, multiplies the
+  /// block by F, unless the states are saved as copies.
+  template <Direction kDirection, SecondBlock kSecond, std::int64_t kVectors, class Visit>
   HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                        const Visit& visit) {
     const DecayFactors<T>& factors = b_.numbers(kDirection).factors;
     Row<kVectors> returned[2];
-    read_block_twice(block, read_of<kDirection>(chunk, 0), read_of<kDirection>(chunk, 1), returned);
+    read_block_twice(block, read_vector<kDirection>(chunk, 0), read_vector<kDirection>(chunk, 1), returned);
     std::int64_t n = 0;
     if (heads_per_state_ == 1) {
       for (; n < single_steps(chunk); ++n) visit(std::integral_constant<int, 1>{}, n, returned);
       for (; n + 2 <= chunk.count; n += 2) visit(std::integral_constant<int, 2>{}, n, returned);
     }
     for (; n < chunk.count; ++n) visit(std::integral_constant<int, 1>{}, n, returned);
-    if (kCopies != Copies::written && factors.present()) {
+    if (kSecond != SecondBlock::written && factors.present()) {
       T columns[StateBlock<T, kVectors>::kWidth];
       factor_row<T, kVectors>(factors, factors.last(), first).store(columns);
       scale_columns(block, columns);
@@ -235,91 +236,95 @@ class KeyScans {
 
   /// Runs kTokens steps of scan 3 on a block, beginning with step n. Each step adds u kᵀ to the state S, and then adds
   /// S dy to dq.
-  /// With Copies::written, reads the state before step n from state_before(n). Writes the state after the steps to the
-  /// next copy.
-  template <Copies kCopies, int kTokens, std::int64_t kVectors>
+  /// With SecondBlock::written, reads the state before step n from state_before(n). Writes the state after the steps to
+  /// the next copy.
+  template <SecondBlock kSecond, int kTokens, std::int64_t kVectors>
   HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
                                 Row<kVectors>* returned) {
     const DecayFactors<T>& factors = b_.forward.factors;
-    Pass<kTokens, 1, 1, 2, T, kVectors, kCopies> pass;
+    Pass<kTokens, 1, 1, 2, T, kVectors, kSecond> pass;
     Row<kVectors> read[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       read[t] = times_before(b_.forward.factors, stored_read<Direction::forward>(pass, returned[t], n, t, first), n + t,
                              first);
-      pass.adds[t][0] = {rows_->update(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
-      pass.reads[t] = rows_->dy(0, token);
+      pass.outer_products[t][0] = {rows_->update(token),
+                                   divided_by_factors<kVectors>(factors, rows_->key(token, first), n + t, first)};
+      pass.out_operands[t] = rows_->dy(0, token);
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       Row<kVectors>::prefetch(rows_->key(ahead, first));
       for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first));
       Row<kVectors>::prefetch(rows_->dk(ahead, first));
     }
-    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::forward>(chunk, n + kTokens + k);
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_vector<Direction::forward>(chunk, n + kTokens + k);
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
-    if constexpr (kCopies == Copies::written) {
+    if constexpr (kSecond == SecondBlock::written) {
       block.data = state_before(n);
-      pass.copy = state_before(n + kTokens);
+      pass.second_block = state_before(n + kTokens);
     }
     run_pass(pass, block, rescaling);
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      add_reading(read[t], token, first);
-      add_query(pass.outs[t], 0, n + t, token, first);
-      if constexpr (kCopies == Copies::written) block.data = pass.copy;
+      add_dk_of_read(read[t], token, first);
+      add_dq(pass.outs[t], 0, n + t, token, first);
+      if constexpr (kSecond == SecondBlock::written) block.data = pass.second_block;
       for (std::int64_t r = 1; r < heads_per_state_; r += 2) {
         const std::int64_t last = std::min(r + 1, heads_per_state_ - 1);
         Row<kVectors> others[2];
         read_block_twice(block, rows_->dy(r, token), rows_->dy(last, token), others);
-        for (std::int64_t q = r; q <= last; ++q) add_query(others[q - r], q, n, token, first);
+        for (std::int64_t q = r; q <= last; ++q) add_dq(others[q - r], q, n, token, first);
       }
     }
   }
 
   /// Runs kTokens steps of scan 4 on a block of dS, the gradient of the state, beginning with step n. Each step adds
-  /// the outer product dy qᵀ to dS. With a delta rule (kAdds = 2), the step also adds −β du kᵀ.
-  /// With Copies::multiplied, each step also computes the gradient of the decay: it sums the elementwise product of dS
-  /// and the state that scan 3 saved.
-  template <Copies kCopies, int kTokens, int kAdds, std::int64_t kVectors>
+  /// the outer product dy qᵀ to dS. With a delta rule (kOuterProducts = 2), the step also adds −β du kᵀ.
+  /// With SecondBlock::multiplied, each step also computes the gradient of the decay: it sums the elementwise product
+  /// of dS and the state that scan 3 saved.
+  template <SecondBlock kSecond, int kTokens, int kOuterProducts, std::int64_t kVectors>
   HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
                                 std::int64_t n, Row<kVectors>* returned) {
     const DecayFactors<T>& factors = b_.reverse.factors;
-    Pass<kTokens, kAdds, 0, 2, T, kVectors, kCopies> pass;
+    Pass<kTokens, kOuterProducts, 0, 2, T, kVectors, kSecond> pass;
     Row<kVectors> stored[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
       stored[t] = stored_read<Direction::reverse>(pass, returned[t], n, t, first);
-      pass.adds[t][0] = {rows_->dy(0, token), added<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
-      if constexpr (kAdds == 2) {
-        pass.adds[t][1] = {rows_->dvalue(token), added<kVectors>(factors, rows_->key(token, first), n + t, first)};
-        pass.adds[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
+      pass.outer_products[t][0] = {rows_->dy(0, token),
+                                   divided_by_factors<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
+      if constexpr (kOuterProducts == 2) {
+        pass.outer_products[t][1] = {rows_->dvalue(token),
+                                     divided_by_factors<kVectors>(factors, rows_->key(token, first), n + t, first)};
+        pass.outer_products[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
       }
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first));
       Row<kVectors>::prefetch(rows_->key(ahead, first));
       Row<kVectors>::prefetch(rows_->dk(ahead, first));
-      if constexpr (kCopies == Copies::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first));
+      if constexpr (kSecond == SecondBlock::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first));
     }
-    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_of<Direction::reverse>(chunk, n + kTokens + k);
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_vector<Direction::reverse>(chunk, n + kTokens + k);
     T columns[kTokens][StateBlock<T, kVectors>::kWidth];
     const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
-    if constexpr (kCopies == Copies::multiplied) pass.copy = state_before(chunk.token(n + kTokens - 1) - chunk.t0);
+    if constexpr (kSecond == SecondBlock::multiplied)
+      pass.second_block = state_before(chunk.token(n + kTokens - 1) - chunk.t0);
     run_pass(pass, block, add_other_heads(pass, factors, block, first, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      add_adding(times_before(factors, stored[t], n + t, first), n + t, token, first);
-      if constexpr (kCopies == Copies::multiplied && kTokens == 2) {
+      add_dk_of_write(times_before(factors, stored[t], n + t, first), n + t, token, first);
+      if constexpr (kSecond == SecondBlock::multiplied && kTokens == 2) {
         if (t == 0) pass.products[t] = add_update(pass.products[t], stored[1], token - 1, first);
       }
-      if constexpr (kCopies == Copies::multiplied) write_ddecay(pass.products[t], n + t, token, first);
+      if constexpr (kSecond == SecondBlock::multiplied) write_ddecay(pass.products[t], n + t, token, first);
     }
   }
 
-  /// Returns the product of the stored state before step n + t with the vector read_of(n + t). t is 0 or 1. `returned`
-  /// is the product of the stored state before step n with the same vector. For t = 1, corrects this product for the
-  /// rescaling and the update in step n.
+  /// Returns the product of the stored state before step n + t with the vector read_vector(n + t). t is 0 or 1.
+  /// `returned` is the product of the stored state before step n with the same vector. For t = 1, corrects this product
+  /// for the rescaling and the update in step n.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
   HWY_INLINE Row<kVectors> stored_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
                                        std::int64_t first) const {
@@ -328,7 +333,8 @@ class KeyScans {
     if (t == 0) return returned;
     if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
     std::int64_t a = 0;
-    for (const auto& add : pass.adds[0]) returned.add_product(add.x, hn::Set(Tag<T>(), numbers.overlaps(a++, n + 1)));
+    for (const auto& product : pass.outer_products[0])
+      returned.add_product(product.x, hn::Set(Tag<T>(), numbers.pair_dots(a++, n + 1)));
     return returned;
   }
 
@@ -364,8 +370,9 @@ class KeyScans {
                                        std::int64_t n, Rescaling rescaling) {
     for (std::int64_t r = 1; r < heads_per_state_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
-      pass.adds[0][0] = {rows_->dy(r, chunk.token(n)),
-                         added<kVectors>(factors, rows_->query(r, chunk.token(n), first), n, first)};
+      pass.outer_products[0][0] = {
+          rows_->dy(r, chunk.token(n)),
+          divided_by_factors<kVectors>(factors, rows_->query(r, chunk.token(n), first), n, first)};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
@@ -376,7 +383,7 @@ class KeyScans {
   /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without a delta rule, does
   /// nothing.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_reading(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_dk_of_read(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
     if (!p_.has_delta) return;
     T* const dk = rows_->dk(token, first);
     Row<kVectors> sum = Row<kVectors>::load(dk);
@@ -386,7 +393,7 @@ class KeyScans {
 
   /// Adds S_t dy to dq. `out` is the product S_t dy without the decay factors F.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_query(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_dq(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
     out.multiply(factors_after<kVectors>(Direction::forward, n, first));
     T* const dq = rows_->dq(r, token, first);
     Row<kVectors> sum = Row<kVectors>::load(dq);
@@ -397,7 +404,7 @@ class KeyScans {
   /// Adds dS_t u to dk. `read` is the product of dS and u before this token added the outer products q dyᵀ to dS. The
   /// function therefore adds q (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_adding(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_dk_of_write(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
     for (std::int64_t r = 0; r < heads_per_state_; ++r)
       read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
     T* const dk = rows_->dk(token, first);
@@ -415,7 +422,7 @@ class KeyScans {
     const DecayFactors<T>& factors = b_.forward.factors;
     const std::int64_t n = token % kChunk;
     if (factors.rescales(n)) product.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
-    product.add_product(added<kVectors>(factors, rows_->key(token, first), n, first), read);
+    product.add_product(divided_by_factors<kVectors>(factors, rows_->key(token, first), n, first), read);
     return product;
   }
 

@@ -88,8 +88,8 @@ class Native16LinearWorker {
   }
 
  private:
-  /// Computes the tokens of `s` from `old_states`, and writes the last states to `new_states`. Computes kSquare tokens for
-  /// all heads of the task before the next kSquare tokens, so that heads share packed keys.
+  /// Computes the tokens of `s` from `old_states`, and writes the last states to `new_states`. Computes kSquare tokens
+  /// for all heads of the task before the next kSquare tokens, so that heads share packed keys.
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
     first_ = task.first * kSquare;

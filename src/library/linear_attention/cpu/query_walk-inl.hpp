@@ -34,26 +34,26 @@ struct QueryWalkBuffers {
         padded(round_up(queries, kMostVectors * kLanes<T>)),
         columns(ws.take<T>("columns", padded_dim<T>(p.D) * padded)),
         keys(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
-        reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
-        second_reads(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
-        adds(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        keys_times_f(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        second_keys_times_f(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
+        keys_over_f(ws.take<T>("operands", kChunk, padded_dim<T>(p.D))),
         betas(ws.take<T>("operands", kChunk)),
-        overlaps(ws.take<T>("operands", kChunk)),
+        pair_dots(ws.take<T>("operands", kChunk)),
         query(ws.take<T>("operands", padded_dim<T>(p.D))),
         tokens(ws.take<std::int64_t>("tokens", queries)) {}
 
   DecayFactors<T> factors;
-  std::int64_t padded;  ///< number of queries, rounded up to whole blocks
-  View<T, 1> columns;   ///< the matrix R divided by the decay factors F, stored block by block
-  View<T, 2> keys;      ///< (kChunk,D) k
-  View<T, 2> reads;     ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
-  /// (kChunk,D): `reads` for walks that process an even step n and step n + 1 together. Such walks compute both
+  std::int64_t padded;      ///< number of queries, rounded up to whole blocks
+  View<T, 1> columns;       ///< the matrix R divided by the decay factors F, stored block by block
+  View<T, 2> keys;          ///< (kChunk,D) k
+  View<T, 2> keys_times_f;  ///< (kChunk,D): k ∘ F of each token, from DecayFactors::times_before()
+  /// (kChunk,D): `keys_times_f` for walks that process an even step n and step n + 1 together. Such walks compute both
   /// products with R before step n. Row n + 1 therefore includes the factors with which step n rescales.
-  View<T, 2> second_reads;
-  View<T, 2> adds;   ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
-  View<T, 1> betas;  ///< (kChunk)
-  /// (kChunk): dot product of each token's row of `reads` with the previous token's row of `adds`
-  View<T, 1> overlaps;
+  View<T, 2> second_keys_times_f;
+  View<T, 2> keys_over_f;  ///< (kChunk,D): k / F of each token, from DecayFactors::times_inverse()
+  View<T, 1> betas;        ///< (kChunk)
+  /// (kChunk): dot product of each token's row of `keys_times_f` with the previous token's row of `keys_over_f`
+  View<T, 1> pair_dots;
   View<T, 1> query;              ///< (D)
   View<std::int64_t, 1> tokens;  ///< for each column, the token of the column's query; ascending
 };
@@ -117,20 +117,20 @@ class QueryWalk {
     const DecayFactors<T>& factors = b_.factors;
     if (factors.present()) factors.make(token_rows(p_.inputs.decay, s, h_), chunk);
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      T *const key = b_.keys.at(n), *const read = b_.reads.at(n), *const second = b_.second_reads.at(n);
+      T *const key = b_.keys.at(n), *const read = b_.keys_times_f.at(n), *const second = b_.second_keys_times_f.at(n);
       load_normalised(key, keys_, chunk, n, D_, p_, T{1});
       factors.times_before(read, key, n, D_);
-      factors.times_inverse(b_.adds.at(n), key, n, D_);
+      factors.times_inverse(b_.keys_over_f.at(n), key, n, D_);
       std::copy_n(read, D_, second);
       if (n % 2 == 0) continue;
-      b_.overlaps(n) = dot(b_.adds.at(n - 1), read, D_);
+      b_.pair_dots(n) = dot(b_.keys_over_f.at(n - 1), read, D_);
       if (factors.rescales(n - 1)) factors.times_before(second, read, n - 1, D_);
     }
     load_betas(b_.betas, p_, s, h_, chunk);
   }
 
   /// Walks one block over the tokens of a chunk.
-  template <int kAdds, std::int64_t kVectors>
+  template <int kOuterProducts, std::int64_t kVectors>
   void scan(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk, Sink& sink) {
     typename Sink::template Block<kVectors> weights(sink, columns, chunk);
     // The walk visits chunks from the last to the first. Columns from `entered` on have already started, because their
@@ -139,21 +139,21 @@ class QueryWalk {
     while (entered > columns.first && b_.tokens(entered - 1) >= chunk.t0 + chunk.count) --entered;
     const bool some_enter = entered > columns.first && b_.tokens(entered - 1) >= chunk.t0;
     if (Sink::kPairs && !some_enter) {
-      scan_pairs<kAdds>(block, chunk, weights);
+      scan_pairs<kOuterProducts>(block, chunk, weights);
     } else {
-      scan_alone<kAdds>(block, columns, chunk, entered, weights);
+      scan_alone<kOuterProducts>(block, columns, chunk, entered, weights);
     }
     weights.finish();
     rescaling_.finish(block);
   }
 
-  template <int kAdds, std::int64_t kVectors, class Weights>
+  template <int kOuterProducts, std::int64_t kVectors, class Weights>
   void scan_alone(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                   std::int64_t entered, Weights& weights) {
     using Row = BlockRow<T, kVectors>;
-    Row read = read_block(block, b_.reads.at(0));
+    Row read = read_block(block, b_.keys_times_f.at(0));
     for (std::int64_t n = 0; n < chunk.count; ++n) {
-      Pass<1, kAdds, 0, 1, T, kVectors> pass;
+      Pass<1, kOuterProducts, 0, 1, T, kVectors> pass;
       Rescaling rescaling = rescaling_.set(pass, n, 1);
       if (entered > columns.first && b_.tokens(entered - 1) == chunk.token(n)) {
         Pass<1, 0, 0, 0, T, kVectors> rescaled;
@@ -163,8 +163,8 @@ class QueryWalk {
         for (; entered > columns.first && b_.tokens(entered - 1) == chunk.token(n); --entered)
           enter(block, entered - 1 - columns.first, chunk, n, read, weights);
       }
-      take<kAdds>(pass, 0, n, read, weights);
-      pass.next[0] = b_.reads.at(std::min(n + 1, chunk.count - 1));
+      take<kOuterProducts>(pass, 0, n, read, weights);
+      pass.next[0] = b_.keys_times_f.at(std::min(n + 1, chunk.count - 1));
       run_pass(pass, block, rescaling);
       read = pass.sums[0];
     }
@@ -186,42 +186,43 @@ class QueryWalk {
     weights.enter(lane);
   }
 
-  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule (kAdds = 1),
-  /// prepares the update of token t of `pass`: the pass then subtracts k_n a_nᵀ from R.
-  template <int kAdds, class PassT, std::int64_t kVectors, class Weights>
+  /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule
+  /// (kOuterProducts = 1), prepares the update of token t of `pass`: the pass then subtracts k_n a_nᵀ from R.
+  template <int kOuterProducts, class PassT, std::int64_t kVectors, class Weights>
   HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
     weights.take(read, n);
-    if constexpr (kAdds == 1) {
+    if constexpr (kOuterProducts == 1) {
       read.multiply(hn::Set(Tag<T>(), T{-1}));
-      pass.adds[t][0] = {b_.adds.at(n), read};
+      pass.outer_products[t][0] = {b_.keys_over_f.at(n), read};
     }
   }
 
-  template <int kAdds, std::int64_t kVectors, class Weights>
+  template <int kOuterProducts, std::int64_t kVectors, class Weights>
   void scan_pairs(const StateBlock<T, kVectors>& block, const Chunk& chunk, Weights& weights) {
-    BlockRow<T, kVectors> reads[2] = {
-        read_block(block, b_.reads.at(0)),
-        read_block(block, b_.second_reads.at(std::min<std::int64_t>(1, chunk.count - 1)))};
+    BlockRow<T, kVectors> returned[2] = {
+        read_block(block, b_.keys_times_f.at(0)),
+        read_block(block, b_.second_keys_times_f.at(std::min<std::int64_t>(1, chunk.count - 1)))};
     std::int64_t n = 0;
-    for (; n + 2 <= chunk.count; n += 2) visit<2, kAdds>(block, chunk, n, reads, weights);
-    if (n < chunk.count) visit<1, kAdds>(block, chunk, n, reads, weights);
+    for (; n + 2 <= chunk.count; n += 2) visit<2, kOuterProducts>(block, chunk, n, returned, weights);
+    if (n < chunk.count) visit<1, kOuterProducts>(block, chunk, n, returned, weights);
   }
 
   /// Processes the tokens of steps [n, n + kTokens). n is even.
-  template <int kTokens, int kAdds, std::int64_t kVectors, class Weights>
+  template <int kTokens, int kOuterProducts, std::int64_t kVectors, class Weights>
   HWY_INLINE void visit(const StateBlock<T, kVectors>& block, const Chunk& chunk, std::int64_t n,
-                        BlockRow<T, kVectors>* reads, Weights& weights) {
-    Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
+                        BlockRow<T, kVectors>* returned, Weights& weights) {
+    Pass<kTokens, kOuterProducts, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
-      // reads[1] was computed before the first token updated R. Adds the product of this update and the key.
-      if (kAdds == 1 && t == 1) reads[1].add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), b_.overlaps(n + 1)));
-      take<kAdds>(pass, t, n + t, reads[t], weights);
+      // returned[1] was computed before the first token updated R. Adds the product of this update and the key.
+      if (kOuterProducts == 1 && t == 1)
+        returned[1].add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), b_.pair_dots(n + 1)));
+      take<kOuterProducts>(pass, t, n + t, returned[t], weights);
     }
-    pass.next[0] = b_.reads.at(std::min(n + kTokens, chunk.count - 1));
-    pass.next[1] = b_.second_reads.at(std::min(n + kTokens + 1, chunk.count - 1));
+    pass.next[0] = b_.keys_times_f.at(std::min(n + kTokens, chunk.count - 1));
+    pass.next[1] = b_.second_keys_times_f.at(std::min(n + kTokens + 1, chunk.count - 1));
     run_pass(pass, block, rescaling_.set(pass, n, kTokens));
-    for (int k = 0; k < 2; ++k) reads[k] = pass.sums[k];
+    for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
   }
 
   const LinearProblem& p_;

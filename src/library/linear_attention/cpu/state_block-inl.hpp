@@ -138,31 +138,31 @@ struct OuterProduct {
   HWY_INLINE OuterProduct(const T* its_w, const BlockRow<T, kVectors>& its_x) : w(its_w), x(its_x) {}
 };
 
-/// Selects what a pass over a block S of a state does with a second block, Pass::copy:
+/// Selects what a pass over a block S of a state does with Pass::second_block:
 ///   unused      nothing
-///   written     stores S in `copy` after the last token, and leaves the block S itself unchanged
-///   multiplied  sums S ∘ copy over the rows after each token; `copy` is a block of another state
-enum class Copies { unused, written, multiplied };
+///   written     stores S in the second block after the last token, and leaves the block S itself unchanged
+///   multiplied  after each token, sums S ∘ second_block over the rows; the second block belongs to another state
+enum class SecondBlock { unused, written, multiplied };
 
 /// Operands and results of a pass over a block S. For each token in order, the pass computes:
 ///   S = factors ∘ S                      if it rescales
-///   S += w xᵀ                            for each of the token's outer products in `adds`
-///   out = Sᵀ read
-///   product = the sums of S ∘ copy over rows, if kCopies is `multiplied`
+///   S += w xᵀ                            for each of the token's outer products
+///   out = Sᵀ r
+///   product = the sums of S ∘ second_block over rows, if kSecond is `multiplied`
 /// After the last token, the pass computes Sᵀ x for each vector x in `next`.
-template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors,
-          Copies kCopies = Copies::unused>
+template <int kTokens, int kOuterProducts, int kOuts, int kNext, typename T, std::int64_t kVectors,
+          SecondBlock kSecond = SecondBlock::unused>
 struct Pass {
   using Row = BlockRow<T, kVectors>;
   static constexpr std::int64_t kWidth = StateBlock<T, kVectors>::kWidth;
   static constexpr int slots(int n) { return n > 0 ? n : 1; }
 
-  OuterProduct<T, kVectors> adds[kTokens][slots(kAdds)];
-  const T* reads[kTokens];      ///< for each token, the vector `read` in out = Sᵀ read
-  const T* next[slots(kNext)];  ///< vectors x of the products Sᵀ x with the state S after the last token
-  const T* factors[kTokens];    ///< factors for rows or columns; not read if the pass does not rescale
-  T* copy;                      ///< a block of the size of S; kCopies selects its use
-  Row outs[kTokens];            ///< for each token, the vector `out`
+  OuterProduct<T, kVectors> outer_products[kTokens][slots(kOuterProducts)];
+  const T* out_operands[kTokens];  ///< for each token, the vector r in out = Sᵀ r
+  const T* next[slots(kNext)];     ///< vectors x of the products Sᵀ x with the state S after the last token
+  const T* factors[kTokens];       ///< factors for rows or columns; not read if the pass does not rescale
+  T* second_block;                 ///< a block of the size of S; kSecond selects its use
+  Row outs[kTokens];               ///< for each token, the vector `out`
   Row sums[slots(kNext)];
   Row products[kTokens];
 
@@ -173,9 +173,10 @@ struct Pass {
 
 // NOLINTEND(modernize-use-equals-default)
 
-template <int kTokens, int kAdds, int kOuts, int kNext, typename T, std::int64_t kVectors, Copies kCopies>
+template <int kTokens, int kOuterProducts, int kOuts, int kNext, typename T, std::int64_t kVectors, SecondBlock kSecond>
 template <Rescaling kRescaling>
-HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(const StateBlock<T, kVectors>& state) {
+HWY_INLINE void Pass<kTokens, kOuterProducts, kOuts, kNext, T, kVectors, kSecond>::run(
+    const StateBlock<T, kVectors>& state) {
   constexpr std::int64_t kPhases = kMostVectors / kVectors;
   const Tag<T> d;
   Row out[kTokens][kPhases], sum[slots(kNext)][kPhases], product[kTokens][kPhases];
@@ -183,22 +184,22 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
     for (int t = 0; t < kTokens; ++t) out[t][p] = product[t][p] = Row::zero();
     for (int n = 0; n < kNext; ++n) sum[n][p] = Row::zero();
   }
-  Row x[kTokens][slots(kAdds)];  // local copies of the added rows, which stay in registers
-  const T* w[kTokens][slots(kAdds)] = {};
+  Row x[kTokens][slots(kOuterProducts)];  // local copies of the added rows, which stay in registers
+  const T* w[kTokens][slots(kOuterProducts)] = {};
   const T *read[kTokens] = {}, *following[slots(kNext)] = {}, *factor[kTokens] = {};
   for (int t = 0; t < kTokens; ++t) {
-    for (int a = 0; a < kAdds; ++a) {
-      for (std::int64_t c = 0; c < kVectors; ++c) x[t][a].at[c] = adds[t][a].x.at[c];
-      w[t][a] = adds[t][a].w;
+    for (int a = 0; a < kOuterProducts; ++a) {
+      for (std::int64_t c = 0; c < kVectors; ++c) x[t][a].at[c] = outer_products[t][a].x.at[c];
+      w[t][a] = outer_products[t][a].w;
     }
-    if constexpr (kOuts > 0) read[t] = reads[t];
+    if constexpr (kOuts > 0) read[t] = out_operands[t];
     if constexpr (kRescaling != Rescaling::none) factor[t] = factors[t];
   }
   for (int n = 0; n < kNext; ++n) following[n] = next[n];
   const std::int64_t rows = state.rows;
   T* HWY_RESTRICT at = state.data;
   T* HWY_RESTRICT other = nullptr;
-  if constexpr (kCopies != Copies::unused) other = copy;
+  if constexpr (kSecond != SecondBlock::unused) other = second_block;
   std::int64_t offset = 0;
   for (std::int64_t i = 0; i < rows; i += kPhases) {
     for (std::int64_t p = 0; p < kPhases; ++p, at += kWidth, offset += kWidth) {
@@ -206,17 +207,17 @@ HWY_INLINE void Pass<kTokens, kAdds, kOuts, kNext, T, kVectors, kCopies>::run(co
       for (int t = 0; t < kTokens; ++t) {
         if constexpr (kRescaling == Rescaling::rows) s.multiply(hn::Set(d, factor[t][i + p]));
         if constexpr (kRescaling == Rescaling::columns) s.multiply(Row::load(factor[t]));
-        for (int a = 0; a < kAdds; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
+        for (int a = 0; a < kOuterProducts; ++a) s.add_product(x[t][a], hn::Set(d, w[t][a][i + p]));
         if constexpr (kOuts > 0) out[t][p].add_product(s, hn::Set(d, read[t][i + p]));
-        if constexpr (kCopies == Copies::multiplied) product[t][p].add_product(s, Row::load(other + offset));
+        if constexpr (kSecond == SecondBlock::multiplied) product[t][p].add_product(s, Row::load(other + offset));
       }
-      if constexpr (kAdds > 0 || kRescaling != Rescaling::none)
-        s.store(kCopies == Copies::written ? other + offset : at);
+      if constexpr (kOuterProducts > 0 || kRescaling != Rescaling::none)
+        s.store(kSecond == SecondBlock::written ? other + offset : at);
       for (int n = 0; n < kNext; ++n) sum[n][p].add_product(s, hn::Set(d, following[n][i + p]));
     }
   }
   for (int t = 0; t < kTokens && kOuts > 0; ++t) outs[t] = Row::sum_of(out[t]);
-  for (int t = 0; t < kTokens && kCopies == Copies::multiplied; ++t) products[t] = Row::sum_of(product[t]);
+  for (int t = 0; t < kTokens && kSecond == SecondBlock::multiplied; ++t) products[t] = Row::sum_of(product[t]);
   for (int n = 0; n < kNext; ++n) sums[n] = Row::sum_of(sum[n]);
 }
 

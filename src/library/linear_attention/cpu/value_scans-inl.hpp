@@ -103,8 +103,8 @@ class ValueScans {
     for (std::int64_t n = 0; n < chunk.count; ++n) {
       const T* const key = rows_.key(chunk.token(n));
       prefetch_row(rows_.key(chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
-      factors.times_before(b_.key_reads.at(n), key, n, D_);
-      factors.times_inverse(b_.key_adds.at(n), key, n, D_);
+      factors.times_before(b_.keys_times_f.at(n), key, n, D_);
+      factors.times_inverse(b_.keys_over_f.at(n), key, n, D_);
     }
     load_betas(b_.betas, p_, group_.s, h_, chunk);
   }
@@ -116,8 +116,8 @@ class ValueScans {
     load_rows(b_.values, token_rows(p_.inputs.v, group_.s, h_), chunk);
     const ChunkNumbers<T>& numbers = b_.forward;
     for (std::int64_t n = 1; n < chunk.count; n += 2) {
-      T* const read = b_.key_reads.at(n);
-      numbers.overlaps(0, n) = dot(b_.key_adds.at(n - 1), read, D_);
+      T* const read = b_.keys_times_f.at(n);
+      numbers.pair_dots(0, n) = dot(b_.keys_over_f.at(n - 1), read, D_);
       if (numbers.factors.rescales(n - 1)) numbers.factors.times_before(read, read, n - 1, D_);
     }
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
@@ -141,14 +141,15 @@ class ValueScans {
 
   template <std::int64_t kVectors>
   HWY_INLINE void read_next(const StateBlock<T, kVectors>& block, const Chunk& chunk, BlockRow<T, kVectors>* sums) {
-    read_block_twice(block, b_.key_reads.at(0), b_.key_reads.at(std::min<std::int64_t>(1, chunk.count - 1)), sums);
+    read_block_twice(block, b_.keys_times_f.at(0), b_.keys_times_f.at(std::min<std::int64_t>(1, chunk.count - 1)),
+                     sums);
   }
 
   /// Sets the vectors k ∘ F that the pass multiplies by the state for steps n and n + 1. After the end of the chunk,
   /// sets the chunk's last vector again; the results are then not used.
   template <class PassT>
   HWY_INLINE void set_next(PassT& pass, const Chunk& chunk, std::int64_t n) const {
-    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.key_reads.at(std::min(n + k, chunk.count - 1));
+    for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = b_.keys_times_f.at(std::min(n + k, chunk.count - 1));
   }
 
   template <int kTokens, std::int64_t kVectors>
@@ -160,12 +161,12 @@ class ValueScans {
       Row x = Row::load(b_.values.at(n + t, columns.first));
       if (p_.has_delta) {
         x.subtract(returned[t]);
-        if (t == 1) x.add_product(pass.adds[0][0].x, hn::Set(Tag<T>(), -b_.forward.overlaps(0, n + 1)));
+        if (t == 1) x.add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), -b_.forward.pair_dots(0, n + 1)));
       }
       x.store(rows_.difference(chunk.token(n + t), columns.first));
       if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
       if (keeps_rows_) x.store(rows_.update(chunk.token(n + t), columns.first));
-      pass.adds[t][0] = {b_.key_adds.at(n + t), x};
+      pass.outer_products[t][0] = {b_.keys_over_f.at(n + t), x};
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       Row::prefetch(rows_.difference(ahead, columns.first));
       if (keeps_rows_) Row::prefetch(rows_.update(ahead, columns.first));
@@ -185,14 +186,14 @@ class ValueScans {
         const T* const query = rows_.query(r, chunk.token(n));
         prefetch_row(rows_.query(r, chunk.token(std::min(n + kStepsAhead, chunk.count - 1))), D_);
         numbers.dots(r, n) = dot(query, rows_.key(chunk.token(n)), D_);
-        numbers.factors.times_inverse(b_.query_adds.at(r, n), query, n, D_);
+        numbers.factors.times_inverse(b_.queries_over_f.at(r, n), query, n, D_);
       }
     }
     if (heads_per_state_ == 1) {
       for (std::int64_t n = 1; n < chunk.count; n += 2) {
-        T* const read = b_.key_reads.at(n);
-        numbers.overlaps(0, n) = dot(b_.query_adds.at(0, n - 1), read, D_);
-        numbers.overlaps(1, n) = dot(b_.key_adds.at(n - 1), read, D_);
+        T* const read = b_.keys_times_f.at(n);
+        numbers.pair_dots(0, n) = dot(b_.queries_over_f.at(0, n - 1), read, D_);
+        numbers.pair_dots(1, n) = dot(b_.keys_over_f.at(n - 1), read, D_);
         if (numbers.factors.rescales(n - 1)) numbers.factors.times_before(read, read, n - 1, D_);
       }
     }
@@ -202,29 +203,30 @@ class ValueScans {
     if (p_.gradients.dv.present()) write_dv(chunk);
   }
 
-  template <int kAdds, std::int64_t kVectors>
+  template <int kOuterProducts, std::int64_t kVectors>
   void scan_reverse(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk) {
     BlockRow<T, kVectors> returned[2];
     read_next(block, chunk, returned);
     std::int64_t n = 0;
     if (heads_per_state_ == 1) {
-      for (; n + 2 <= chunk.count; n += 2) visit_reverse<2, kAdds>(block, columns, chunk, n, returned);
+      for (; n + 2 <= chunk.count; n += 2) visit_reverse<2, kOuterProducts>(block, columns, chunk, n, returned);
     }
-    for (; n < chunk.count; ++n) visit_reverse<1, kAdds>(block, columns, chunk, n, returned);
+    for (; n < chunk.count; ++n) visit_reverse<1, kOuterProducts>(block, columns, chunk, n, returned);
     reverse_rescaling_.finish(block);
   }
 
-  template <int kTokens, int kAdds, std::int64_t kVectors>
+  template <int kTokens, int kOuterProducts, std::int64_t kVectors>
   HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, const StateColumns& columns, const Chunk& chunk,
                                 std::int64_t n, BlockRow<T, kVectors>* returned) {
     using Row = BlockRow<T, kVectors>;
     const Tag<T> d;
-    Pass<kTokens, kAdds, 0, 2, T, kVectors> pass;
+    Pass<kTokens, kOuterProducts, 0, 2, T, kVectors> pass;
     for (int t = 0; t < kTokens; ++t) {
       Row du = returned[t];
       if (t == 1) {
-        du.add_product(pass.adds[0][0].x, hn::Set(d, b_.reverse.overlaps(0, n + 1)));
-        if constexpr (kAdds == 2) du.add_product(pass.adds[0][1].x, hn::Set(d, b_.reverse.overlaps(1, n + 1)));
+        du.add_product(pass.outer_products[0][0].x, hn::Set(d, b_.reverse.pair_dots(0, n + 1)));
+        if constexpr (kOuterProducts == 2)
+          du.add_product(pass.outer_products[0][1].x, hn::Set(d, b_.reverse.pair_dots(1, n + 1)));
       }
       for (std::int64_t r = 0; r < heads_per_state_; ++r)
         du.add_product(Row::load(rows_.dy(r, chunk.token(n + t), columns.first)),
@@ -232,10 +234,11 @@ class ValueScans {
       du.store(rows_.du(chunk.token(n + t), columns.first));
       if (p_.has_delta) du.multiply(hn::Set(d, b_.betas(n + t)));
       if (keeps_rows_) du.store(rows_.dvalue(chunk.token(n + t), columns.first));
-      pass.adds[t][0] = {b_.query_adds.at(0, n + t), Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
-      if constexpr (kAdds == 2) {
+      pass.outer_products[t][0] = {b_.queries_over_f.at(0, n + t),
+                                   Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
+      if constexpr (kOuterProducts == 2) {
         du.multiply(hn::Set(d, T{-1}));
-        pass.adds[t][1] = {b_.key_adds.at(n + t), du};
+        pass.outer_products[t][1] = {b_.keys_over_f.at(n + t), du};
       }
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       for (std::int64_t r = 0; r < heads_per_state_; ++r) Row::prefetch(rows_.dy(r, ahead, columns.first));
@@ -257,8 +260,8 @@ class ValueScans {
                                        Rescaling rescaling) {
     for (std::int64_t r = 1; r < heads_per_state_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
-      pass.adds[0][0] = {b_.query_adds.at(r, n),
-                         BlockRow<T, kVectors>::load(rows_.dy(r, chunk.token(n), columns.first))};
+      pass.outer_products[0][0] = {b_.queries_over_f.at(r, n),
+                                   BlockRow<T, kVectors>::load(rows_.dy(r, chunk.token(n), columns.first))};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
