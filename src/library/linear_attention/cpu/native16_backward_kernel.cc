@@ -81,8 +81,8 @@ struct Native16GradientBuffers {
         state_panels(ws.take<BFloat16>("state panels", std::max(D, cols) / kTileCols, std::max(D, cols) * kTileCols)),
         gradient_panels(ws.take<BFloat16>("state panels", D / kTileCols, cols * kTileCols)),
         products(ws.take<float>("products", kSquare, kSquare)),
-        overlaps(ws.take<float>("products", kSquare, kSquare)),
-        lower(ws.take<float>("products", kSquare, kSquare)),
+        value_products(ws.take<float>("products", kSquare, kSquare)),
+        decayed_products(ws.take<float>("products", kSquare, kSquare)),
         values(ws.take<float>("values", kSquare, cols + kRowPadding)),
         sums(ws.take<float>("values", kSquare, std::max(D, cols) + kRowPadding)),
         plain_panels(ws.take<BFloat16>("panels", cols / kTileCols, kSquare * kTileCols)),
@@ -109,11 +109,11 @@ struct Native16GradientBuffers {
   View<float, 2> state;  ///< (D,cols): S or dS
   /// right operands of products: S or dS in step 1, Sᵀ and dSᵀ in step 2
   View<BFloat16, 2> state_panels, gradient_panels;
-  View<float, 2> products;  ///< Q Kᵀ
-  View<float, 2> overlaps;  ///< the product dY Uᵀ or W Uᵀ
-  View<float, 2> lower;     ///< A
-  View<float, 2> values;    ///< rows of V, U, W or dY
-  View<float, 2> sums;      ///< products of rows and states
+  View<float, 2> products;          ///< Q Kᵀ
+  View<float, 2> value_products;    ///< the product dY Uᵀ or W Uᵀ
+  View<float, 2> decayed_products;  ///< products ∘ F, such as A
+  View<float, 2> values;            ///< rows of V, U, W or dY
+  View<float, 2> sums;              ///< products of rows and states
   /// right operands of products: the rows of `values`, and these rows times factors
   View<BFloat16, 2> plain_panels, decayed_panels;
   View<BFloat16, 2> key_pairs, query_pairs;  ///< right operands of products: K and Q
@@ -171,7 +171,7 @@ class Native16Chunks {
       for (std::int64_t n = 0; n < chunk.count; ++n) load_row(decays.logs.at(n), rows, chunk.token(n), 0, 1);
     }
     decays.make(0, chunk.count);
-    last_ = decays.between.at(chunk.count - 1);
+    last_decays_ = decays.pair_decays.at(chunk.count - 1);
     pack_token_rows(b_.keys.rows, token_rows(p_.inputs.k, s, p_.key_head(h)), chunk, p_, b_.row);
     b_.keys.transpose();
     if (p_.has_delta) {
@@ -193,9 +193,9 @@ class Native16Chunks {
   void weigh(const View<float, 2>& products, const Chunk& chunk) {
     const auto scale = static_cast<float>(p_.scale);
     std::fill_n(b_.factors.data, kSquare, scale);
-    for (std::int64_t i = 0; i < kSquare; ++i) std::copy_n(products.at(i), kSquare, b_.lower.at(i));
-    scale_rows_by(b_.lower, b_.factors.data, kSquare, kSquare);
-    weigh_products(b_.weights.rows, b_.lower, b_.decays.between, chunk.count);
+    for (std::int64_t i = 0; i < kSquare; ++i) std::copy_n(products.at(i), kSquare, b_.decayed_products.at(i));
+    scale_rows_by(b_.decayed_products, b_.factors.data, kSquare, kSquare);
+    weigh_products(b_.weights.rows, b_.decayed_products, b_.decays.pair_decays, chunk.count);
     b_.weights.transpose();
   }
 
@@ -203,15 +203,15 @@ class Native16Chunks {
 
   const LinearBackwardProblem& p_;
   Native16GradientBuffers b_;
-  [[no_unique_address]] Unit unit_;  // holds the thread's AMX configuration as long as this object exists
-  const float* last_ = nullptr;      // F_last, the last row of F
+  [[no_unique_address]] Unit unit_;     // holds the thread's AMX configuration as long as this object exists
+  const float* last_decays_ = nullptr;  // F_last, the last row of F
 };
 
 /// Step 1: scans a state forward, and its gradient in reverse, for some columns of v.
 template <class Unit>
 class Native16ValueScans : Native16Chunks<Unit> {
   using Base = Native16Chunks<Unit>;
-  using Base::b_, Base::chunk_of, Base::last_, Base::p_, Base::panels;
+  using Base::b_, Base::chunk_of, Base::last_decays_, Base::p_, Base::panels;
 
  public:
   using Base::Base;
@@ -241,17 +241,18 @@ class Native16ValueScans : Native16Chunks<Unit> {
 
   /// Saves the state rounded to bf16, and packs it as a right operand. Then multiplies the state by the decay over the
   /// chunk.
-  void keep_state(const View<BFloat16, 4>& to, std::int64_t g, std::int64_t c, const Chunk& chunk) const {
+  void save_and_decay_state(const View<BFloat16, 4>& to, std::int64_t g, std::int64_t c, const Chunk& chunk) const {
     for (std::int64_t x = 0; x < b_.D; ++x) round_row(to.at(g, c, x, first_), b_.state.at(x), padded_);
-    pack_state(panels(b_.state_panels), b_.state, b_.decays.prefixes(chunk.count - 1), padded_);
+    pack_and_decay_state(panels(b_.state_panels), b_.state, b_.decays.prefix_decays(chunk.count - 1), padded_);
   }
 
   /// Adds aᵀ b to the state. a and b have kSquare rows.
   void add_to_state(const ChunkRows& a, const View<BFloat16, 2>& b) const {
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
-        Unit::template multiply<SquareWrite::accumulate>(a.columns.at(x), kSquare, panels(b).from(c / kTileCols, 0),
-                                                         kSquare, b_.state.at(x, c), b_.state.strides[0]);
+        Unit::template multiply<SquareWrite::accumulate>(a.transposed_rows.at(x), kSquare,
+                                                         panels(b).from(c / kTileCols, 0), kSquare, b_.state.at(x, c),
+                                                         b_.state.strides[0]);
       }
     }
   }
@@ -265,16 +266,17 @@ class Native16ValueScans : Native16Chunks<Unit> {
     const ChunkDecays& decays = b_.decays;
     const View<float, 2> differences = rows_of(group.buffers.differences, g, tokens);
     this->pack_keys(h_, group.s, tokens);
-    keep_state(group.buffers.states, g, c, tokens);
+    save_and_decay_state(group.buffers.states, g, c, tokens);
     load_padded(b_.values, token_rows(p_.inputs.v, group.s, h_), tokens, first_, cols_);
     if (p_.has_delta) {
       multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, padded_, b_.keys.rows, panels(b_.state_panels), b_.D);
-      lower_products(b_.lower, b_.keys.products, decays.between, tokens.count);
-      substitute(b_.values, b_.sums, b_.lower, decays.prefixes.data, b_.betas.data, tokens.count, padded_, differences);
+      lower_products(b_.decayed_products, b_.keys.products, decays.pair_decays, tokens.count);
+      substitute(b_.values, b_.sums, b_.decayed_products, decays.prefix_decays.data, b_.betas.data, tokens.count,
+                 padded_, differences);
     } else {
       for (std::int64_t n = 0; n < tokens.count; ++n) std::copy_n(b_.values.at(n), padded_, differences.at(n));
     }
-    pack_updates(panels(b_.plain_panels), panels(b_.decayed_panels), b_.values, last_, tokens.count, padded_);
+    pack_updates(panels(b_.plain_panels), panels(b_.decayed_panels), b_.values, last_decays_, tokens.count, padded_);
     add_to_state(b_.keys, b_.decayed_panels);
   }
 
@@ -282,18 +284,18 @@ class Native16ValueScans : Native16Chunks<Unit> {
     const Chunk tokens = chunk_of(group.s, c);
     const ChunkDecays& decays = b_.decays;
     this->pack_keys(h_, group.s, tokens);
-    keep_state(group.buffers.gradients, g, c, tokens);
+    save_and_decay_state(group.buffers.gradients, g, c, tokens);
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, padded_, b_.keys.rows, panels(b_.state_panels), b_.D);
-    scale_rows_by(b_.sums, last_, tokens.count, padded_);
+    scale_rows_by(b_.sums, last_decays_, tokens.count, padded_);
     for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(h_ * p_.heads_per_state() + r, group.s, tokens);
     if (p_.has_delta) {
-      lower_products(b_.lower, b_.keys.products, decays.between, tokens.count);
-      substitute_back(b_.sums, b_.lower, b_.betas.data, tokens.count, padded_);
+      lower_products(b_.decayed_products, b_.keys.products, decays.pair_decays, tokens.count);
+      substitute_back(b_.sums, b_.decayed_products, b_.betas.data, tokens.count, padded_);
     }
     const View<float, 2> du = rows_of(group.buffers.du, g, tokens);
     for (std::int64_t n = 0; n < tokens.count; ++n) std::copy_n(b_.sums.at(n), padded_, du.at(n));
     if (p_.has_delta) {
-      for (std::int64_t n = 0; n < tokens.count; ++n) b_.factors(n) = -decays.prefixes(n) * b_.betas(n);
+      for (std::int64_t n = 0; n < tokens.count; ++n) b_.factors(n) = -decays.prefix_decays(n) * b_.betas(n);
       pack_updates(panels(b_.plain_panels), panels(b_.decayed_panels), b_.sums, b_.factors.data, tokens.count, padded_);
       add_to_state(b_.keys, b_.decayed_panels);
       scale_rows_by(b_.sums, b_.betas.data, tokens.count, padded_);
@@ -309,10 +311,10 @@ class Native16ValueScans : Native16Chunks<Unit> {
     this->weigh(b_.products, tokens);
     load_padded(b_.values, token_rows(p_.incoming.dy, s, ho), tokens, first_, cols_);
     const auto scale = static_cast<float>(p_.scale);
-    for (std::int64_t n = 0; n < tokens.count; ++n) b_.factors(n) = scale * b_.decays.prefixes(n);
+    for (std::int64_t n = 0; n < tokens.count; ++n) b_.factors(n) = scale * b_.decays.prefix_decays(n);
     pack_updates(panels(b_.plain_panels), panels(b_.decayed_panels), b_.values, b_.factors.data, tokens.count, padded_);
-    multiply_rows_by<Unit, SquareWrite::accumulate>(b_.sums, padded_, b_.weights.columns, panels(b_.plain_panels),
-                                                    kSquare);
+    multiply_rows_by<Unit, SquareWrite::accumulate>(b_.sums, padded_, b_.weights.transposed_rows,
+                                                    panels(b_.plain_panels), kSquare);
     add_to_state(b_.queries, b_.decayed_panels);
   }
 
@@ -323,7 +325,7 @@ class Native16ValueScans : Native16Chunks<Unit> {
 template <class Unit>
 class Native16ChunkGradients : Native16Chunks<Unit> {
   using Base = Native16Chunks<Unit>;
-  using Base::b_, Base::chunk_of, Base::last_, Base::p_, Base::panels;
+  using Base::b_, Base::chunk_of, Base::last_decays_, Base::p_, Base::panels;
 
  public:
   using Base::Base;
@@ -386,12 +388,12 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     pack_pairs(panels(b_.key_pairs), b_.keys.rows, b_.D);
     b_.terms.clear();
     if (p_.gradients.ddecay.present())
-      b_.terms.whole = decays.prefixes(tokens_.count - 1) * dot_of_halves(S.data, dS.data, S.count());
+      b_.terms.whole = decays.prefix_decays(tokens_.count - 1) * dot_of_halves(S.data, dS.data, S.count());
 
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.updates, panels(b_.gradient_panels), b_.cols);
-    add_scaled_rows(dk, b_.sums, last_, tokens_.count, b_.D);
+    add_scaled_rows(dk, b_.sums, last_decays_, tokens_.count, b_.D);
     for (std::int64_t n = 0; n < tokens_.count; ++n)
-      b_.terms.writes(n) = last_[n] * dot_with_halves(b_.keys.rows.at(n), b_.sums.at(n), b_.D);
+      b_.terms.writes(n) = last_decays_[n] * dot_with_halves(b_.keys.rows.at(n), b_.sums.at(n), b_.D);
     if (p_.has_delta) add_delta(dk, states);
     for (std::int64_t r = 0; r < p_.heads_per_state(); ++r) add_head(group, h * p_.heads_per_state() + r, dk, states);
   }
@@ -401,21 +403,22 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
     const ChunkDecays& decays = b_.decays;
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.dvalues, states, b_.cols);
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
-      b_.factors(n) = -decays.prefixes(n);
+      b_.factors(n) = -decays.prefix_decays(n);
       b_.terms.reads(n) += b_.factors(n) * dot_with_halves(b_.keys.rows.at(n), b_.sums.at(n), b_.D);
     }
     add_scaled_rows(dk, b_.sums, b_.factors.data, tokens_.count, b_.D);
-    multiply_rows_by<Unit, SquareWrite::overwrite>(b_.overlaps, kSquare, b_.dvalues, panels(b_.update_panels), b_.cols);
-    lower_products(b_.lower, b_.overlaps, decays.between, tokens_.count);
+    multiply_rows_by<Unit, SquareWrite::overwrite>(b_.value_products, kSquare, b_.dvalues, panels(b_.update_panels),
+                                                   b_.cols);
+    lower_products(b_.decayed_products, b_.value_products, decays.pair_decays, tokens_.count);
     std::fill_n(b_.factors.data, kSquare, -1.0F);
-    scale_rows_by(b_.lower, b_.factors.data, kSquare, kSquare);
-    add_lower_terms(b_.terms.pairs, b_.lower, b_.keys.products, tokens_.count);
+    scale_rows_by(b_.decayed_products, b_.factors.data, kSquare, kSquare);
+    add_lower_terms(b_.terms.pairs, b_.decayed_products, b_.keys.products, tokens_.count);
     // Computes Z + Zᵀ with OR, because one of the two is zero at each element.
-    for (std::int64_t i = 0; i < kSquare; ++i) round_row(b_.weights.rows.at(i), b_.lower.at(i), kSquare);
+    for (std::int64_t i = 0; i < kSquare; ++i) round_row(b_.weights.rows.at(i), b_.decayed_products.at(i), kSquare);
     b_.weights.transpose();
     for (std::int64_t i = 0; i < kSquare; ++i) {
       const __m512i both = _mm512_or_si512(_mm512_maskz_loadu_epi16(below(i), b_.weights.rows.at(i)),
-                                           _mm512_maskz_loadu_epi16(~below(i + 1), b_.weights.columns.at(i)));
+                                           _mm512_maskz_loadu_epi16(~below(i + 1), b_.weights.transposed_rows.at(i)));
       _mm512_storeu_si512(b_.weights.rows.at(i), both);
     }
     multiply_rows_by<Unit, SquareWrite::accumulate>(dk, b_.D, b_.weights.rows, panels(b_.key_pairs), kSquare);
@@ -434,18 +437,20 @@ class Native16ChunkGradients : Native16Chunks<Unit> {
 
     multiply_rows_by<Unit, SquareWrite::overwrite>(b_.sums, b_.D, b_.dy, states, b_.cols);
     for (std::int64_t n = 0; n < tokens_.count; ++n) {
-      b_.factors(n) = static_cast<float>(p_.scale) * decays.prefixes(n);
+      b_.factors(n) = static_cast<float>(p_.scale) * decays.prefix_decays(n);
       b_.terms.reads(n) += b_.factors(n) * dot_with_halves(b_.queries.rows.at(n), b_.sums.at(n), b_.D);
     }
     add_scaled_rows(dq, b_.sums, b_.factors.data, tokens_.count, b_.D);
-    multiply_rows_by<Unit, SquareWrite::overwrite>(b_.overlaps, kSquare, b_.dy, panels(b_.update_panels), b_.cols);
-    this->weigh(b_.overlaps, tokens_);
+    multiply_rows_by<Unit, SquareWrite::overwrite>(b_.value_products, kSquare, b_.dy, panels(b_.update_panels),
+                                                   b_.cols);
+    this->weigh(b_.value_products, tokens_);
     multiply_rows_by<Unit, SquareWrite::accumulate>(dq, b_.D, b_.weights.rows, panels(b_.key_pairs), kSquare);
-    multiply_rows_by<Unit, SquareWrite::accumulate>(dk, b_.D, b_.weights.columns, panels(b_.query_pairs), kSquare);
-    lower_products(b_.lower, b_.overlaps, decays.between, tokens_.count);
+    multiply_rows_by<Unit, SquareWrite::accumulate>(dk, b_.D, b_.weights.transposed_rows, panels(b_.query_pairs),
+                                                    kSquare);
+    lower_products(b_.decayed_products, b_.value_products, decays.pair_decays, tokens_.count);
     std::fill_n(b_.factors.data, kSquare, static_cast<float>(p_.scale));
-    scale_rows_by(b_.lower, b_.factors.data, kSquare, kSquare);
-    add_lower_terms(b_.terms.pairs, b_.lower, b_.products, tokens_.count);
+    scale_rows_by(b_.decayed_products, b_.factors.data, kSquare, kSquare);
+    add_lower_terms(b_.terms.pairs, b_.decayed_products, b_.products, tokens_.count);
   }
 
   void write_ddecay(const Native16StateGroup& group, std::int64_t h) {

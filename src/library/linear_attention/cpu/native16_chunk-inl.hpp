@@ -68,14 +68,14 @@ struct ChunkDecays {
   ChunkDecays(Workspace& ws, const LinearProblem& p)
       : present(p.has_decay()),
         logs(ws.take<float>("decays", kSquare)),
-        prefixes(ws.take<float>("decays", kSquare)),
-        between(ws.take<float>("decays", kSquare, kSquare)) {}
+        prefix_decays(ws.take<float>("decays", kSquare)),
+        pair_decays(ws.take<float>("decays", kSquare, kSquare)) {}
 
   /// Fills in the factors of a problem without decay: 1, but 0 above the diagonal of F.
   void fill() const {
-    std::fill_n(prefixes.data, kSquare, 1.0F);
+    std::fill_n(prefix_decays.data, kSquare, 1.0F);
     for (std::int64_t i = 0; i < kSquare; ++i) {
-      for (std::int64_t j = 0; j < kSquare; ++j) between(i, j) = j <= i ? 1.0F : 0.0F;
+      for (std::int64_t j = 0; j < kSquare; ++j) pair_decays(i, j) = j <= i ? 1.0F : 0.0F;
     }
   }
 
@@ -92,7 +92,7 @@ struct ChunkDecays {
       low = _mm512_maskz_add_ps(lanes_below(i, false), low, own);
       high = _mm512_maskz_add_ps(lanes_below(i, true), high, own);
       const auto exp_of_sums = [&](__m512 x) HWY_ATTR { return exp_of<float>(hn::Vec<Tag<float>>{x}).raw; };
-      float* const row = between.at(i);
+      float* const row = pair_decays.at(i);
       _mm512_storeu_ps(row, _mm512_maskz_mov_ps(lanes_below(i + 1, false), exp_of_sums(low)));
       if (i >= kTileCols)
         _mm512_storeu_ps(row + kTileCols, _mm512_maskz_mov_ps(lanes_below(i + 1, true), exp_of_sums(high)));
@@ -101,13 +101,13 @@ struct ChunkDecays {
       sums[i] = prefix += g[i];
     }
     for (std::int64_t i = 0; i < kSquare; i += kLanes<float>)
-      hn::StoreU(exp_of<float>(hn::Load(d, sums + i)), d, prefixes.at(i));
+      hn::StoreU(exp_of<float>(hn::Load(d, sums + i)), d, prefix_decays.at(i));
   }
 
   bool present;
-  View<float, 1> logs;      ///< the decays g of up to kSquare tokens
-  View<float, 1> prefixes;  ///< f
-  View<float, 2> between;   ///< F
+  View<float, 1> logs;           ///< the decays g of up to kSquare tokens
+  View<float, 1> prefix_decays;  ///< f: element i is the decay of tokens 0 … i
+  View<float, 2> pair_decays;    ///< F: element (i,j) is the decay between tokens j and i
 };
 
 /// Packs the chunk's rows of q or k as rows of bf16. Normalises them if the problem normalises. `row` is scratch for
@@ -126,16 +126,16 @@ inline void pack_token_rows(const View<BFloat16, 2>& to, const HeadRows<const vo
 struct ChunkRows {
   ChunkRows(Workspace& ws, std::int64_t padded)
       : rows(ws.take<BFloat16>("rows", kSquare, padded)),
-        columns(ws.take<BFloat16>("rows", padded, kSquare)),
-        panels(ws.take<BFloat16>("rows", kSquare / kTileCols, padded * kTileCols)) {}
+        transposed_rows(ws.take<BFloat16>("rows", padded, kSquare)),
+        transposed_panels(ws.take<BFloat16>("rows", kSquare / kTileCols, padded * kTileCols)) {}
 
-  /// Computes `panels` and `columns` from `rows`.
+  /// Computes `transposed_panels` and `transposed_rows` from `rows`.
   void transpose() const {
     const std::int64_t padded = rows.shape[1];
     for (std::int64_t n = 0; n < kSquare / kTileCols; ++n) {
       const BFloat16* each[kTileCols];
       for (std::int64_t r = 0; r < kTileCols; ++r) each[r] = rows.at(n * kTileCols + r);
-      pairs_of_transpose(panels.at(n), each, kTileCols, padded);
+      pairs_of_transpose(transposed_panels.at(n), each, kTileCols, padded);
     }
     HWY_ALIGN std::uint16_t order[2][kSquare];  // positions of the even and of the odd elements in a pair of vectors
     for (std::int64_t r = 0; r < kSquare; ++r) {
@@ -144,18 +144,18 @@ struct ChunkRows {
     }
     const __m512i even = _mm512_load_si512(order[0]), odd = _mm512_load_si512(order[1]);
     for (std::int64_t x = 0; x < padded; x += 2) {
-      const __m512i low = _mm512_loadu_si512(panels.at(0, x * kTileCols));
-      const __m512i high = _mm512_loadu_si512(panels.at(1, x * kTileCols));
-      _mm512_storeu_si512(columns.at(x), _mm512_permutex2var_epi16(low, even, high));
-      _mm512_storeu_si512(columns.at(x + 1), _mm512_permutex2var_epi16(low, odd, high));
+      const __m512i low = _mm512_loadu_si512(transposed_panels.at(0, x * kTileCols));
+      const __m512i high = _mm512_loadu_si512(transposed_panels.at(1, x * kTileCols));
+      _mm512_storeu_si512(transposed_rows.at(x), _mm512_permutex2var_epi16(low, even, high));
+      _mm512_storeu_si512(transposed_rows.at(x + 1), _mm512_permutex2var_epi16(low, odd, high));
     }
   }
 
-  PairPanels transposed() const { return {panels.data, panels.shape[1]}; }
+  PairPanels transposed() const { return {transposed_panels.data, transposed_panels.shape[1]}; }
 
-  View<BFloat16, 2> rows;     ///< for keys: K (kSquare,D), left operand of K Kᵀ and K S
-  View<BFloat16, 2> columns;  ///< for keys: Kᵀ (D,kSquare), left operand of the update of S
-  View<BFloat16, 2> panels;   ///< for keys: Kᵀ, right operand of K Kᵀ and Q Kᵀ
+  View<BFloat16, 2> rows;               ///< for keys: K (kSquare,D), left operand of K Kᵀ and K S
+  View<BFloat16, 2> transposed_rows;    ///< for keys: Kᵀ (D,kSquare), left operand of the update of S
+  View<BFloat16, 2> transposed_panels;  ///< for keys: Kᵀ, right operand of K Kᵀ and Q Kᵀ
 };
 
 /// The keys of a chunk, stored as operands of all products.
@@ -189,25 +189,25 @@ inline void load_padded(const View<float, 2>& to, const HeadRows<const void>& ro
   }
 }
 
-/// Computes (products ∘ between), rounded to bf16, for `count` rows. Fills other rows with zeros. Elements above the
-/// diagonal are 0 even if the product is NaN.
+/// Computes products ∘ F, rounded to bf16, for `count` rows. Fills other rows with zeros. Elements above the diagonal
+/// are 0 even if the product is NaN.
 HEADGATE_DOTS_ATTR inline HWY_NOINLINE void weigh_products(const View<BFloat16, 2>& to, const View<float, 2>& products,
-                                                           const View<float, 2>& between, std::int64_t count) {
+                                                           const View<float, 2>& pair_decays, std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
     const std::int64_t n = i < count ? i + 1 : 0;
-    const float *x = products.at(i), *e = between.at(i);
+    const float *x = products.at(i), *e = pair_decays.at(i);
     const __m512 low = _mm512_maskz_mul_ps(lanes_below(n, false), _mm512_loadu_ps(x), _mm512_loadu_ps(e));
     const __m512 high = _mm512_maskz_mul_ps(lanes_below(n, true), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(e + 16));
     _mm512_storeu_si512(to.at(i), halves_of(low, high));
   }
 }
 
-/// Computes A, the strictly lower part of products ∘ between, for `count` rows. Fills other rows with zeros.
-inline void lower_products(const View<float, 2>& to, const View<float, 2>& products, const View<float, 2>& between,
+/// Computes A, the strictly lower part of products ∘ F, for `count` rows. Fills other rows with zeros.
+inline void lower_products(const View<float, 2>& to, const View<float, 2>& products, const View<float, 2>& pair_decays,
                            std::int64_t count) {
   for (std::int64_t i = 0; i < kSquare; ++i) {
     const std::int64_t n = i < count ? i : 0;
-    const float *x = products.at(i), *e = between.at(i);
+    const float *x = products.at(i), *e = pair_decays.at(i);
     _mm512_storeu_ps(to.at(i), _mm512_maskz_mul_ps(lanes_below(n, false), _mm512_loadu_ps(x), _mm512_loadu_ps(e)));
     _mm512_storeu_ps(to.at(i, 16),
                      _mm512_maskz_mul_ps(lanes_below(n, true), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(e + 16)));
@@ -215,26 +215,27 @@ inline void lower_products(const View<float, 2>& to, const View<float, 2>& produ
 }
 
 /// Solves U = β ∘ (V − f ∘ R − A U) for `count` rows, from the first to the last. `values` holds V and receives U.
-/// `reads` holds R = K S. `lower` holds A. If `differences` is present, writes V − f ∘ R − A U to it. Takes four rows
-/// and 32 columns at a time, so that the sums stay in registers.
-inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& reads,
-                                    const View<float, 2>& lower, const float* prefixes, const float* betas,
-                                    std::int64_t count, std::int64_t cols, const View<float, 2>& differences = {}) {
+/// `state_products` holds R = K S. `decayed_products` holds A. If `differences` is present, writes V − f ∘ R − A U to
+/// it. Takes four rows and 32 columns at a time, so that the sums stay in registers.
+inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<float, 2>& state_products,
+                                    const View<float, 2>& decayed_products, const float* prefix_decays,
+                                    const float* betas, std::int64_t count, std::int64_t cols,
+                                    const View<float, 2>& differences = {}) {
   constexpr std::int64_t kRows = 4;
   static_assert(kSquare % kRows == 0);
   for (std::int64_t c = 0; c < cols; c += kSquare) {
     for (std::int64_t i0 = 0; i0 < count; i0 += kRows) {
       __m512 sums[kRows][2];
       HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
-        const __m512 e = _mm512_set1_ps(prefixes[i0 + r]);
-        const float *v = values.at(i0 + r, c), *read = reads.at(i0 + r, c);
+        const __m512 e = _mm512_set1_ps(prefix_decays[i0 + r]);
+        const float *v = values.at(i0 + r, c), *read = state_products.at(i0 + r, c);
         sums[r][0] = _mm512_fnmadd_ps(e, _mm512_loadu_ps(read), _mm512_loadu_ps(v));
         sums[r][1] = _mm512_fnmadd_ps(e, _mm512_loadu_ps(read + 16), _mm512_loadu_ps(v + 16));
       }
       for (std::int64_t j = 0; j < i0; ++j) {
         const __m512 u0 = _mm512_loadu_ps(values.at(j, c)), u1 = _mm512_loadu_ps(values.at(j, c + 16));
         HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
-          const __m512 a = _mm512_set1_ps(lower(i0 + r, j));
+          const __m512 a = _mm512_set1_ps(decayed_products(i0 + r, j));
           sums[r][0] = _mm512_fnmadd_ps(a, u0, sums[r][0]);
           sums[r][1] = _mm512_fnmadd_ps(a, u1, sums[r][1]);
         }
@@ -248,7 +249,7 @@ inline HWY_NOINLINE void substitute(const View<float, 2>& values, const View<flo
         sums[r][0] = _mm512_mul_ps(beta, sums[r][0]);
         sums[r][1] = _mm512_mul_ps(beta, sums[r][1]);
         for (std::int64_t next = r + 1; next < kRows; ++next) {
-          const __m512 a = _mm512_set1_ps(lower(i0 + next, i0 + r));
+          const __m512 a = _mm512_set1_ps(decayed_products(i0 + next, i0 + r));
           sums[next][0] = _mm512_fnmadd_ps(a, sums[r][0], sums[next][0]);
           sums[next][1] = _mm512_fnmadd_ps(a, sums[r][1], sums[next][1]);
         }
@@ -270,8 +271,8 @@ HWY_INLINE __m512i order_of_pairs() {
 }
 
 /// Rounds a state (D,cols) to bf16 and packs it as panels of pairs. Then multiplies the state by `factor`.
-HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_state(const PairPanels& to, const View<float, 2>& state, float factor,
-                                                       std::int64_t cols) {
+HEADGATE_DOTS_ATTR inline HWY_NOINLINE void pack_and_decay_state(const PairPanels& to, const View<float, 2>& state,
+                                                                 float factor, std::int64_t cols) {
   const __m512i order = order_of_pairs();
   const __m512 by = _mm512_set1_ps(factor);
   for (std::int64_t x = 0; x < state.shape[0]; x += 2) {

@@ -38,7 +38,7 @@ struct Native16LinearBuffers {
         state_panels(ws.take<BFloat16>("state panels", cols / kTileCols, D * kTileCols)),
         queries(ws.take<BFloat16>("queries", kSquare, D)),
         products(ws.take<float>("products", kSquare, kSquare)),
-        lower(ws.take<float>("products", kSquare, kSquare)),
+        decayed_products(ws.take<float>("products", kSquare, kSquare)),
         weights(ws.take<BFloat16>("weights", kSquare, kSquare)),
         updates(ws.take<float>("updates", kSquare, cols + kRowPadding)),
         outputs(ws.take<float>("outputs", kSquare, cols + kRowPadding)),
@@ -57,7 +57,7 @@ struct Native16LinearBuffers {
   View<BFloat16, 2> state_panels;                   ///< right operand of K S and Q S: S rounded to bf16
   View<BFloat16, 2> queries;                        ///< Q (kSquare,D)
   View<float, 2> products;                          ///< Q Kᵀ
-  View<float, 2> lower;                             ///< A
+  View<float, 2> decayed_products;                  ///< A
   View<BFloat16, 2> weights;                        ///< the weights (Q Kᵀ) ∘ F
   View<float, 2> updates;                           ///< rows of V, and later of U
   View<float, 2> outputs;                           ///< K S, and later the rows of y
@@ -133,26 +133,28 @@ class Native16LinearWorker {
   /// Computes a chunk of state h: its rows of y, and the state after the chunk.
   void run_chunk(std::int64_t h, std::int64_t i, const TokenRange& s, const Chunk& chunk) {
     const ChunkDecays& decays = b_.decays;
-    const float* const last = decays.between.at(chunk.count - 1);
+    const float* const last_decays = decays.pair_decays.at(chunk.count - 1);
     const PairPanels state{b_.state_panels.data, b_.state_panels.shape[1]};
     pack_keys(p_.key_head(h), s, chunk);
-    pack_state(state, b_.states[i], decays.prefixes(chunk.count - 1), padded_);
+    pack_and_decay_state(state, b_.states[i], decays.prefix_decays(chunk.count - 1), padded_);
     load_updates(h, s, chunk);
     if (p_.has_delta) {
       multiply_rows(b_.keys.rows, state);
-      lower_products(b_.lower, b_.keys.products, decays.between, chunk.count);
-      substitute(b_.updates, b_.outputs, b_.lower, decays.prefixes.data, b_.betas.data, chunk.count, padded_);
+      lower_products(b_.decayed_products, b_.keys.products, decays.pair_decays, chunk.count);
+      substitute(b_.updates, b_.outputs, b_.decayed_products, decays.prefix_decays.data, b_.betas.data, chunk.count,
+                 padded_);
     }
     const PairPanels plain{b_.update_panels.data, b_.update_panels.shape[1]};
     const PairPanels decayed = decays.present ? PairPanels{b_.decayed_panels.data, plain.panel_stride} : plain;
     const unsigned overflowing =
-        pack_updates(plain, decayed, b_.updates, decays.present ? last : nullptr, chunk.count, padded_);
+        pack_updates(plain, decayed, b_.updates, decays.present ? last_decays : nullptr, chunk.count, padded_);
     for (std::int64_t r = 0; r < p_.heads_per_state(); ++r)
       write_rows(h * p_.heads_per_state() + r, s, chunk, state, plain, overflowing);
     for (std::int64_t x = 0; x < b_.D; x += kSquare) {
       for (std::int64_t c = 0; c < padded_; c += kSquare) {
-        Unit::template multiply<SquareWrite::accumulate>(b_.keys.columns.at(x), kSquare, decayed.from(c / kTileCols, 0),
-                                                         kSquare, b_.states.at(i, x, c), b_.states.shape[2]);
+        Unit::template multiply<SquareWrite::accumulate>(b_.keys.transposed_rows.at(x), kSquare,
+                                                         decayed.from(c / kTileCols, 0), kSquare, b_.states.at(i, x, c),
+                                                         b_.states.shape[2]);
       }
     }
   }
@@ -210,8 +212,8 @@ class Native16LinearWorker {
                   const PairPanels& updates, unsigned overflowing) {
     pack_queries(p_.query_head(head), s, chunk);
     multiply_rows(b_.queries, state);
-    if (b_.decays.present) scale_rows_by(b_.outputs, b_.decays.prefixes.data, chunk.count, padded_);
-    weigh_products(b_.weights, b_.products, b_.decays.between, chunk.count);
+    if (b_.decays.present) scale_rows_by(b_.outputs, b_.decays.prefix_decays.data, chunk.count, padded_);
+    weigh_products(b_.weights, b_.products, b_.decays.pair_decays, chunk.count);
     for (std::int64_t c = 0; c < padded_; c += kSquare) {
       if ((overflowing >> static_cast<unsigned>(c / kSquare) & 1U) != 0) {
         add_lower_product(b_.outputs, b_.weights, b_.updates, chunk.count, c);

@@ -58,12 +58,12 @@ inline void pack_pairs(const PairPanels& to, const View<BFloat16, 2>& rows, std:
     pairs_of_rows(to.at(0, r), to.panel_stride, rows.at(r), rows.at(r + 1), cols);
 }
 
-/// Solves dU = R − Aᵀ (β ∘ dU) for `count` rows, from the last to the first. `rows` holds R and receives dU. `lower`
-/// holds A; multiplies its rows by β. Takes four rows and 32 columns at a time.
-inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<float, 2>& lower, const float* betas,
-                                         std::int64_t count, std::int64_t cols) {
+/// Solves dU = R − Aᵀ (β ∘ dU) for `count` rows, from the last to the first. `rows` holds R and receives dU.
+/// `decayed_products` holds A; multiplies its rows by β. Takes four rows and 32 columns at a time.
+inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<float, 2>& decayed_products,
+                                         const float* betas, std::int64_t count, std::int64_t cols) {
   constexpr std::int64_t kRows = 4;
-  scale_rows_by(lower, betas, count, kSquare);
+  scale_rows_by(decayed_products, betas, count, kSquare);
   for (std::int64_t i = count; i < round_up(count, kRows); ++i) std::fill_n(rows.at(i), cols, 0.0F);
   for (std::int64_t c = 0; c < cols; c += kSquare) {
     for (std::int64_t i0 = round_up(count, kRows) - kRows; i0 >= 0; i0 -= kRows) {
@@ -75,14 +75,14 @@ inline HWY_NOINLINE void substitute_back(const View<float, 2>& rows, const View<
       for (std::int64_t j = i0 + kRows; j < count; ++j) {
         const __m512 u0 = _mm512_loadu_ps(rows.at(j, c)), u1 = _mm512_loadu_ps(rows.at(j, c + 16));
         HWY_UNROLL(4) for (std::int64_t r = 0; r < kRows; ++r) {
-          const __m512 a = _mm512_set1_ps(lower(j, i0 + r));
+          const __m512 a = _mm512_set1_ps(decayed_products(j, i0 + r));
           sums[r][0] = _mm512_fnmadd_ps(a, u0, sums[r][0]);
           sums[r][1] = _mm512_fnmadd_ps(a, u1, sums[r][1]);
         }
       }
       HWY_UNROLL(4) for (std::int64_t r = kRows - 1; r >= 0; --r) {
         for (std::int64_t previous = r - 1; previous >= 0; --previous) {
-          const __m512 a = _mm512_set1_ps(lower(i0 + r, i0 + previous));
+          const __m512 a = _mm512_set1_ps(decayed_products(i0 + r, i0 + previous));
           sums[previous][0] = _mm512_fnmadd_ps(a, sums[r][0], sums[previous][0]);
           sums[previous][1] = _mm512_fnmadd_ps(a, sums[r][1], sums[previous][1]);
         }
