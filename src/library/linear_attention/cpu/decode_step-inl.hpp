@@ -19,12 +19,12 @@ namespace headgate::HWY_NAMESPACE {
 /// Operands of one token.
 template <typename T>
 struct DecodeToken {
-  const T* read;     ///< (D) k times the decay
-  const T* key;      ///< (D)
-  const T* query;    ///< (D) q times scale
-  const T* factors;  ///< the decay e^g: one number, or D numbers if by_feature; null means 1
-  bool by_feature;   ///< whether the decay has one number per feature
-  const T* value;    ///< (Dv) v
+  const T* decayed_key;  ///< (D) k times the decay
+  const T* key;          ///< (D)
+  const T* query;        ///< (D) q times scale
+  const T* factors;      ///< the decay e^g: one number, or D numbers if by_feature; null means 1
+  bool by_feature;       ///< whether the decay has one number per feature
+  const T* value;        ///< (Dv) v
   T beta;
   bool has_delta;
 };
@@ -42,7 +42,7 @@ class DecodeStep {
 
   /// Returns whether DecodeStep supports a state `from` with `cols` columns. The answer depends neither on the outputs
   /// nor on the number of threads, so these do not change results.
-  static bool takes(std::int64_t cols, const HeadRows<const void>& from) {
+  static bool supports(std::int64_t cols, const HeadRows<const void>& from) {
     return cols % kLanes<T> == 0 && (!from.present() || is_dense(from));
   }
 
@@ -51,22 +51,23 @@ class DecodeStep {
     return rows.present() && rows.dtype == dtype_of<T>() && rows.stride == 1;
   }
 
-  /// `outputs` and `x` have Dv elements each. run() writes y to `outputs`, and uses `x` as scratch for u.
-  DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* x)
-      : token_(token), columns_(columns), outputs_(outputs), x_(x) {}
+  /// `outputs` and `u` have Dv elements each. run() writes y to `outputs`. `u` is scratch: it holds (F ∘ S_0)ᵀ k until
+  /// u = β (v − (F ∘ S_0)ᵀ k) replaces it.
+  DecodeStep(const DecodeToken<T>& token, const StateColumns& columns, T* outputs, T* u)
+      : token_(token), columns_(columns), outputs_(outputs), u_(u) {}
 
   /// Reads the state S_0 from `from`; an absent `from` stands for zeros. Writes S to `to`, unless `to` is null.
   void run(const HeadRows<const void>& from, std::int64_t rows, T* to, std::int64_t row_stride) const {
     std::fill_n(outputs_ + columns_.first, columns_.count, T{0});
-    std::fill_n(x_ + columns_.first, columns_.count, T{0});
+    std::fill_n(u_ + columns_.first, columns_.count, T{0});
     const DenseRows<const T> old_state = from.present()
                                              ? DenseRows<const T>{from.template at<T>(0, 0, 0), from.row_stride}
                                              : DenseRows<const T>{nullptr, 0};
-    if (token_.has_delta && from.present()) read(old_state, rows);
+    if (token_.has_delta && from.present()) retrieve(old_state, rows);
     const Tag<T> d;
     for (std::int64_t c = columns_.first; c < columns_.first + columns_.count; c += kLanes<T>) {
-      const auto difference = hn::Sub(hn::LoadU(d, token_.value + c), hn::LoadU(d, x_ + c));
-      hn::StoreU(hn::Mul(difference, hn::Set(d, token_.beta)), d, x_ + c);
+      const auto difference = hn::Sub(hn::LoadU(d, token_.value + c), hn::LoadU(d, u_ + c));
+      hn::StoreU(hn::Mul(difference, hn::Set(d, token_.beta)), d, u_ + c);
     }
     const DenseRows<T> new_state{to, row_stride};
     if (!from.present()) return update<State::zero>(old_state, new_state, rows);
@@ -87,17 +88,17 @@ class DecodeStep {
     std::int64_t stride;
   };
 
-  /// Sets x to (F ∘ S_0)ᵀ k.
-  HWY_NOINLINE void read(const DenseRows<const T>& from, std::int64_t rows) const {
-    const T* const key = token_.read;
+  /// Sets the buffer `u` to (F ∘ S_0)ᵀ k.
+  HWY_NOINLINE void retrieve(const DenseRows<const T>& from, std::int64_t rows) const {
+    const T* const key = token_.decayed_key;
     for_tiles(rows, [&](auto vectors, std::int64_t at, std::int64_t first, std::int64_t end) HWY_ATTR {
       using Row = BlockRow<T, decltype(vectors)::value>;
       const Tag<T> d;
-      Row sum = Row::load(x_ + at);
+      Row sum = Row::load(u_ + at);
       const T* row = from.data + first * from.stride + at;
       for (std::int64_t i = first; i < end; ++i, row += from.stride)
         sum.add_product(Row::load(row), hn::Set(d, key[i]));
-      sum.store(x_ + at);
+      sum.store(u_ + at);
     });
   }
 
@@ -114,7 +115,7 @@ class DecodeStep {
     const auto factor = hn::Set(d, kState == State::decayed ? factors[0] : T{1});
     for_tiles(rows, [&](auto vectors, std::int64_t at, std::int64_t first, std::int64_t end) HWY_ATTR {
       using Row = BlockRow<T, decltype(vectors)::value>;
-      const Row x = Row::load(x_ + at);
+      const Row u = Row::load(u_ + at);
       Row out = Row::load(outputs_ + at);
       const T* old_row = from.data + (kState == State::zero ? 0 : first * from.stride + at);
       T* new_row = to.data + (kStores ? first * to.stride + at : 0);
@@ -123,7 +124,7 @@ class DecodeStep {
         if constexpr (kState != State::zero) s = Row::load(old_row);
         if constexpr (kState == State::decayed) s.multiply(factor);
         if constexpr (kState == State::decayed_by_feature) s.multiply(hn::Set(d, factors[i]));
-        s.add_product(x, hn::Set(d, key[i]));
+        s.add_product(u, hn::Set(d, key[i]));
         if constexpr (kStores) s.store(new_row);
         out.add_product(s, hn::Set(d, query[i]));
         old_row += from.stride;
@@ -150,7 +151,7 @@ class DecodeStep {
   const DecodeToken<T>& token_;
   StateColumns columns_;
   T* outputs_;
-  T* x_;
+  T* u_;
 };
 
 }  // namespace headgate::HWY_NAMESPACE

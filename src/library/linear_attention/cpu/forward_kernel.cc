@@ -41,7 +41,7 @@ void linear_forward_typed(const LinearForwardProblem& p) {
     const auto run = [&](std::int64_t n) {
       if (!cancellation.requested()) worker.run(tasks(n), cancellation);
     };
-    tasks.keep_states() ? team.in_parts_nowait(tasks.count(), run) : team.in_turn_nowait(tasks.count(), run);
+    tasks.static_schedule() ? team.in_parts_nowait(tasks.count(), run) : team.in_turn_nowait(tasks.count(), run);
   });
   cancellation.throw_if_seen();
 }

@@ -102,7 +102,7 @@ class LinearForwardWorker {
   void run_part(const StateTask& task, const TokenRange& s, const ConstStates& old_states, const States& new_states,
                 Cancellation& cancellation) {
     if (s.T == 0 && !new_states.tensor.present()) return;
-    const bool one_step = s.T == 1 && heads_per_state_ == 1 && DecodeStep<T>::takes(p_.Dv, old_states(task.h));
+    const bool one_step = s.T == 1 && heads_per_state_ == 1 && DecodeStep<T>::supports(p_.Dv, old_states(task.h));
     for (std::int64_t i = 0; i < task.heads; ++i) {
       if (one_step) {
         step(task.head(i), s, old_states(task.h + i), new_states(task.h + i));

@@ -115,7 +115,7 @@ class KeyScans {
       for_blocks([&](auto gradient, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
         auto state = gradient;
         state.data = b_.block_states.data;
-        load_kept_state(state, columns, c);
+        load_saved_state(state, columns, c);
         scan_forward<SecondBlock::written>(state, columns.first, forward);
         scan_reverse<SecondBlock::multiplied>(gradient, columns.first, reverse);
       });
@@ -124,11 +124,11 @@ class KeyScans {
 
   /// Loads a block of Sᵀ at the start of chunk c. Scan 1 (value_scans-inl.hpp) saved the state.
   template <std::int64_t kVectors>
-  void load_kept_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
+  void load_saved_state(const StateBlock<T, kVectors>& block, const StateColumns& columns, std::int64_t c) const {
     std::fill(block.row(p_.Dv), block.row(block.rows), T{0});
-    T* const kept = group_.buffers.states.at(g_, c);
+    T* const saved = group_.buffers.states.at(g_, c);
     const typename LinearBackwardPlan<T>::Piece all{0, ColumnBlocks<T>(p_.Dv).count()};
-    for_state_blocks(kept, D_, p_.Dv, all, [&](auto from, const StateColumns& values, std::int64_t /*n*/) HWY_ATTR {
+    for_state_blocks(saved, D_, p_.Dv, all, [&](auto from, const StateColumns& values, std::int64_t /*n*/) HWY_ATTR {
       for (std::int64_t x = 0; x < block.kWidth; x += kLanes<T>)
         transpose_lanes(block.row(values.first) + x, block.kWidth, from.row(columns.first + x), from.kWidth,
                         values.count);

@@ -79,7 +79,7 @@ class WeightsWorker {
     Block(WeightsWorker& worker, const StateColumns& columns, const Chunk& /*chunk*/)
         : weights(worker.b_.weights), first(columns.first) {}
     void enter(std::int64_t /*lane*/) const {}
-    HWY_INLINE void take(const BlockRow<T, kVectors>& row, std::int64_t n) const { row.store(weights.at(n, first)); }
+    HWY_INLINE void receive(const BlockRow<T, kVectors>& row, std::int64_t n) const { row.store(weights.at(n, first)); }
     void finish() const {}
 
     const View<T, 2>& weights;
@@ -219,7 +219,7 @@ class TileWorker {
       }
     }
 
-    HWY_INLINE void take(const Row& weights, std::int64_t n) {
+    HWY_INLINE void receive(const Row& weights, std::int64_t n) {
       const auto token = hn::Set(Tag<T>(), static_cast<T>(chunk.token(n)));
       for (std::int64_t c = 0; c < kVectors; ++c) {
         last.at[c] = hn::Abs(weights.at[c]);

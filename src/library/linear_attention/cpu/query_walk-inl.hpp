@@ -63,7 +63,7 @@ struct QueryWalkBuffers {
 ///   kPairs            whether the walk may process two tokens at a time where no query starts. This changes the last
 ///                     bits of results.
 ///   Block<kVectors>   receives the weights of one block and chunk. The walk calls enter(lane) when the query of a
-///                     column starts, take(weights, step) for each token, and finish() after the last token.
+///                     column starts, receive(weights, step) for each token, and finish() after the last token.
 ///   end_chunk(chunk)  is called when all blocks have processed the chunk.
 template <typename T, class Sink>
 class QueryWalk {
@@ -163,7 +163,7 @@ class QueryWalk {
         for (; entered > columns.first && b_.tokens(entered - 1) == chunk.token(n); --entered)
           enter(block, entered - 1 - columns.first, chunk, n, read, weights);
       }
-      take<kOuterProducts>(pass, 0, n, read, weights);
+      pass_weights<kOuterProducts>(pass, 0, n, read, weights);
       pass.next[0] = b_.keys_times_f.at(std::min(n + 1, chunk.count - 1));
       run_pass(pass, block, rescaling);
       read = pass.sums[0];
@@ -189,9 +189,9 @@ class QueryWalk {
   /// Passes the weights a_n = β_n Rᵀ k_n of step n to the sink. `read` is Rᵀ k_n. With the delta rule
   /// (kOuterProducts = 1), prepares the update of token t of `pass`: the pass then subtracts k_n a_nᵀ from R.
   template <int kOuterProducts, class PassT, std::int64_t kVectors, class Weights>
-  HWY_INLINE void take(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
+  HWY_INLINE void pass_weights(PassT& pass, int t, std::int64_t n, BlockRow<T, kVectors> read, Weights& weights) const {
     read.multiply(hn::Set(Tag<T>(), b_.betas(n)));
-    weights.take(read, n);
+    weights.receive(read, n);
     if constexpr (kOuterProducts == 1) {
       read.multiply(hn::Set(Tag<T>(), T{-1}));
       pass.outer_products[t][0] = {b_.keys_over_f.at(n), read};
@@ -217,7 +217,7 @@ class QueryWalk {
       // returned[1] was computed before the first token updated R. Adds the product of this update and the key.
       if (kOuterProducts == 1 && t == 1)
         returned[1].add_product(pass.outer_products[0][0].x, hn::Set(Tag<T>(), b_.pair_dots(n + 1)));
-      take<kOuterProducts>(pass, t, n + t, returned[t], weights);
+      pass_weights<kOuterProducts>(pass, t, n + t, returned[t], weights);
     }
     pass.next[0] = b_.keys_times_f.at(std::min(n + kTokens, chunk.count - 1));
     pass.next[1] = b_.second_keys_times_f.at(std::min(n + kTokens + 1, chunk.count - 1));

@@ -34,7 +34,7 @@ struct StateTask {
 class StateTasks {
  public:
   StateTasks(const LinearProblem& p, std::int64_t blocks)
-      : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks), keep_states_(p.B * p.T <= p.N) {
+      : heads_(p.Hv), states_(p.N * p.Hv), blocks_(blocks), static_schedule_(p.B * p.T <= p.N) {
     // Dividing a state has a cost: each task packs the state's tokens, even if it computes only some of the columns.
     // Packing is a seventh of the work of a whole state.
     const std::int64_t threads = p.context.threads;
@@ -44,7 +44,7 @@ class StateTasks {
     constexpr double kLeastPerThread = 1 << 16;
     const double work = static_cast<double>(p.B * p.T * p.Hv) * static_cast<double>(p.D * p.Dv);
     const auto useful = static_cast<std::int64_t>(std::min(work / kLeastPerThread, 1e6)) + 1;
-    if (pieces_ == 1 && !keep_states_ && heads_are_interleaved(p)) take_heads_together(threads);
+    if (pieces_ == 1 && !static_schedule_ && heads_are_interleaved(p)) take_heads_together(threads);
     threads_ = static_cast<int>(std::clamp<std::int64_t>(std::min(count(), useful), 1, p.context.threads));
   }
 
@@ -52,9 +52,10 @@ class StateTasks {
   /// Returns the number of heads of each task.
   std::int64_t together() const { return together_; }
   int threads() const { return threads_; }
-  /// Returns whether each thread should take the same states in every call. Returns true for calls that decode, with at
-  /// most one token per sequence on average. States that are updated in place then stay in the caches of one core.
-  bool keep_states() const { return keep_states_; }
+  /// Returns whether tasks need static scheduling: each thread then takes the same states in every call. Returns true
+  /// for calls that decode, with at most one token per sequence on average. States that are updated in place then stay
+  /// in the caches of one core.
+  bool static_schedule() const { return static_schedule_; }
   StateTask operator()(std::int64_t task) const {
     const std::int64_t state = task / pieces_ * together_, piece = task % pieces_;
     return {state / heads_, state % heads_, together_, blocks_ * piece / pieces_, blocks_ * (piece + 1) / pieces_};
@@ -80,7 +81,7 @@ class StateTasks {
   std::int64_t heads_, states_, blocks_;
   std::int64_t pieces_ = 1, together_ = 1;
   int threads_ = 1;
-  bool keep_states_;
+  bool static_schedule_;
 };
 
 /// Calls visit(count), where the std::integral_constant `count` equals `vectors`.

@@ -37,12 +37,12 @@ class ValueScans {
   /// Runs scan 1, forward over S, and scan 2, in reverse over dS, on the column blocks of a piece.
   void run(const typename LinearBackwardPlan<T>::Piece& piece) {
     piece_ = piece;
-    if (p_.has_delta || keeps_states()) {
+    if (p_.has_delta || saves_states()) {
       load_states(p_.inputs.state);
       for (std::int64_t c = 0; c < chunks_ && !cancellation_.requested(); ++c)
         run_forward(chunk(c, Direction::forward));
     } else {
-      take_values();
+      copy_values();
     }
     load_states(p_.incoming.dstate);
     for (std::int64_t c = chunks_; c-- > 0 && !cancellation_.requested();) run_reverse(chunk(c, Direction::reverse));
@@ -57,7 +57,7 @@ class ValueScans {
     return {c * kChunk, std::min(kChunk, group_.s.T - c * kChunk), direction};
   }
 
-  bool keeps_states() const { return group_.buffers.states.shape[0] > 0; }
+  bool saves_states() const { return group_.buffers.states.shape[0] > 0; }
 
   /// Calls for_state_blocks() with the blocks of the piece.
   template <class Visit>
@@ -86,14 +86,14 @@ class ValueScans {
 
   /// Copies v to `differences` and `updates`. Replaces scan 1 in problems without a delta rule and without saved
   /// states.
-  void take_values() {
+  void copy_values() {
     const StateColumns columns = piece_columns();
     const HeadRows<const void> rows = token_rows(p_.inputs.v, group_.s, h_);
     for (std::int64_t t = 0; t < group_.s.T; ++t) {
       T* const row = rows_.difference(t, columns.first);
       std::fill_n(row, round_up(columns.count, kLanes<T>), T{0});
       load_row(row, rows, t, columns.first, columns.count);
-      if (keeps_rows_) std::copy_n(row, columns.count, rows_.update(t, columns.first));
+      if (saves_rows_) std::copy_n(row, columns.count, rows_.update(t, columns.first));
     }
   }
 
@@ -121,7 +121,7 @@ class ValueScans {
       if (numbers.factors.rescales(n - 1)) numbers.factors.times_before(read, read, n - 1, D_);
     }
     for_blocks([&](auto block, const StateColumns& columns, std::int64_t /*n*/) HWY_ATTR {
-      if (keeps_states()) {
+      if (saves_states()) {
         T* const to = group_.buffers.states.at(g_, chunk.t0 / kChunk, columns.first * D_);
         std::copy_n(block.data, block.rows * block.kWidth, to);
       }
@@ -165,11 +165,11 @@ class ValueScans {
       }
       x.store(rows_.difference(chunk.token(n + t), columns.first));
       if (p_.has_delta) x.multiply(hn::Set(Tag<T>(), b_.betas(n + t)));
-      if (keeps_rows_) x.store(rows_.update(chunk.token(n + t), columns.first));
+      if (saves_rows_) x.store(rows_.update(chunk.token(n + t), columns.first));
       pass.outer_products[t][0] = {b_.keys_over_f.at(n + t), x};
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       Row::prefetch(rows_.difference(ahead, columns.first));
-      if (keeps_rows_) Row::prefetch(rows_.update(ahead, columns.first));
+      if (saves_rows_) Row::prefetch(rows_.update(ahead, columns.first));
     }
     set_next(pass, chunk, n + kTokens);
     run_pass(pass, block, forward_rescaling_.set(pass, n, kTokens));
@@ -233,7 +233,7 @@ class ValueScans {
                        hn::Set(d, b_.reverse.dots(r, n + t)));
       du.store(rows_.du(chunk.token(n + t), columns.first));
       if (p_.has_delta) du.multiply(hn::Set(d, b_.betas(n + t)));
-      if (keeps_rows_) du.store(rows_.dvalue(chunk.token(n + t), columns.first));
+      if (saves_rows_) du.store(rows_.dvalue(chunk.token(n + t), columns.first));
       pass.outer_products[t][0] = {b_.queries_over_f.at(0, n + t),
                                    Row::load(rows_.dy(0, chunk.token(n + t), columns.first))};
       if constexpr (kOuterProducts == 2) {
@@ -243,7 +243,7 @@ class ValueScans {
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
       for (std::int64_t r = 0; r < heads_per_state_; ++r) Row::prefetch(rows_.dy(r, ahead, columns.first));
       Row::prefetch(rows_.du(ahead, columns.first));
-      if (keeps_rows_) Row::prefetch(rows_.dvalue(ahead, columns.first));
+      if (saves_rows_) Row::prefetch(rows_.dvalue(ahead, columns.first));
     }
     set_next(pass, chunk, n + kTokens);
     const Rescaling rescaling = reverse_rescaling_.set(pass, n, kTokens);
@@ -286,7 +286,7 @@ class ValueScans {
   ScanBuffers<T> b_;
   BlockFactors<T> forward_rescaling_{b_.forward.factors}, reverse_rescaling_{b_.reverse.factors};
   TokenRows<T> rows_;
-  bool keeps_rows_ = p_.needs_key_scans();  ///< whether scans 3 and 4 (key_scans-inl.hpp) will read u and β du
+  bool saves_rows_ = p_.needs_key_scans();  ///< whether scans 3 and 4 (key_scans-inl.hpp) will read u and β du
   std::int64_t g_, h_;
   typename LinearBackwardPlan<T>::Piece piece_{};
 };
