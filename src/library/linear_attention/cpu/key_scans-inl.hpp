@@ -20,10 +20,11 @@ HWY_BEFORE_NAMESPACE();
 namespace headgate::HWY_NAMESPACE {
 
 /// Returns the decay factors F of a step for the columns of a block. `of_step` points to the step's factors, and
-/// `first` is the block's first column.
+/// `first_column` is the block's first column.
 template <typename T, std::int64_t kVectors>
-HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step, std::int64_t first) {
-  if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first);
+HWY_INLINE BlockRow<T, kVectors> factor_row(const DecayFactors<T>& factors, const T* of_step,
+                                            std::int64_t first_column) {
+  if (factors.by_feature()) return BlockRow<T, kVectors>::load(of_step + first_column);
   return BlockRow<T, kVectors>::filled(*of_step);
 }
 
@@ -69,10 +70,11 @@ class KeyScans {
   void clear_gradients(const Chunk& chunk) {
     if (g_ > 0) return;
     const StateColumns columns = task_columns<T>(piece_, p_.D);
-    const std::int64_t first = columns.first, count = round_up(columns.count, kLanes<T>);
+    const std::int64_t first_column = columns.first, count = round_up(columns.count, kLanes<T>);
     for (const View<T, 3>* heads : {&group_.buffers.dq, &group_.buffers.dk}) {
       for (std::int64_t h = 0; h < heads->shape[0]; ++h) {
-        for (std::int64_t n = 0; n < chunk.count; ++n) std::fill_n(heads->at(h, chunk.t0 + n, first), count, T{0});
+        for (std::int64_t n = 0; n < chunk.count; ++n)
+          std::fill_n(heads->at(h, chunk.t0 + n, first_column), count, T{0});
       }
     }
   }
@@ -164,35 +166,35 @@ class KeyScans {
   /// this is the row that the step adds to it.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> divided_by_factors(const DecayFactors<T>& factors, const T* row, std::int64_t n,
-                                              std::int64_t first) const {
+                                              std::int64_t first_column) const {
     Row<kVectors> x = Row<kVectors>::load(row);
-    if (factors.present()) x.multiply(factor_row<T, kVectors>(factors, factors.inverse(n), first));
+    if (factors.present()) x.multiply(factor_row<T, kVectors>(factors, factors.inverse(n), first_column));
     return x;
   }
 
   /// Runs scan 3, forward in time, over a chunk of one block.
   template <SecondBlock kSecond, std::int64_t kVectors>
-  void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    scan<Direction::forward, kSecond>(block, first, chunk,
+  void scan_forward(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
+    scan<Direction::forward, kSecond>(block, first_column, chunk,
                                       [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
-                                        visit_forward<kSecond, tokens>(block, first, chunk, n, returned);
+                                        visit_forward<kSecond, tokens>(block, first_column, chunk, n, returned);
                                       });
   }
 
   /// Runs scan 4, in reverse, over a chunk of one block.
   template <SecondBlock kSecond, std::int64_t kVectors>
-  void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
-    p_.has_delta ? scan_reverse_with<kSecond, 2>(block, first, chunk)
-                 : scan_reverse_with<kSecond, 1>(block, first, chunk);
+  void scan_reverse(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
+    p_.has_delta ? scan_reverse_with<kSecond, 2>(block, first_column, chunk)
+                 : scan_reverse_with<kSecond, 1>(block, first_column, chunk);
   }
 
   /// Runs scan 4, in reverse, over a chunk of one block. Each token adds kOuterProducts outer products to dS, the
   /// gradient of the state.
   template <SecondBlock kSecond, int kOuterProducts, std::int64_t kVectors>
-  void scan_reverse_with(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk) {
+  void scan_reverse_with(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk) {
     scan<Direction::reverse, kSecond>(
-        block, first, chunk, [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
-          visit_reverse<kSecond, tokens, kOuterProducts>(block, first, chunk, n, returned);
+        block, first_column, chunk, [&](auto tokens, std::int64_t n, Row<kVectors>* returned) HWY_ATTR {
+          visit_reverse<kSecond, tokens, kOuterProducts>(block, first_column, chunk, n, returned);
         });
   }
 
@@ -216,7 +218,7 @@ class KeyScans {
   /// state before `step` with read_vector(step) and with read_vector(step + 1). After the last step, multiplies the
   /// block by F, unless the states are saved as copies.
   template <Direction kDirection, SecondBlock kSecond, std::int64_t kVectors, class Visit>
-  HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+  HWY_INLINE void scan(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk,
                        const Visit& visit) {
     const DecayFactors<T>& factors = b_.numbers(kDirection).factors;
     Row<kVectors> returned[2];
@@ -228,9 +230,9 @@ class KeyScans {
     }
     for (; n < chunk.count; ++n) visit(std::integral_constant<int, 1>{}, n, returned);
     if (kSecond != SecondBlock::written && factors.present()) {
-      T columns[StateBlock<T, kVectors>::kWidth];
-      factor_row<T, kVectors>(factors, factors.last(), first).store(columns);
-      scale_columns(block, columns);
+      T column_factors[StateBlock<T, kVectors>::kWidth];
+      factor_row<T, kVectors>(factors, factors.last(), first_column).store(column_factors);
+      scale_columns(block, column_factors);
     }
   }
 
@@ -239,26 +241,28 @@ class KeyScans {
   /// With SecondBlock::written, reads the state before step n from state_before(n). Writes the state after the steps to
   /// the next copy.
   template <SecondBlock kSecond, int kTokens, std::int64_t kVectors>
-  HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first, const Chunk& chunk, std::int64_t n,
-                                Row<kVectors>* returned) {
+  HWY_INLINE void visit_forward(StateBlock<T, kVectors> block, std::int64_t first_column, const Chunk& chunk,
+                                std::int64_t n, Row<kVectors>* returned) {
     const DecayFactors<T>& factors = b_.forward.factors;
     Pass<kTokens, 1, 1, 2, T, kVectors, kSecond> pass;
     Row<kVectors> read[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      read[t] = times_before(b_.forward.factors, stored_read<Direction::forward>(pass, returned[t], n, t, first), n + t,
-                             first);
-      pass.outer_products[t][0] = {rows_->update(token),
-                                   divided_by_factors<kVectors>(factors, rows_->key(token, first), n + t, first)};
+      read[t] =
+          times_before(b_.forward.factors, stored_product<Direction::forward>(pass, returned[t], n, t, first_column),
+                       n + t, first_column);
+      pass.outer_products[t][0] = {
+          rows_->update(token),
+          divided_by_factors<kVectors>(factors, rows_->key(token, first_column), n + t, first_column)};
       pass.out_operands[t] = rows_->dy(0, token);
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
-      Row<kVectors>::prefetch(rows_->key(ahead, first));
-      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first));
-      Row<kVectors>::prefetch(rows_->dk(ahead, first));
+      Row<kVectors>::prefetch(rows_->key(ahead, first_column));
+      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->dq(r, ahead, first_column));
+      Row<kVectors>::prefetch(rows_->dk(ahead, first_column));
     }
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_vector<Direction::forward>(chunk, n + kTokens + k);
-    T columns[kTokens][StateBlock<T, kVectors>::kWidth];
-    const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    T column_factors[kTokens][StateBlock<T, kVectors>::kWidth];
+    const Rescaling rescaling = set_factors<kTokens>(pass, factors, column_factors, n, first_column);
     if constexpr (kSecond == SecondBlock::written) {
       block.data = state_before(n);
       pass.second_block = state_before(n + kTokens);
@@ -267,14 +271,14 @@ class KeyScans {
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      add_dk_of_read(read[t], token, first);
-      add_dq(pass.outs[t], 0, n + t, token, first);
+      add_dk_of_read(read[t], token, first_column);
+      add_dq(pass.outs[t], 0, n + t, token, first_column);
       if constexpr (kSecond == SecondBlock::written) block.data = pass.second_block;
       for (std::int64_t r = 1; r < heads_per_state_; r += 2) {
         const std::int64_t last = std::min(r + 1, heads_per_state_ - 1);
         Row<kVectors> others[2];
         read_block_twice(block, rows_->dy(r, token), rows_->dy(last, token), others);
-        for (std::int64_t q = r; q <= last; ++q) add_dq(others[q - r], q, n, token, first);
+        for (std::int64_t q = r; q <= last; ++q) add_dq(others[q - r], q, n, token, first_column);
       }
     }
   }
@@ -284,41 +288,43 @@ class KeyScans {
   /// With SecondBlock::multiplied, each step also computes the gradient of the decay: it sums the elementwise product
   /// of dS and the state that scan 3 saved.
   template <SecondBlock kSecond, int kTokens, int kOuterProducts, std::int64_t kVectors>
-  HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
+  HWY_INLINE void visit_reverse(const StateBlock<T, kVectors>& block, std::int64_t first_column, const Chunk& chunk,
                                 std::int64_t n, Row<kVectors>* returned) {
     const DecayFactors<T>& factors = b_.reverse.factors;
     Pass<kTokens, kOuterProducts, 0, 2, T, kVectors, kSecond> pass;
     Row<kVectors> stored[kTokens];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      stored[t] = stored_read<Direction::reverse>(pass, returned[t], n, t, first);
-      pass.outer_products[t][0] = {rows_->dy(0, token),
-                                   divided_by_factors<kVectors>(factors, rows_->query(0, token, first), n + t, first)};
+      stored[t] = stored_product<Direction::reverse>(pass, returned[t], n, t, first_column);
+      pass.outer_products[t][0] = {
+          rows_->dy(0, token),
+          divided_by_factors<kVectors>(factors, rows_->query(0, token, first_column), n + t, first_column)};
       if constexpr (kOuterProducts == 2) {
-        pass.outer_products[t][1] = {rows_->dvalue(token),
-                                     divided_by_factors<kVectors>(factors, rows_->key(token, first), n + t, first)};
+        pass.outer_products[t][1] = {
+            rows_->dvalue(token),
+            divided_by_factors<kVectors>(factors, rows_->key(token, first_column), n + t, first_column)};
         pass.outer_products[t][1].x.multiply(hn::Set(Tag<T>(), T{-1}));
       }
       const std::int64_t ahead = chunk.token(std::min(n + t + kTokens, chunk.count - 1));
-      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first));
-      Row<kVectors>::prefetch(rows_->key(ahead, first));
-      Row<kVectors>::prefetch(rows_->dk(ahead, first));
-      if constexpr (kSecond == SecondBlock::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first));
+      for (std::int64_t r = 0; r < heads_per_state_; ++r) Row<kVectors>::prefetch(rows_->query(r, ahead, first_column));
+      Row<kVectors>::prefetch(rows_->key(ahead, first_column));
+      Row<kVectors>::prefetch(rows_->dk(ahead, first_column));
+      if constexpr (kSecond == SecondBlock::multiplied) Row<kVectors>::prefetch(rows_->ddecay(ahead, first_column));
     }
     for (std::int64_t k = 0; k < 2; ++k) pass.next[k] = read_vector<Direction::reverse>(chunk, n + kTokens + k);
-    T columns[kTokens][StateBlock<T, kVectors>::kWidth];
-    const Rescaling rescaling = set_factors<kTokens>(pass, factors, columns, n, first);
+    T column_factors[kTokens][StateBlock<T, kVectors>::kWidth];
+    const Rescaling rescaling = set_factors<kTokens>(pass, factors, column_factors, n, first_column);
     if constexpr (kSecond == SecondBlock::multiplied)
       pass.second_block = state_before(chunk.token(n + kTokens - 1) - chunk.t0);
-    run_pass(pass, block, add_other_heads(pass, factors, block, first, chunk, n, rescaling));
+    run_pass(pass, block, add_other_heads(pass, factors, block, first_column, chunk, n, rescaling));
     for (int k = 0; k < 2; ++k) returned[k] = pass.sums[k];
     for (int t = 0; t < kTokens; ++t) {
       const std::int64_t token = chunk.token(n + t);
-      add_dk_of_write(times_before(factors, stored[t], n + t, first), n + t, token, first);
+      add_dk_of_write(times_before(factors, stored[t], n + t, first_column), n + t, token, first_column);
       if constexpr (kSecond == SecondBlock::multiplied && kTokens == 2) {
-        if (t == 0) pass.products[t] = add_update(pass.products[t], stored[1], token - 1, first);
+        if (t == 0) pass.products[t] = add_update(pass.products[t], stored[1], token - 1, first_column);
       }
-      if constexpr (kSecond == SecondBlock::multiplied) write_ddecay(pass.products[t], n + t, token, first);
+      if constexpr (kSecond == SecondBlock::multiplied) write_ddecay(pass.products[t], n + t, token, first_column);
     }
   }
 
@@ -326,12 +332,12 @@ class KeyScans {
   /// `returned` is the product of the stored state before step n with the same vector. For t = 1, corrects this product
   /// for the rescaling and the update in step n.
   template <Direction kDirection, class PassT, std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> stored_read(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
-                                       std::int64_t first) const {
+  HWY_INLINE Row<kVectors> stored_product(const PassT& pass, Row<kVectors> returned, std::int64_t n, int t,
+                                          std::int64_t first_column) const {
     const ChunkNumbers<T>& numbers = b_.numbers(kDirection);
     const DecayFactors<T>& factors = numbers.factors;
     if (t == 0) return returned;
-    if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+    if (factors.rescales(n)) returned.multiply(factor_row<T, kVectors>(factors, factors.before(n), first_column));
     std::int64_t a = 0;
     for (const auto& product : pass.outer_products[0])
       returned.add_product(product.x, hn::Set(Tag<T>(), numbers.pair_dots(a++, n + 1)));
@@ -341,22 +347,23 @@ class KeyScans {
   /// Returns `row` times before(n), the decay factors F of step n before any rescaling.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> times_before(const DecayFactors<T>& factors, Row<kVectors> row, std::int64_t n,
-                                        std::int64_t first) const {
-    if (factors.present()) row.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
+                                        std::int64_t first_column) const {
+    if (factors.present()) row.multiply(factor_row<T, kVectors>(factors, factors.before(n), first_column));
     return row;
   }
 
   template <int kTokens, class PassT, std::int64_t kWidth>
-  HWY_INLINE Rescaling set_factors(PassT& pass, const DecayFactors<T>& factors, T (*columns)[kWidth], std::int64_t n,
-                                   std::int64_t first) const {
+  HWY_INLINE Rescaling set_factors(PassT& pass, const DecayFactors<T>& factors, T (*column_factors)[kWidth],
+                                   std::int64_t n, std::int64_t first_column) const {
     constexpr std::int64_t kVectors = kWidth / kLanes<T>;
     bool any = false;
     for (int t = 0; t < kTokens; ++t) any = any || factors.rescales(n + t);
     if (!any) return Rescaling::none;
     for (int t = 0; t < kTokens; ++t) {
-      factors.rescales(n + t) ? factor_row<T, kVectors>(factors, factors.before(n + t), first).store(columns[t])
-                              : Row<kVectors>::filled(T{1}).store(columns[t]);
-      pass.factors[t] = columns[t];
+      factors.rescales(n + t)
+          ? factor_row<T, kVectors>(factors, factors.before(n + t), first_column).store(column_factors[t])
+          : Row<kVectors>::filled(T{1}).store(column_factors[t]);
+      pass.factors[t] = column_factors[t];
     }
     return Rescaling::columns;
   }
@@ -366,13 +373,13 @@ class KeyScans {
   /// `rescaling`.
   template <class PassT, std::int64_t kVectors>
   HWY_INLINE Rescaling add_other_heads(const PassT& like, const DecayFactors<T>& factors,
-                                       const StateBlock<T, kVectors>& block, std::int64_t first, const Chunk& chunk,
-                                       std::int64_t n, Rescaling rescaling) {
+                                       const StateBlock<T, kVectors>& block, std::int64_t first_column,
+                                       const Chunk& chunk, std::int64_t n, Rescaling rescaling) {
     for (std::int64_t r = 1; r < heads_per_state_; ++r) {
       Pass<1, 1, 0, 0, T, kVectors> pass;
       pass.outer_products[0][0] = {
           rows_->dy(r, chunk.token(n)),
-          divided_by_factors<kVectors>(factors, rows_->query(r, chunk.token(n), first), n, first)};
+          divided_by_factors<kVectors>(factors, rows_->query(r, chunk.token(n), first_column), n, first_column)};
       pass.factors[0] = like.factors[0];
       run_pass(pass, block, rescaling);
       rescaling = Rescaling::none;
@@ -383,9 +390,9 @@ class KeyScans {
   /// With a delta rule, subtracts `read` from dk, where `read` is e^{g_t} S_{t−1} β_t du_t. Without a delta rule, does
   /// nothing.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_dk_of_read(const Row<kVectors>& read, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_dk_of_read(const Row<kVectors>& read, std::int64_t token, std::int64_t first_column) {
     if (!p_.has_delta) return;
-    T* const dk = rows_->dk(token, first);
+    T* const dk = rows_->dk(token, first_column);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.subtract(read);
     sum.store(dk);
@@ -393,9 +400,10 @@ class KeyScans {
 
   /// Adds S_t dy to dq. `out` is the product S_t dy without the decay factors F.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_dq(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token, std::int64_t first) {
-    out.multiply(factors_after<kVectors>(Direction::forward, n, first));
-    T* const dq = rows_->dq(r, token, first);
+  HWY_INLINE void add_dq(Row<kVectors> out, std::int64_t r, std::int64_t n, std::int64_t token,
+                         std::int64_t first_column) {
+    out.multiply(factors_after<kVectors>(Direction::forward, n, first_column));
+    T* const dq = rows_->dq(r, token, first_column);
     Row<kVectors> sum = Row<kVectors>::load(dq);
     sum.add(out);
     sum.store(dq);
@@ -404,10 +412,11 @@ class KeyScans {
   /// Adds dS_t u to dk. `read` is the product of dS and u before this token added the outer products q dyᵀ to dS. The
   /// function therefore adds q (dy · u) to `read` for each query head.
   template <std::int64_t kVectors>
-  HWY_INLINE void add_dk_of_write(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void add_dk_of_write(Row<kVectors> read, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     for (std::int64_t r = 0; r < heads_per_state_; ++r)
-      read.add_product(Row<kVectors>::load(rows_->query(r, token, first)), hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
-    T* const dk = rows_->dk(token, first);
+      read.add_product(Row<kVectors>::load(rows_->query(r, token, first_column)),
+                       hn::Set(Tag<T>(), b_.reverse.dots(r, n)));
+    T* const dk = rows_->dk(token, first_column);
     Row<kVectors> sum = Row<kVectors>::load(dk);
     sum.add(read);
     sum.store(dk);
@@ -418,11 +427,11 @@ class KeyScans {
   /// values lack the decay factors F, like the stored state.
   template <std::int64_t kVectors>
   HWY_INLINE Row<kVectors> add_update(Row<kVectors> product, const Row<kVectors>& read, std::int64_t token,
-                                      std::int64_t first) const {
+                                      std::int64_t first_column) const {
     const DecayFactors<T>& factors = b_.forward.factors;
     const std::int64_t n = token % kChunk;
-    if (factors.rescales(n)) product.multiply(factor_row<T, kVectors>(factors, factors.before(n), first));
-    product.add_product(divided_by_factors<kVectors>(factors, rows_->key(token, first), n, first), read);
+    if (factors.rescales(n)) product.multiply(factor_row<T, kVectors>(factors, factors.before(n), first_column));
+    product.add_product(divided_by_factors<kVectors>(factors, rows_->key(token, first_column), n, first_column), read);
     return product;
   }
 
@@ -430,19 +439,20 @@ class KeyScans {
   /// state before the token and its stored gradient, summed over the features of v. Multiplies `product` by the decay
   /// factors F of the state and of the gradient.
   template <std::int64_t kVectors>
-  HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first) {
+  HWY_INLINE void write_ddecay(Row<kVectors> product, std::int64_t n, std::int64_t token, std::int64_t first_column) {
     const DecayFactors<T>& factors = b_.forward.factors;
-    product.multiply(factors_after<kVectors>(Direction::reverse, n, first));
-    if (factors.present()) product.multiply(factor_row<T, kVectors>(factors, factors.before(token % kChunk), first));
-    product.store(rows_->ddecay(token, first));
+    product.multiply(factors_after<kVectors>(Direction::reverse, n, first_column));
+    if (factors.present())
+      product.multiply(factor_row<T, kVectors>(factors, factors.before(token % kChunk), first_column));
+    product.store(rows_->ddecay(token, first_column));
   }
 
   /// Returns the decay factors F after any rescaling in step n: 1 if the step rescales, otherwise before(n).
   template <std::int64_t kVectors>
-  HWY_INLINE Row<kVectors> factors_after(Direction direction, std::int64_t n, std::int64_t first) const {
+  HWY_INLINE Row<kVectors> factors_after(Direction direction, std::int64_t n, std::int64_t first_column) const {
     const DecayFactors<T>& factors = b_.numbers(direction).factors;
     if (!factors.present() || factors.rescales(n)) return Row<kVectors>::filled(T{1});
-    return factor_row<T, kVectors>(factors, factors.before(n), first);
+    return factor_row<T, kVectors>(factors, factors.before(n), first_column);
   }
 
   const LinearBackwardProblem& p_;

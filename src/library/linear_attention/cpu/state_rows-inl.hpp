@@ -123,7 +123,7 @@ class BlockFactors {
     for (int t = 0; t < tokens; ++t) any = any || factors_.rescales(n + t);
     if (!any) return Rescaling::none;
     for (int t = 0; t < tokens; ++t) {
-      pass.factors[t] = !factors_.rescales(n + t) ? ones_ : expanded(factors_.before(n + t), columns_[t]);
+      pass.factors[t] = !factors_.rescales(n + t) ? ones_ : expanded(factors_.before(n + t), column_factors_[t]);
     }
     return factors_.by_feature() ? Rescaling::rows : Rescaling::columns;
   }
@@ -132,7 +132,7 @@ class BlockFactors {
   template <std::int64_t kVectors>
   void finish(const StateBlock<T, kVectors>& block) {
     if (!factors_.present()) return;
-    const T* const by = expanded(factors_.last(), columns_[0]);
+    const T* const by = expanded(factors_.last(), column_factors_[0]);
     factors_.by_feature() ? scale_rows(block, by) : scale_columns(block, by);
   }
 
@@ -140,15 +140,15 @@ class BlockFactors {
   static constexpr std::int64_t kWidth = kMostVectors * kLanes<T>;
   static constexpr std::int64_t kMostCols = round_up(kMaxStateDim, kWidth);
 
-  HWY_INLINE const T* expanded(const T* of_step, T* columns) const {
+  HWY_INLINE const T* expanded(const T* of_step, T* column_factors) const {
     if (factors_.by_feature()) return of_step;
-    std::fill_n(columns, kWidth, *of_step);
-    return columns;
+    std::fill_n(column_factors, kWidth, *of_step);
+    return column_factors;
   }
 
   const DecayFactors<T>& factors_;
   T ones_[kMostCols];
-  T columns_[2][kWidth];
+  T column_factors_[2][kWidth];
 };
 
 }  // namespace headgate::HWY_NAMESPACE
