@@ -21,9 +21,10 @@ LinearOutputSizes sizes_of(const LinearCaseSpec& spec, std::int64_t R) {
   return {spec.B, spec.sequences(), spec.Hv, spec.Ho(), spec.T, spec.D, R};
 }
 
-/// Returns the number of terms in the chain of sums by which an output is computed. The chain has the dot products of
-/// one token's forward pass, and a sum over kSummedTokens tokens. For an output of a sequence, it also has a sum over
-/// queries. For an output of a state, it also has sums over the decays and over the elements of the state.
+/// Returns the number of terms in the chain of sums by which an output is computed:
+/// - every output: the dot products of one token's forward pass, and a sum over kSummedTokens tokens
+/// - outputs with one number per sequence: also a sum over queries
+/// - outputs with one number per state: also sums over the decays and over the elements of the state
 std::int64_t terms_of(LinearOutputDims of, const LinearCaseSpec& spec) {
   const std::int64_t of_token = (spec.l2_norm ? 3 : 2) * spec.D + kSummedTokens;
   if (of == LinearOutputDims::sequence) return of_token + spec.T;

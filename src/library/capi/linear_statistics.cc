@@ -15,15 +15,6 @@ namespace {
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_weights_outputs) == 8 + 2 * 80);
 static_assert(sizeof(void*) != 8 || sizeof(headgate_linear_attention_statistics_outputs) == 8 + 15 * 80);
 
-/// Converts a C struct of outputs to the C++ struct that the table `kRows` describes.
-template <const auto& kRows, class C>
-auto to_outputs(const C* given) {
-  const C c = read_sized(given, "outputs");
-  typename std::remove_cvref_t<decltype(kRows[0])>::Struct views;
-  for (const auto& row : kRows) views.*row.member = to_view(c.*row.c_member, row.name);
-  return views;
-}
-
 }  // namespace
 }  // namespace headgate::capi
 
@@ -35,8 +26,8 @@ headgate_status headgate_linear_attention_weights(const headgate_linear_attentio
                                                   const headgate_linear_attention_options* options) {
   return capi::guarded(__func__, [&] {
     headgate::linear_attention_weights(
-        capi::to_outputs<headgate::kLinearWeights>(outputs), capi::to_views<headgate::kLinearInputs>(inputs, "inputs"),
-        capi::to_view_of(queries, "queries"),
+        capi::to_views<headgate::kLinearWeights>(outputs, "outputs"),
+        capi::to_views<headgate::kLinearInputs>(inputs, "inputs"), capi::to_view_of(queries, "queries"),
         capi::read_options<headgate::kLinearOptions, headgate::LinearAttentionOptions>(options));
   });
 }
@@ -46,7 +37,7 @@ headgate_status headgate_linear_attention_statistics(const headgate_linear_atten
                                                      const headgate_linear_attention_options* options) {
   return capi::guarded(__func__, [&] {
     headgate::linear_attention_statistics(
-        capi::to_outputs<headgate::kLinearStatistics>(outputs),
+        capi::to_views<headgate::kLinearStatistics>(outputs, "outputs"),
         capi::to_views<headgate::kLinearInputs>(inputs, "inputs"),
         capi::read_options<headgate::kLinearOptions, headgate::LinearAttentionOptions>(options));
   });

@@ -483,9 +483,9 @@ void run_few_queries(const FewQueriesPlan<T, E>& plan, const FewQueriesBuffers<T
       team.in_turn(plan.list.size() * p.Hkv,
                    [&](std::int64_t n) { worker.list_open_rows(sequences[n / p.Hkv], n % p.Hkv); });
     }
-    // A thread takes a stretch of consecutive splits, so that each split prefetches the keys of the next one. Long
-    // stretches come first.
-    team.in_guided_ranges(plan.all.first_split, [&](std::int64_t n) {
+    // Gives each thread ranges of consecutive splits, because each split prefetches the first keys of the next one.
+    // Long ranges come first.
+    team.in_guided_ranges(plan.totals.first_split, [&](std::int64_t n) {
       if (cancellation.requested(n, kSplitsAtOnce)) return;
       const bool is_last = n + 1 == plan.totals.first_split;
       worker.run_split(split_at(sequences, plan, n), is_last ? KeySplit{} : split_at(sequences, plan, n + 1));

@@ -531,7 +531,7 @@ class StatisticsWorker {
     for (std::int64_t r = 0; r < count_; ++r) {
       const std::array<double, kRowStatistics> figures = figures_of(r);
       const std::int64_t i = sequence_.q0 + first_ + r;
-      const bool counted = counts(sequence_, first_ + r);
+      const bool counted = is_counted(sequence_, first_ + r);
       for (std::size_t f = 0; f < kRowStatistics; ++f) {
         const TensorView& to = row_statistic(out_, f);
         if (to.present()) store(to, sequence_.b, h_, i, 0, figures[f]);

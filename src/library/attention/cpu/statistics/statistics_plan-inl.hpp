@@ -50,12 +50,12 @@ struct StatisticsPlan {
     scan = exponentials || wants_row_statistic(out, kRowMax) || top_keys > 0;
     window = wants_row_statistic(out, kWindowShare);
     first = wants_row_statistic(out, kFirst) || wants_row_statistic(out, kFirstGated);
-    if (out.key_weights.present() || out.mean_key_weights.present()) listed_keys = p.selection.keys.shape[3];
-    chosen_keys = (first ? 1 : 0) + listed_keys;
+    if (out.key_weights.present() || out.mean_key_weights.present()) selected_keys = p.selection.keys.shape[3];
+    requested_keys = (first ? 1 : 0) + selected_keys;
     if (out.rows.present()) row_strips = divide_up(p.selection.queries.shape[3], kMR);
     sums = out.key_mass.present() || out.mean_key_weights.present();
     for (std::size_t f = 0; f < kRowStatistics; ++f) sums = sums || mean_of_row_statistic(out, f).present();
-    by_tile = scan || window || chosen_keys > 0;
+    by_tile = scan || window || requested_keys > 0;
     by_list = p.inputs.key_indices.present() && (scan || window);
     if (by_list) {
       tile_rows = rows_of_listed_tile();
@@ -113,7 +113,7 @@ struct StatisticsPlan {
     return static_cast<std::int64_t>(std::clamp(kMost_bytes / bytes, 1.0, static_cast<double>(kTile)));
   }
 
-  // the additional 1 stands for the head's element of `turns`
+  // the last 1 counts the head's element of `turns`
   static constexpr std::int64_t kSumsOfHead = std::int64_t{kRowStatistics} + 1;
 };
 
@@ -136,7 +136,7 @@ struct StatisticsScratch {
     first = ws.take<double>("first", Plan::kTile);
     packing = ws.take<T>("packing", std::max(kNR<T>, kMR), D);
     figure_sums = ws.take<double>("figure sums", static_cast<std::int64_t>(kRowStatistics));
-    if (plan.listed_keys > 0) key_sums = ws.take<double>("key sums", plan.listed_keys);
+    if (plan.selected_keys > 0) key_sums = ws.take<double>("key sums", plan.selected_keys);
     if (plan.by_list) listed.emplace(ws, plan.p, plan.rules, plan.tile_rows);
     if (plan.p.outputs.key_mass.present()) {
       mass = ws.take<T>("mass", plan.by_list ? plan.tile_rows * plan.list_stride : plan.longest_panels * kNR<T>);
@@ -191,8 +191,8 @@ struct StatisticsBuffers {
       requested_keys = ws.take<T>("requested keys", counts.heads, divide_up(plan.requested_keys, kNR<T>), D, kNR<T>);
     }
     figure_sums = ws.take<double>("figure sums", query_heads, static_cast<std::int64_t>(kRowStatistics));
-    key_sums = ws.take<double>("key sums", query_heads, plan.listed_keys);
-    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", most.panels * plan.p.group, kNR<T>);
+    key_sums = ws.take<double>("key sums", query_heads, plan.selected_keys);
+    if (plan.p.outputs.key_mass.present()) mass = ws.take<double>("mass", counts.panels * plan.p.group, kNR<T>);
     turns = ws.take<std::int64_t>("turns", query_heads);
     const std::size_t bytes = count_bytes<StatisticsScratch<T>>(plan);
     scratch = ws.take<std::byte>("threads", plan.threads, bytes);
@@ -200,8 +200,8 @@ struct StatisticsBuffers {
 
   View<PackedHeads, 1> parts;  ///< parts of the current batch; each part holds heads of one sequence
   View<T, 3> keys;             ///< packed keys, transposed, (packed panels, D, kNR)
-  View<T, 4> chosen;           ///< chosen keys, transposed, (packed heads, panels, D, kNR)
-  /// statistics of queries ("figures", such as entropy), summed over queries, (packed query heads, kRowStatistics)
+  View<T, 4> requested_keys;   ///< requested keys, transposed, (packed heads, panels, D, kNR)
+  /// sum over all queries of each statistic in figures_of(), (packed query heads, kRowStatistics)
   View<double, 2> figure_sums;
   View<double, 2> key_sums;  ///< weights of selected keys, summed over queries, (packed query heads, selected keys)
   View<double, 2> mass;      ///< weight of each key, summed over queries, (packed panels · group, kNR)
