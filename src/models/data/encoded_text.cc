@@ -11,6 +11,7 @@
 #include "library/core/check.hpp"
 #include "models/data/random.hpp"
 #include "models/data/text.hpp"
+#include "models/io/json.hpp"
 
 namespace headgate::train {
 
@@ -24,10 +25,6 @@ Corpus corpus_of(const DataOptions& options) {
 
 TokenFileKey key_of(const DataOptions& options, const Corpus& corpus) {
   return {options.tokenizer->hash, corpus.fingerprint()};
-}
-
-std::string json_text(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace
@@ -124,8 +121,8 @@ std::vector<NamedText> EncodedTextSource::model_files() const {
     generation["eos_token_id"] = end;
   }
   return {{"tokenizer.json", tokenizer_->json},
-          {"tokenizer_config.json", json_text(config)},
-          {"generation_config.json", json_text(generation)}};
+          {"tokenizer_config.json", io::json_text(config)},
+          {"generation_config.json", io::json_text(generation)}};
 }
 
 }  // namespace headgate::train

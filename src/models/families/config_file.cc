@@ -211,7 +211,7 @@ std::string write_as(const DecoderConfig& config, GateLayout layout, const Famil
   if (!end_ids.is_null()) out["eos_token_id"] = end_ids;
   write_features(out, config, family);
   if (layout != GateLayout::separate && &family != &kQwen35) out["gate_layout"] = word_of(layout);
-  return out.dump(2) + "\n";
+  return io::json_text(out);
 }
 
 /// Returns whether Qwen3.5's text model computes the same as `config`. Writes `config` as a Qwen3.5 file, reads the

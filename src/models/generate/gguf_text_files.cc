@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "models/generate/files.hpp"
+#include "models/io/json.hpp"
 #include "models/tokenize/gguf_file.hpp"
 
 namespace headgate::generate {
@@ -22,15 +23,13 @@ std::optional<std::int64_t> token_of(const io::GgufFile& file, std::string_view 
   return id >= 0 && static_cast<std::size_t>(id) < vocab ? std::optional(id) : std::nullopt;
 }
 
-std::string json_text(const Json& json) { return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 std::string tokenizer_config(const models::ModelFile& model, const GenerationFiles& generation) {
   Json out = {{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"model_max_length", model.config().seq_len},
               {"clean_up_tokenization_spaces", false}};
   for (const auto& [name, spelling] : generation.special_tokens) out[name] = spelling;
   if (!generation.chat_template.empty()) out["chat_template"] = generation.chat_template;
-  return json_text(out);
+  return io::json_text(out);
 }
 
 std::string generation_config(const models::ModelFile& model, const std::vector<std::int32_t>& end_ids) {
@@ -42,7 +41,7 @@ std::string generation_config(const models::ModelFile& model, const std::vector<
   if (end_ids.size() == 1) out["eos_token_id"] = end_ids.front();
   if (end_ids.size() > 1) out["eos_token_id"] = end_ids;
   if (pad) out["pad_token_id"] = *pad;
-  return json_text(out);
+  return io::json_text(out);
 }
 
 }  // namespace

@@ -52,6 +52,10 @@ class StructureCheck : public Json::json_sax_t {
   std::vector<std::set<std::string>> keys_;  ///< keys found so far in each open object; arrays have an empty set
 };
 
+std::string dumped(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + '\n';
+}
+
 }  // namespace
 
 Json parse_json(const std::string& path, std::string_view text, int max_depth) {
@@ -71,5 +75,9 @@ Json parse_json(const std::string& path, std::string_view text, int max_depth) {
     fail(path, "not JSON: {}", printable(what, kMaxReason));
   }
 }
+
+std::string json_text(const nlohmann::ordered_json& json) { return dumped(json, 2); }
+
+std::string json_line(const nlohmann::ordered_json& json) { return dumped(json, -1); }
 
 }  // namespace headgate::io

@@ -15,4 +15,9 @@ using Json = nlohmann::json;
 /// brackets nested deeper than `max_depth`. Messages begin with `path`.
 Json parse_json(const std::string& path, std::string_view text, int max_depth);
 
+/// Format JSON: json_text() with 2 spaces of indentation, json_line() on a single line, as JSON Lines requires. Both
+/// end with a newline, and replace invalid UTF-8 by U+FFFD.
+std::string json_text(const nlohmann::ordered_json& json);
+std::string json_line(const nlohmann::ordered_json& json);
+
 }  // namespace headgate::io

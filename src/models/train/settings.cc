@@ -147,7 +147,7 @@ std::string write_state(const TrainerState& state) {
   };
   for_each_row(kSettings, [&](const auto& row) { write(row.key, row.of(state.settings)); });
   visit_progress(write, state);
-  return out.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return io::json_text(out);
 }
 
 TrainedPart read_trained_part(const std::string& text) {

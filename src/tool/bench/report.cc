@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "models/io/json.hpp"
+
 namespace headgate::bench {
 namespace {
 
@@ -140,7 +142,7 @@ std::string report_json(const BenchReport& report) {
                      {"backward_seconds", report.memory->backward_seconds},
                      {"ok", holds(*report.memory)}};
   }
-  return out.dump(2) + "\n";
+  return io::json_text(out);
 }
 
 }  // namespace headgate::bench

@@ -13,7 +13,6 @@
 #include "tool/cli/verbs.hpp"
 #include "tool/reports/compare/report.hpp"
 #include "tool/reports/compare/terminal.hpp"
-#include "tool/reports/page/page.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -40,7 +39,7 @@ int run_compare(const CompareOptions& o) {
   const nlohmann::ordered_json report =
       compare::report_json(runs, static_cast<std::size_t>(o.points.value_or(kPoints)));
   if (!o.out.empty()) write_output("compare", o.out, compare::report_page(report));
-  o.json.write("compare", page::json_text(report));
+  o.json.write("compare", json_line(report));
   return kSuccess;
 }
 

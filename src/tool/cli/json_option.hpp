@@ -4,9 +4,9 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 
+#include "models/io/json.hpp"
 #include "tool/cli/command_line.hpp"
 #include "tool/cli/output_files.hpp"
 
@@ -14,10 +14,8 @@
 
 namespace headgate::cli {
 
-/// Formats JSON for --json, indented by 2 spaces. Replaces invalid UTF-8 by U+FFFD.
-std::string json_text(const nlohmann::ordered_json& json);
-/// Formats JSON on a single line, as JSON Lines requires. Replaces invalid UTF-8 by U+FFFD.
-std::string json_line(const nlohmann::ordered_json& json);
+using io::json_line;
+using io::json_text;
 
 /// Declares --json with the help text "Print WHAT as JSON", where WHAT is `what`, such as "the figures".
 inline Option declare_json(VerbOptions& verb, bool& print, const std::string& what) {

@@ -25,7 +25,6 @@
 #include "tool/console/console.hpp"
 #include "tool/console/progress.hpp"
 #include "tool/console/terminal_text.hpp"
-#include "tool/reports/page/page.hpp"
 #include "tool/reports/xray/report.hpp"
 #include "tool/reports/xray/saved_reports.hpp"
 #include "tool/reports/xray/terminal.hpp"
@@ -66,7 +65,7 @@ int run_from(const XrayOptions& o) {
   }
   const nlohmann::ordered_json report = xray::joined_reports(reports);
   if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
-  o.json.write("xray", page::json_text(report));
+  o.json.write("xray", json_line(report));
   if (!o.json.print && (!o.out.empty() || !o.json.wanted())) fmt::print("{}", xray::verdicts_text(report));
   return kSuccess;
 }
@@ -104,7 +103,7 @@ int run_xray(const XrayOptions& o) {
   const nlohmann::ordered_json report =
       xray::report_json(models, token_ids.empty() ? o.choices.text : std::vector<std::string>{token_ids});
   if (!o.out.empty()) write_output("xray", o.out, xray::report_page(report));
-  o.json.write("xray", page::json_text(report));
+  o.json.write("xray", json_line(report));
   if (o.out.empty() && !o.json.wanted()) fmt::print("{}", xray::headline_text(models, map_style()));
   if (!o.out.empty() && !o.json.print) fmt::print("{}", xray::verdicts_text(models));
   int status = kSuccess;

@@ -63,5 +63,7 @@ TEST(ParseJson, InnerObjects_Many_TakeLinearTime) {
   EXPECT_LT(many, 200.0 * few + 0.5) << "20 times as many took " << many / few << " times as long";
 }
 
+TEST(JsonLine, Text_NotUtf8_IsReplaced) { EXPECT_EQ(json_line({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}\n"); }
+
 }  // namespace
 }  // namespace headgate::io

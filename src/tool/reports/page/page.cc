@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "library/core/check.hpp"
+#include "models/io/json.hpp"
 #include "tool/reports/page/page_files.hpp"
 
 namespace headgate::page {
@@ -25,15 +26,12 @@ void put(std::string& page, std::string_view mark, std::string_view text) {
   page.replace(at, mark.size(), text);
 }
 
-std::string dumped(const ordered_json& json) {
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
-}
-
 /// Formats JSON to stand inside an HTML script element.
 /// Escapes "<", so that "</script>" in a text cannot end the element.
 std::string script_json(const ordered_json& json) {
-  std::string out;
-  for (const char c : dumped(json)) {
+  std::string text = io::json_line(json), out;
+  text.pop_back();  // removes the newline
+  for (const char c : text) {
     if (c == '<') {
       out += "\\u003c";
     } else {
@@ -67,7 +65,5 @@ ordered_json rounded(double value) {
   std::from_chars(text.data(), text.data() + text.size(), read);  // strtod() would need the locale's decimal point
   return std::isfinite(read) ? read : value;
 }
-
-std::string json_text(const ordered_json& report) { return dumped(report) + '\n'; }
 
 }  // namespace headgate::page

@@ -29,7 +29,4 @@ nlohmann::ordered_json figure_json(const metrics::Figure& figure);
 /// Rounds a number to 5 significant digits, which is what a page shows. Returns null if the number is not finite.
 nlohmann::ordered_json rounded(double value);
 
-/// Formats the report as the text of a JSON file. Replaces invalid UTF-8.
-std::string json_text(const nlohmann::ordered_json& report);
-
 }  // namespace headgate::page

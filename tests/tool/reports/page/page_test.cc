@@ -33,8 +33,6 @@ TEST(Page, Page_MarkupInTheReport_IsEscaped) {
   EXPECT_NE(page.find("{\"a\":\"\\u003c/script>\\u003cb>@PAGE_JS@ @REPORT_JSON@\"}"), std::string::npos);
 }
 
-TEST(Page, Text_BytesNotUtf8_AreReplaced) { EXPECT_EQ(json_text({{"a", "\xff"}}), "{\"a\":\"\xef\xbf\xbd\"}\n"); }
-
 TEST(FigureJson, Figure_Each_HasANameForReaders) {
   EXPECT_EQ(figure_json({.key = "a_b_c", .meaning = "It is."}),
             (ordered_json{{"key", "a_b_c"}, {"name", "a b c"}, {"sentence", "It is."}, {"share", false}}));
