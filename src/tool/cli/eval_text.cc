@@ -10,7 +10,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "models/evaluate/loss.hpp"
@@ -177,22 +176,6 @@ std::string text_read(const EvaluatedModel& model) {
                      bits ? fmt::format(", {:.4f} bits per byte", *bits) : "");
 }
 
-constexpr std::size_t kHelpColumns = 80;
-
-/// Wraps `text` at kHelpColumns columns and indents each line after the first by two spaces.
-std::string in_lines(const std::string& text) {
-  std::string out;
-  std::size_t column = 0;
-  std::istringstream words(text);
-  for (std::string word; words >> word;) {
-    const bool fits = column + 1 + word.size() <= kHelpColumns;
-    if (column > 0) out += fits ? " " : "\n  ";
-    column = column == 0 ? word.size() : fits ? column + 1 + word.size() : 2 + word.size();
-    out += word;
-  }
-  return out + '\n';
-}
-
 /// Returns the JSON keys of metric values, separated by spaces.
 /// Adds "(null without a gate)" once after consecutive keys that are null for models without a gate.
 std::string keys_text(const std::vector<const metrics::Figure*>& figures) {
@@ -286,7 +269,8 @@ bool check_finite(const std::string& verb, const std::string& model, const train
 
 std::string json_keys_help() {
   const metrics::MetricList all = metrics::all_metrics();
-  return in_lines(
+  constexpr std::size_t kColumns = 80, kIndent = 2;
+  const std::string text =
       "JSON keys: " + keys_text(metrics::figures_of(all, /*of_triggers=*/false)) +
       "; layers, a list of the same; with --heads, in each layer heads, a list of " +
       keys_text(metrics::figures_of(metrics::of_heads(all), /*of_triggers=*/false)) +
@@ -299,7 +283,8 @@ std::string json_keys_help() {
       "attention_seconds tokens_per_second; and with --cache-dtype, cache: dtype first loss_nats unrounded_loss_nats "
       "kl_nats same_top_1; and with --activations, activations: an object for each word with the same keys but dtype "
       "and first; and with "
-      "--against, against: model loss_nats reference_loss_nats kl_nats same_top_1");
+      "--against, against: model loss_nats reference_loss_nats kl_nats same_top_1";
+  return console::wrapped_words(text, kColumns, 0, kIndent) + '\n';
 }
 
 }  // namespace headgate::cli

@@ -29,8 +29,8 @@ struct ExplainOptions {
 std::string key_text(const std::string& key, const std::string& meaning) {
   constexpr std::size_t kIndent = 18;
   constexpr std::size_t kColumns = 80;
-  return fmt::format("    {:<{}}{}", '"' + key + '"', kIndent - 4,
-                     console::paragraph(meaning, kIndent, kColumns).substr(kIndent));
+  return fmt::format("    {:<{}}{}\n", '"' + key + '"', kIndent - 4,
+                     console::wrapped_words(meaning, kColumns, kIndent, kIndent));
 }
 
 int run_explain(const ExplainOptions& options) {

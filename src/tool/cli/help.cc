@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "tool/console/table.hpp"
+
 namespace headgate::cli {
 namespace {
 
@@ -24,24 +26,7 @@ std::string wrapped(const std::string& text, std::size_t indent) {
   std::string line;
   for (bool first = true; std::getline(lines, line); first = false) {
     if (!first) out += '\n' + std::string(line.empty() ? 0 : indent, ' ');
-    if (line.starts_with(' ')) {
-      out += line;
-      continue;
-    }
-    std::size_t column = indent;
-    std::istringstream words(line);
-    std::string word;
-    while (words >> word) {
-      if (column > indent && column + 1 + word.size() > kWidth) {
-        out += '\n' + std::string(indent, ' ');
-        column = indent;
-      } else if (column > indent) {
-        out += ' ';
-        ++column;
-      }
-      out += word;
-      column += word.size();
-    }
+    out += line.starts_with(' ') ? line : console::wrapped_words(line, kWidth, indent, indent);
   }
   return out;
 }

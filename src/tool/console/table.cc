@@ -40,21 +40,23 @@ std::string text_table(const TableLines& lines) {
   return out;
 }
 
-std::string paragraph(const std::string& text, std::size_t indent, std::size_t columns) {
+std::string wrapped_words(const std::string& text, std::size_t columns, std::size_t column, std::size_t indent) {
   std::string out;
-  std::size_t column = 0;
   std::istringstream words(text);
   for (std::string word; words >> word;) {
-    const bool first = column == 0;
-    if (first || column + 1 + word.size() > columns) {
-      out += fmt::format("{}{:{}}{}", first ? "" : "\n", "", indent, word);
-      column = indent + word.size();
-    } else {
-      out += ' ' + word;
-      column += 1 + word.size();
+    if (!out.empty()) {
+      const bool fits = column + 1 + word.size() <= columns;
+      out += fits ? " " : '\n' + std::string(indent, ' ');
+      column = fits ? column + 1 : indent;
     }
+    out += word;
+    column += word.size();
   }
-  return out + '\n';
+  return out;
+}
+
+std::string paragraph(const std::string& text, std::size_t indent, std::size_t columns) {
+  return std::string(indent, ' ') + wrapped_words(text, columns, indent, indent) + '\n';
 }
 
 }  // namespace headgate::console
