@@ -376,7 +376,7 @@ void write_weights(const std::string& path, const FileConfig& file, const float*
 }
 
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::vector<TextFile>& text_files, const io::FileProgress& progress) {
+                 DType dtype, const std::vector<TextFile>& text_files) {
   require(dtype == DType::f32 || dtype == DType::f16 || dtype == DType::bf16, "models are not written in {}",
           dtype_name(dtype));
   require_fusable(file.layout, file.config);
@@ -388,7 +388,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());
-    if (progress) progress(narrowing * narrowed);
+    io::report_work("writing ", directory, narrowing * narrowed);
     const void* data = dtype == DType::f32 ? static_cast<const void*>(tensor.values()) : tensor.narrow.data();
     sources.push_back({tensor.name, dtype, tensor.shape, data});
   }
@@ -398,7 +398,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   for (const auto& [name, text] : text_files) io::write_text(fmt::format("{}/{}", staged.path(), name), text);
   write_config_files(staged.path(), write_public_config(file, dtype));
   io::write_safetensors(staged.path() + "/" + kModel, sources, {}, [&](double written) {
-    if (progress) progress(narrowing + (1.0 - narrowing) * written);
+    io::report_work("writing ", directory, narrowing + (1.0 - narrowing) * written);
   });
   staged.commit();
 }

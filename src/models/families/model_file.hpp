@@ -13,7 +13,6 @@
 #include "models/decoder/parameters.hpp"
 #include "models/families/family.hpp"
 #include "models/families/tensor_location.hpp"
-#include "models/io/file_progress.hpp"
 #include "models/io/gguf.hpp"
 
 // Reads and writes models of all supported families and formats:
@@ -135,12 +134,12 @@ std::vector<TextFile> read_text_files(const std::string& directory);
 void write_weights(const std::string& path, const FileConfig& file, const float* parameters);
 
 /// Writes a model to `directory` in Hugging Face's layout: config.json, model.safetensors and `text_files`. Numbers are
-/// f32, or rounded to nearest even to f16 or bf16. Calls progress(fraction) after each tensor.
+/// f32, or rounded to nearest even to f16 or bf16. Calls io::report_work after each tensor.
 ///
 /// Replaces the directory completely or not at all. Does not replace a directory that contains files of other names.
 /// Throws io::WriteError. Throws Error if the layout does not fit the config's gate, or if a number exceeds the range
 /// of the type.
 void write_model(const std::string& directory, const FileConfig& file, const std::vector<float>& parameters,
-                 DType dtype, const std::vector<TextFile>& text_files = {}, const io::FileProgress& progress = {});
+                 DType dtype, const std::vector<TextFile>& text_files = {});
 
 }  // namespace headgate::models

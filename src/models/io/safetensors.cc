@@ -290,7 +290,8 @@ std::string Checksum::text() const {
 }
 
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
-                       std::map<std::string, std::string> metadata, const FileProgress& progress) {
+                       std::map<std::string, std::string> metadata,
+                       const std::function<void(double fraction)>& progress) {
   std::string entries;
   std::vector<std::size_t> sizes;
   std::size_t end = 0;

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -11,7 +12,6 @@
 
 #include "headgate/tensor.hpp"
 #include "models/io/file_error.hpp"
-#include "models/io/file_progress.hpp"
 #include "models/io/input_file.hpp"
 #include "models/io/mapped_file.hpp"
 
@@ -83,7 +83,8 @@ struct TensorSource {
 /// Writes a file atomically and flushes it to the disk. Adds a checksum of the data to the metadata, and "format":
 /// "pt", which transformers requires. Calls progress(fraction) after each tensor. Throws FileError.
 void write_safetensors(const std::string& path, const std::vector<TensorSource>& tensors,
-                       std::map<std::string, std::string> metadata = {}, const FileProgress& progress = {});
+                       std::map<std::string, std::string> metadata = {},
+                       const std::function<void(double fraction)>& progress = {});
 
 /// Computes a checksum that detects damaged data. A change within one aligned 8-byte word always changes the checksum.
 /// Any other change almost certainly does. The data may be added in pieces.

@@ -22,7 +22,6 @@
 #include "tool/cli/json_option.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/verbs.hpp"
-#include "tool/console/progress.hpp"
 
 namespace headgate::cli {
 namespace {
@@ -81,10 +80,7 @@ int run_convert(const ConvertOptions& o) {
                                            ? generate::gguf_text_files(in, file)
                                            : generate::GgufTextFiles{models::read_text_files(in), {}};
   const std::vector<float> parameters = file.read();
-  console::ProgressBar bar;
-  models::write_model(o.out, out, parameters, o.dtype, text.files,
-                      [&](double done) { bar.show(done, {.text = "writing ", .path = o.out}); });
-  bar.clear();
+  models::write_model(o.out, out, parameters, o.dtype, text.files);
   say_written("convert", o.out, description(file, o.dtype, text));
   if (o.json) fmt::print("{}", json_text(description_json(o, file, text)));
   return kSuccess;
