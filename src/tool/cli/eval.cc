@@ -150,21 +150,10 @@ int run_eval(const EvalOptions& o) {
   return status;
 }
 
-}  // namespace
-
-Verb add_eval(CommandLine& line) {
-  auto o = std::make_shared<EvalOptions>();
-  train::EvaluationChoices& choices = o->evaluation;
-  VerbOptions verb = line.add_verb(
-      "eval",
-      "Loss, sinks, activations and gate scores of a model on text\n\n"
-      "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and "
-      "model.safetensors or its shards, or a GGUF file. Several are evaluated on the same sequences and compared: a "
-      "gated model's figures say little without those of a model "
-      "without a gate. A text is read as the model's own tokens, by its tokenizer.json or GGUF file, or as bytes. "
-      "Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
-  const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
-  verb.arguments("MODEL", o->models, std::string(kModelHelp) + "; several are compared");
+/// Declares the models, what they read, and --json.
+void declare_inputs(VerbOptions& verb, EvalOptions& o) {
+  train::EvaluationChoices& choices = o.evaluation;
+  verb.arguments("MODEL", o.models, std::string(kModelHelp) + "; several are compared");
   verb.values("--text", choices.data, "PATH",
               "UTF-8 text: a file, or a directory with all files below it, except those that are not UTF-8 and "
               "those that runs wrote; may be repeated");
@@ -172,7 +161,7 @@ Verb add_eval(CommandLine& line) {
       verb.value("--token-ids", choices.token_ids, "FILE.npy",
                  "Token ids, i32 or i64, in place of text: for models whose tokenizer is not there or not supported");
   declare_include(verb, choices.include).excludes(ids);
-  declare_json(verb, o->json, "the figures");
+  declare_json(verb, o.json, "the figures");
   verb.flag("--held-out", choices.held_out, "Only the tail of the text that `headgate train` holds out").excludes(ids);
   verb.value("--task", choices.task, "TASK",
              "text or bigram-backcopy (default: the task that the model was trained on)")
@@ -190,6 +179,12 @@ Verb add_eval(CommandLine& line) {
               "sequence is shorter",
               train::kDefaultTokens, train::kDefaultBytes))
       .suggests({"all"});
+}
+
+/// Declares which figures are computed, and how.
+void declare_figures(VerbOptions& verb, EvalOptions& o) {
+  train::EvaluationChoices& choices = o.evaluation;
+  const metrics::MetricList every = metrics::all_metrics(), defaults = metrics::default_metrics();
   std::vector<std::string> names{"all"};
   for (const metrics::Metric* metric : every) names.emplace_back(metric->name);
   verb.values("--metrics", choices.metrics, "NAMES",
@@ -197,7 +192,7 @@ Verb add_eval(CommandLine& line) {
                   "; or all; a key of the JSON stands for the metric that prints it (default: " +
                   (defaults == every ? "all" : metrics::metric_names(defaults)) + ')')
       .suggests(names);
-  verb.flag("--heads", o->heads,
+  verb.flag("--heads", o.heads,
             "Also the figures of each query head: " + metrics::metric_names(metrics::of_heads(metrics::all_metrics())));
   verb.value("--batch", choices.batch, "N", "Sequences evaluated at once, at most (default 16); some may be left over")
       .range(1, 1 << 16);
@@ -210,9 +205,14 @@ Verb add_eval(CommandLine& line) {
                     "Norms, softmax, the residual stream, the loss, experts, and attention of --gate-threshold stay "
                     "f32 (docs/reference/numerics.md)");
   verb.value("--seed", choices.seed, "N", "Seed of the sequences of bigram-backcopy (default: the run's)")
-      .excludes(ids);
+      .excludes(verb.declared("--token-ids"));
+}
+
+/// Declares the comparisons of a model with variants of it, and with another model.
+void declare_comparisons(VerbOptions& verb, EvalOptions& o) {
+  train::EvaluationChoices& choices = o.evaluation;
   verb.value(
-      "--gate-threshold", o->gate_threshold, "T",
+      "--gate-threshold", o.gate_threshold, "T",
       "Also compare loss and time with those where attention leaves out rows (queries of heads) whose gate is at "
       "most T in every feature; of gates that multiply the attention output");
   declare_dtype(verb, "--cache-dtype", choices.cache, {DType::i8},
@@ -235,9 +235,26 @@ Verb add_eval(CommandLine& line) {
               "much worse the model becomes, not how fast int8 would be")
       .suggests(roundings);
   verb.value(
-      "--against", o->against, "MODEL",
+      "--against", o.against, "MODEL",
       "Also compare each model with this one, which reads the same tokens: weights in a GGUF format with those in "
       "f32, say. Loss, KL divergence from this model, most probable tokens");
+}
+
+}  // namespace
+
+Verb add_eval(CommandLine& line) {
+  auto o = std::make_shared<EvalOptions>();
+  VerbOptions verb = line.add_verb(
+      "eval",
+      "Loss, sinks, activations and gate scores of a model on text\n\n"
+      "MODEL is a directory made by `headgate train`, a directory of Hugging Face's with config.json and "
+      "model.safetensors or its shards, or a GGUF file. Several are evaluated on the same sequences and compared: a "
+      "gated model's figures say little without those of a model "
+      "without a gate. A text is read as the model's own tokens, by its tokenizer.json or GGUF file, or as bytes. "
+      "Attention is averaged over heads and queries; query 0, which sees itself alone, does not count.");
+  declare_inputs(verb, *o);
+  declare_figures(verb, *o);
+  declare_comparisons(verb, *o);
   declare_threads(verb, o->threads, "Threads (default: all cores)");
   verb.value("--logits", o->logits, "OUT.npy",
              "Write the log-probability of every token at every position, (sequences,T,vocab) in f32 and nats");
