@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "headgate/tensor.hpp"
-#include "library/core/check.hpp"
-#include "library/core/nearest_word.hpp"
 #include "tool/cli/command_line.hpp"
 
 namespace headgate::cli {
@@ -18,20 +14,13 @@ namespace headgate::cli {
 template <class To>  // DType, or std::optional<DType>, which stays empty if the option is not given
 Option declare_dtype(VerbOptions& verb, const std::string& name, To& to, const std::vector<DType>& choices,
                      const std::string& help) {
-  const auto take = [name, &to, choices](const std::string& word) {
-    std::vector<std::string_view> names;
-    for (const DType dtype : choices) {
-      names.emplace_back(dtype_name(dtype));
-      if (word != names.back()) continue;
-      to = dtype;
-      return;
-    }
-    throw Error(fmt::format("{}: {}", name, word_complaint(word, names)));
+  const auto take = [&to, choices](const std::string& word) {
+    to = *std::find_if(choices.begin(), choices.end(), [&word](DType dtype) { return word == dtype_name(dtype); });
   };
   std::vector<std::string> names;
   names.reserve(choices.size());
   for (const DType dtype : choices) names.emplace_back(dtype_name(dtype));
-  return verb.word(name, take, "TYPE", help).suggests(names);
+  return verb.word(name, take, "TYPE", help).one_of(names);
 }
 
 }  // namespace headgate::cli

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "headgate/error.hpp"
@@ -12,24 +11,28 @@
 
 namespace headgate::cli {
 
-/// Declares an option whose values are the words in OptionWords<Enum>.
-/// Parsing stores the enumerator of the given word in `to`, an Enum or a std::optional<Enum>.
+/// Returns the words of an enum: `Table` is Words<Enum> or OptionWords<Enum>.
+template <class Table>
+std::vector<std::string> words_in() {
+  std::vector<std::string> words;
+  words.reserve(Table::kAll.size());
+  for (const auto& row : Table::kAll) words.emplace_back(row.word);
+  return words;
+}
+
+/// Declares an option whose value is the word of an enumerator, as OptionWords<Enum> lists them.
+/// Parsing stores the enumerator in `to`, an Enum or a std::optional<Enum>.
 template <typename Enum, typename To>
 Option declare_enum(VerbOptions& verb, const std::string& name, To& to, const std::string& type,
                     const std::string& help) {
-  const auto take = [name, &to](const std::string& word) {
+  const std::vector<std::string> words = words_in<OptionWords<Enum>>();
+  const auto take = [name, &to, words](const std::string& word) {
     try {
       to = parse_option_word<Enum>(name, word);
     } catch (const Error& error) {
-      std::vector<std::string_view> known;
-      known.reserve(OptionWords<Enum>::kAll.size());
-      for (const auto& row : OptionWords<Enum>::kAll) known.push_back(row.word);
-      throw Error(error.what() + did_you_mean(word, known));
+      throw Error(error.what() + did_you_mean(word, {words.begin(), words.end()}));
     }
   };
-  std::vector<std::string> words;
-  words.reserve(OptionWords<Enum>::kAll.size());
-  for (const auto& row : OptionWords<Enum>::kAll) words.emplace_back(row.word);
   return verb.word(name, take, type, help).suggests(words);
 }
 

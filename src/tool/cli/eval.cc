@@ -222,9 +222,6 @@ void declare_comparisons(VerbOptions& verb, EvalOptions& o) {
              "Keys and values of the first N tokens of each sequence stay unrounded in that comparison (default 0)")
       .range(0, 1 << 20)
       .needs(verb.declared("--cache-dtype"));
-  std::vector<std::string> roundings;
-  roundings.reserve(Words<layers::ActivationRounding>::kAll.size());
-  for (const auto& row : Words<layers::ActivationRounding>::kAll) roundings.emplace_back(row.word);
   verb.values(
           "--activations", choices.activations, "WORDS",
           "Also compare the model with one that rounds the input of every matrix product to int8, with one scale for "
@@ -233,7 +230,7 @@ void declare_comparisons(VerbOptions& verb, EvalOptions& o) {
               list_words<layers::ActivationRounding>() +
               ", separated by commas or repeated. Simulated: the rounded numbers are multiplied in f32. It says how "
               "much worse the model becomes, not how fast int8 would be")
-      .suggests(roundings);
+      .suggests(words_in<Words<layers::ActivationRounding>>());
   verb.value(
       "--against", o.against, "MODEL",
       "Also compare each model with this one, which reads the same tokens: weights in a GGUF format with those in "

@@ -74,10 +74,7 @@ Verb add_completion(CommandLine& line) {
       "Print a script with which a shell completes verbs, options and their words\n\n"
       "Installed packages have these scripts in place: share/bash-completion/completions, share/zsh/site-functions and "
       "share/fish/vendor_completions.d.");
-  std::vector<std::string> shells;
-  shells.reserve(Words<Shell>::kAll.size());
-  for (const auto& row : Words<Shell>::kAll) shells.emplace_back(row.word);
-  verb.argument("SHELL", *shell, list_words<Shell>()).one_of(shells);
+  verb.argument("SHELL", *shell, list_words<Shell>()).one_of(words_in<Words<Shell>>());
   verb.footer(
       "Examples:\n"
       "  eval \"$(headgate completion bash)\"\n"
