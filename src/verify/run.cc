@@ -2,17 +2,13 @@
 #include "verify/run.hpp"
 
 #include <algorithm>
-#include <chrono>
 
 #include "headgate/runtime.hpp"
+#include "library/core/stopwatch.hpp"
 #include "verify/case.hpp"
 
 namespace headgate::verify {
 namespace {
-
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 TargetErrors& errors_on(std::vector<TargetErrors>& targets, const std::string& target) {
   return *std::find_if(targets.begin(), targets.end(), [&](const TargetErrors& each) { return each.target == target; });
@@ -75,7 +71,7 @@ std::optional<std::string> check_problem(const NormCaseSpec& spec, const NormKer
 
 RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunKernels& kernels) {
   constexpr std::uint64_t kOperations = 4;
-  const auto start = Clock::now();
+  const Stopwatch watch;
   RunResult result;
   for (const Implementation& each : implementations()) {
     result.targets.push_back({.target = each.name, .is_plain = each.is_plain_target()});
@@ -86,17 +82,17 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
   const auto passes = [&](const auto& spec, const auto&... own_kernels) {
     const double done = options.problems ? static_cast<double>(result.problems) /
                                                static_cast<double>(listed + kOperations * *options.problems)
-                                         : seconds_since(start) / seconds;
+                                         : watch.seconds() / seconds;
     on_problem(done, ++result.problems);
     result.mismatch = check_problem(spec, own_kernels..., result.targets);
     return !result.mismatch.has_value();
   };
   const auto wants_another = [&](std::uint64_t random_done) {
-    return options.problems ? random_done < *options.problems : seconds_since(start) < seconds;
+    return options.problems ? random_done < *options.problems : watch.seconds() < seconds;
   };
-  // Checks the first problem of each list, then the second of each list, and so on. A run that ends early has thus
-  // covered every operation. Always checks the first problem of each list.
-  const auto in_time = [&](std::size_t n) { return n == 0 || !options.seconds || seconds_since(start) < seconds; };
+  // Takes one problem from each list in turn, so that a run that ends early has covered every operation. The first
+  // problem of each list always runs.
+  const auto in_time = [&](std::size_t n) { return n == 0 || !options.seconds || watch.seconds() < seconds; };
   const auto listed_passes = [&](const auto& specs, std::size_t n, const auto&... own_kernels) {
     return n >= specs.size() || !in_time(n) || passes(specs[n], own_kernels...);
   };
@@ -116,7 +112,7 @@ RunResult run(const RunOptions& options, const OnProblem& on_problem, const RunK
          passes(random_linear_spec(seed), kernels.linear, kernels.linear_statistics) &&
          passes(random_convolution_spec(seed), kernels.convolution) && passes(random_norm_spec(seed), kernels.norm);
   }
-  result.seconds = seconds_since(start);
+  result.seconds = watch.seconds();
   return result;
 }
 

@@ -22,8 +22,7 @@ std::string report_line(const char* operation, const Problem& problem, const Att
 
 void ReportedCall::end() const {
   if (problem_.report == nullptr) return;
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin_;
-  print_report(report_line(operation_, problem_, options_, report_, time.count()));
+  print_report(report_line(operation_, problem_, options_, report_, watch_.milliseconds()));
 }
 
 }  // namespace headgate

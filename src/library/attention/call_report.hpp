@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -9,6 +8,7 @@
 
 #include "library/attention/problem.hpp"
 #include "library/call/verbose.hpp"
+#include "library/core/stopwatch.hpp"
 
 // Formats and prints the line that HEADGATE_VERBOSE=1 shows for an attention call (call/verbose.hpp).
 
@@ -54,7 +54,7 @@ class ReportedCall {
   const Problem& problem_;
   const AttentionOptions& options_;
   CallReport report_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  Stopwatch watch_;
 };
 
 }  // namespace headgate

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <string>
 
 #include "headgate/runtime.hpp"
@@ -10,6 +9,7 @@
 #include "library/core/format.hpp"
 #include "library/core/option_rows.hpp"
 #include "library/core/rows.hpp"
+#include "library/core/stopwatch.hpp"
 #include "library/core/verbosity.hpp"
 
 // Prints one line per call to stderr if is_verbose().
@@ -40,23 +40,16 @@ std::string arguments_text(const Inputs& inputs, const Options& options) {
   return text;
 }
 
-/// Calls run() and returns its duration in milliseconds.
-template <class Run>
-double milliseconds_of(const Run& run) {
-  const auto begin = std::chrono::steady_clock::now();
-  run();
-  const std::chrono::duration<double, std::milli> time = std::chrono::steady_clock::now() - begin;
-  return time.count();
-}
-
-/// Runs the kernel of an operation whose only backend is "cpu", with run_on_live_threads(). If is_verbose(), then
-/// prints a report that ends with `note` and the time. Prints nothing if the kernel throws.
+/// Runs the kernel of an operation for which "cpu" is the only backend, through run_on_live_threads(). Then prints a
+/// report if is_verbose(), which ends with `note` and the time. Prints nothing if the kernel throws.
 template <const auto& kInputs, const auto& kOptions, class Problem, class Options>
 void run_on_cpu(const char* operation, const Problem& problem, const Options& options, void (&kernel)(const Problem&),
                 const std::string& note = {}) {
   const auto run = [&] { run_on_live_threads(problem.context.threads, [&] { kernel(problem); }); };
   if (!is_verbose()) return run();
-  const double milliseconds = milliseconds_of(run);
+  const Stopwatch watch;
+  run();
+  const double milliseconds = watch.milliseconds();
   print_report(formatted("{}{}{}, {:.3f} ms", call_text(operation, "cpu", problem.context),
                          arguments_text<kInputs, kOptions>(problem.inputs, options), note, milliseconds));
 }

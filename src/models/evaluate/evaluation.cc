@@ -4,13 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/evaluate/loss.hpp"
 #include "models/evaluate/token_ranges.hpp"
 #include "models/layers/cross_entropy.hpp"
@@ -174,9 +174,9 @@ void HeldOutEvaluator::add_batch(metrics::Evaluator<float>& evaluator, const flo
 
 /// Returns the loss of the current batch in nats, summed over its targets. Adds the elapsed time to pass.seconds.
 double HeldOutEvaluator::loss(const float* parameters, layers::AttentionSkip& skip, ThresholdComparison::Pass& pass) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const double mean = decoder_->loss(parameters, tokens_.data(), targets_.data(), nullptr, nullptr, &skip);
-  pass.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  pass.seconds += watch.seconds();
   pass.attention_seconds = skip.attention_seconds;
   const auto ignored = std::count(targets_.begin(), targets_.end(), layers::kIgnoredTarget);
   return mean * static_cast<double>(static_cast<std::int64_t>(targets_.size()) - ignored);

@@ -2,10 +2,10 @@
 #include "models/generate/generate.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 
 #include "library/core/check.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/generate/draft_tokens.hpp"
 #include "models/generate/stop_texts.hpp"
 #include "models/io/work.hpp"
@@ -16,14 +16,6 @@ namespace {
 /// Number of prompt tokens per call of the decoder. Large enough for efficient matrix products, and small enough that a
 /// hook can interrupt soon.
 constexpr std::int64_t kPromptPart = 512;
-
-class Stopwatch {
- public:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count(); }
-
- private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 void check_prompt(const models::CachedDecoder& decoder, const tokenize::Tokenizer& tokenizer,
                   std::span<const std::int32_t> prompt) {

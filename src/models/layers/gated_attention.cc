@@ -2,7 +2,6 @@
 #include "models/layers/gated_attention.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "headgate/tensor.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/layers/activation_rounding.hpp"
 #include "models/layers/elementwise.hpp"
 #include "models/layers/head_views.hpp"
@@ -215,9 +215,9 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   }
   if (skip == nullptr) return attention_forward(outputs, in, how);
   how.gate_threshold = skip->threshold;
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   attention_forward(outputs, in, how);
-  skip->attention_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  skip->attention_seconds += watch.seconds();
   const std::int64_t rows = state.lse.count();
   skip->rows += rows;
   skip->closed_rows += std::count(state.lse.data, state.lse.data + rows, std::numeric_limits<Wide<T>>::infinity());

@@ -2,13 +2,13 @@
 #include "models/train/trainer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <numbers>
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/layers/adamw.hpp"
 
 namespace headgate::train {
@@ -215,7 +215,7 @@ std::optional<double> Trainer::bits_per_byte(double loss) const {
 void Trainer::cancel_when(std::function<bool()> cancelled) { cancelled_ = cancelled ? std::move(cancelled) : never; }
 
 StepReport Trainer::step() {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   StepReport report;
   report.step = step_ + 1;
   report.loss = accumulate_gradients();
@@ -229,7 +229,7 @@ StepReport Trainer::step() {
   step_ = report.step;
   report.tokens = step_ * settings_.tokens_per_step();
   report.spike = spikes_.add(report.loss);
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  report.seconds = watch.seconds();
   return report;
 }
 

@@ -2,18 +2,19 @@
 #pragma once
 
 #include <algorithm>
-#include <chrono>
 #include <cstddef>
 #include <vector>
+
+#include "library/core/stopwatch.hpp"
 
 namespace headgate::bench {
 
 /// Returns the seconds that run() takes.
 template <typename Run>
 double seconds_of(const Run& run) {
-  const auto start = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   run();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return watch.seconds();
 }
 
 /// Returns the median of at least one value; for an even number of values, the mean of the middle two.

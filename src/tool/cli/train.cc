@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -9,6 +8,7 @@
 #include <string>
 
 #include "headgate/runtime.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/train/loop.hpp"
 #include "models/train/process_group.hpp"
 #include "models/train/start.hpp"
@@ -94,7 +94,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
   options.fma_peak_gflops = group.size() * meter.best_of(kPeakWindows);
   TrainDisplay display(trainer, run.directory->checkpoint(), o.log_every.value_or(10), lines);
   const SignalWatch watch(acknowledgement(group));
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch stopwatch;
   const std::string& out = o.run.directory;
   try {
     const train::LoopEnd end = train::run_loop(trainer, *run.directory, display, options);
@@ -111,8 +111,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     display.clear();
     end_group(group, error);
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  if (!o.json) print_end(run, seconds.count(), loss_text(display.loss(), display.bits_per_byte()));
+  if (!o.json) print_end(run, stopwatch.seconds(), loss_text(display.loss(), display.bits_per_byte()));
   return kSuccess;
 }
 

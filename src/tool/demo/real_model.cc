@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "library/core/check.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/io/staged_file.hpp"
 #include "models/io/units.hpp"
 #include "tool/console/progress.hpp"
@@ -68,7 +68,7 @@ void prepare_pages(const XrayRequest& wanted) {
 }
 
 void show_real_model(const std::string& model, const XrayRequest& wanted) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const std::string name = std::filesystem::path(model).filename().string();
   train::LoadedModel loaded = train::load_model(model);  // loads before printing, because load_model() may throw
   fmt::print("\n\nThe X-ray of a model that others trained: {}\n\n", name);
@@ -79,8 +79,7 @@ void show_real_model(const std::string& model, const XrayRequest& wanted) {
   const std::vector<xray::ModelXray> models = xray_of(one, choices_of(wanted));
   fmt::print("{}\n", xray::headline_text(models, xray::MapStyle::shades));
   write_page(models, wanted, kRealModelPage, wanted.text);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  fmt::print("     {} tokens in {}\n", models.front().pieces.size(), console::duration_text(seconds.count()));
+  fmt::print("     {} tokens in {}\n", models.front().pieces.size(), console::duration_text(watch.seconds()));
   std::fflush(stdout);
 }
 

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "library/core/stopwatch.hpp"
 #include "models/io/units.hpp"
 #include "models/train/trainer.hpp"
 #include "tool/console/progress.hpp"
@@ -129,7 +129,7 @@ class Training {
 }  // namespace
 
 std::vector<TrainedModel> show_training(const Comparison& comparison, const std::function<bool()>& interrupted) {
-  const auto begin = std::chrono::steady_clock::now();
+  const Stopwatch watch;
   const train::TrainSettings& settings = comparison.settings;
   Training training(comparison, interrupted);
   const std::size_t seeds = comparison.sources.size();
@@ -140,9 +140,8 @@ std::vector<TrainedModel> show_training(const Comparison& comparison, const std:
   std::fflush(stdout);
   try {
     std::vector<TrainedModel> trained = training.run();
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
     fmt::print("\n{}\n     {} runs in {}\n", result_text(comparison, trained), training.runs(),
-               duration_text(seconds.count()));
+               duration_text(watch.seconds()));
     std::fflush(stdout);
     return trained;
   } catch (const Interruption&) {

@@ -17,6 +17,7 @@
 #include "headgate/runtime.hpp"
 #include "library/core/check.hpp"
 #include "library/core/dispatch.hpp"
+#include "library/core/stopwatch.hpp"
 #include "models/layers/gemm_parts.hpp"
 #include "tool/machine/machine_peak.hpp"
 
@@ -24,10 +25,6 @@ namespace headgate::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point a, Clock::time_point b) {
-  return std::chrono::duration<double>(b - a).count();
-}
 
 // Receives results of the measured loops, so that the compiler cannot remove the loops.
 volatile double g_sink = 0.0;
@@ -50,7 +47,9 @@ double run_concurrently(int threads, const std::function<double(int)>& work) {
     g_sink = result;
   }
   require(team == threads, "machine: asked for {} threads, OpenMP gave {}", threads, team);
-  return seconds_between(*std::min_element(starts.begin(), starts.end()), *std::max_element(ends.begin(), ends.end()));
+  const auto first = *std::min_element(starts.begin(), starts.end()),
+             last = *std::max_element(ends.begin(), ends.end());
+  return std::chrono::duration<double>(last - first).count();
 }
 
 struct FreeDeleter {
@@ -103,9 +102,9 @@ PeakMeter::PeakMeter(const std::string& isa, DType dtype, int threads) : threads
   const auto best_seconds = [&] {
     double best = kWindowSeconds;
     for (int i = 0; i < 5; ++i) {
-      const auto start = Clock::now();
+      const Stopwatch watch;
       g_sink = run_(rounds_);
-      best = std::min(best, seconds_between(start, Clock::now()));
+      best = std::min(best, watch.seconds());
     }
     return best;
   };
