@@ -110,6 +110,15 @@ def test_default_device_does_not_change_where_masks_and_packed_rows_are_read():
     assert begins.device.type == "cpu" and begins.unique().tolist() == [0, 2, 3, 4, 6]
 
 
+def test_default_device_does_not_change_weights_of_rows():
+    model, x, found = Weights(), torch.randn(2, 9, 32), []
+    for device in ("cpu", "meta"):
+        with torch.device(device), watch(model, rows=[1, 4]) as seen:
+            model(x)
+        found.append((seen.scalars(), seen.rows[""]))
+    assert found[0][0] == found[1][0] and torch.equal(found[0][1], found[1][1])
+
+
 def test_attention_without_submodules_is_seen():
     x = torch.randn(2, 9, 32)
     with watch(Weights()) as alone:

@@ -579,6 +579,16 @@ def test_weights_of_8_bits_are_no_matrices(dtype):
     assert (ranks.matrix_of(linear) is None) == (dtype.itemsize == 1)
 
 
+def test_default_device_does_not_change_the_report():
+    model, ids = models.model("llama"), models.tokens(1, 24)
+    expected = xray(model, None, ids)
+    with torch.device("meta"):
+        for given in (ids, ids[0].tolist()):
+            found = xray(model, None, given)
+            assert found.layer_figures == expected.layer_figures
+            assert numpy.array_equal(found.heads[0][0].map, expected.heads[0][0].map)
+
+
 def test_mode_of_the_model_is_restored():
     model = models.model("llama").train()
     report = xray(torch.compile(model), None, models.tokens(1, 24))

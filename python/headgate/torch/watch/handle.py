@@ -622,8 +622,8 @@ class Watch:
 
 
 def _positions_of(rows: Any) -> Tensor:
-    """Converts the argument `rows` of watch() to int64. Raises ValueError for values that are not positions."""
-    given = torch.as_tensor(rows).flatten()
+    """Converts the argument `rows` of watch() to int64. Raises ValueError for a value that is not a position."""
+    given = torch.as_tensor(rows, device="cpu").flatten()
     positions = given.to(torch.int64)
     wrong = given[(positions != given) | (positions < 0) | (given.dtype == torch.bool)].tolist()
     if wrong:

@@ -72,7 +72,7 @@ def singular_values(a: Tensor, b: Tensor) -> Tensor:
     """
     a, b = a.double().cpu(), b.double().cpu()
     fine = a.isfinite().all(-1).all(-1) & b.isfinite().all(-1).all(-1)
-    found = torch.full(a.shape[:2], torch.nan, dtype=torch.float64)
+    found = torch.full(a.shape[:2], torch.nan, dtype=torch.float64, device="cpu")
     if fine.any():
         found[fine] = _spectrum_product(a[fine], b[fine])
     return found

@@ -131,7 +131,7 @@ def _run(seen: Collector, model: nn.Module, ids: list[int]) -> Tensor | None:
 def _losses(logits: Tensor | None, targets: list[int]) -> Tensor:
     """Returns -log p (T) of the targets. The values are NaN if there are no logits."""
     if logits is None:
-        return torch.full((len(targets),), math.nan)
+        return torch.full((len(targets),), math.nan, device="cpu")
     of = torch.tensor(targets, device=logits.device).split(LOSS_ROWS)
     parts = zip(logits.split(LOSS_ROWS), of)
     return torch.cat([nn.functional.cross_entropy(z.float(), t, reduction="none").cpu() for z, t in parts])

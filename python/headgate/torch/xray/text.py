@@ -29,9 +29,9 @@ def ids_of(tokenizer: Any, text: Any, tokens: int) -> tuple[list[int], str]:
         ids = tokenizer(_decoded(whole, LONGEST_TOKEN * tokens))["input_ids"]
         return list(ids)[: tokens + 1], "text" if isinstance(text, str) else str(text)
     try:
-        ids = torch.as_tensor(text)
+        ids = torch.as_tensor(text, device="cpu")
     except (TypeError, ValueError, RuntimeError):
-        ids = torch.empty(0)
+        ids = torch.empty(0, device="cpu")
     if ids.dim() == 2 and len(ids) == 1:
         ids = ids[0]
     if ids.dim() != 1 or ids.dtype not in (torch.int32, torch.int64):
