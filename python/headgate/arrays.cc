@@ -47,10 +47,11 @@ std::string own_dtype(nb::handle object) {
   return nb::hasattr(dtype, "name") ? text_of(dtype.attr("name")) : text_of(dtype);
 }
 
-/// Returns whether `object` is a NumPy array of ml_dtypes' bfloat16. NumPy cannot export that dtype by DLPack, so such
-/// an array is read as uint16.
+/// Returns whether `object` is a NumPy array of ml_dtypes' bfloat16 in native byte order. DLPack cannot export that
+/// dtype from NumPy, so the array is read as uint16.
 bool is_numpy_bfloat16(nb::handle object) {
-  return nb::hasattr(object, "__array_interface__") && own_dtype(object) == "bfloat16";
+  return nb::hasattr(object, "__array_interface__") && own_dtype(object) == "bfloat16" &&
+         nb::cast<bool>(object.attr("dtype").attr("isnative"));
 }
 
 /// Returns the reason why `object` cannot be read as an array. The reason includes the error that `__dlpack__` raised.

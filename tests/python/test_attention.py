@@ -244,6 +244,16 @@ def test_masked_arrays_are_refused():
         headgate.attention(q, k, v, gate, out=np.ma.empty((2, 4, *v.shape[2:]), np.float32))
 
 
+@pytest.mark.parametrize("name", (np.float32, ml_dtypes.bfloat16))
+def test_arrays_of_another_byte_order_are_refused(name):
+    q, k, v, gate = (x.float().numpy().astype(name) for x in problem(dtype=torch.float32))
+    swapped = np.dtype(name).newbyteorder()
+    with pytest.raises(ValueError, match="^attention: q of dtype .* as an array of the CPU: .* byte order"):
+        headgate.attention(q.astype(swapped), k, v, gate)
+    with pytest.raises(ValueError, match="^attention: y of dtype .* byte order"):
+        headgate.attention(q, k, v, gate, out=np.empty((2, 4, *v.shape[2:]), swapped))
+
+
 def test_outputs_under_another_default_device_are_on_the_cpu():
     q, k, v, gate = problem(dtype=torch.float32)
     expected = headgate.attention_forward(q, k, v, gate)
