@@ -2,13 +2,11 @@
 """Fast path for eager calls: bypasses PyTorch's dispatcher and calls the functions of `headgate` directly.
 
 For small problems, dispatching a custom operator takes longer than the computation. The fast path handles plain eager
-calls. If a gradient is needed, a torch.autograd.Function records the call.
-
-All other calls take the general path, torch.ops.headgate:
-
-- calls under torch.compile, export, tracing, torch.func, forward mode, autocast, the profiler or a PyTorch mode
-- calls with tensor subclasses or unexpected argument types
-- calls that fail on the fast path; the general path then raises its own error
+calls. If a gradient is needed, a torch.autograd.Function records the call. Every other call takes the general path,
+torch.ops.headgate. These are calls under torch.compile, export, tracing, torch.func, forward mode, autocast, the
+profiler or a PyTorch mode, and calls with tensor subclasses or unexpected argument types. A call that fails on the fast
+path is repeated on the general path, which then raises its own error. Errors of the caller's code, such as a signal
+handler, are not caught.
 """
 
 import functools
@@ -20,6 +18,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from ..operations import Operation
+from .errors import is_of_caller
 
 _PLAIN_TENSORS = frozenset({Tensor, torch.nn.Parameter})
 _PLAIN_OPTIONS = {
@@ -140,8 +139,9 @@ class EagerOperation:
             # All inputs in `given` are differentiable. Only a call with `arguments` needs the check.
             if not arguments or self._has_gradients(named, options):
                 return _record((self, named, options, keep), *named.values())
-        except _ERRORS:
-            pass
+        except _ERRORS as error:
+            if is_of_caller(error):
+                raise
         return None
 
     def _take_options(self, named: Named, given: dict[str, Any], arguments: dict[str, Any]) -> dict[str, Any] | None:
@@ -216,8 +216,9 @@ class HeadgateCall(torch.autograd.Function):
             try:
                 found = operation.backward(recorded, attributes)
                 return (None, *[getattr(found, "d" + name, None) for name in names])
-            except _ERRORS:
-                pass
+            except _ERRORS as error:
+                if is_of_caller(error):
+                    raise
         general = operation.general_backward(recorded, wanted)
         return (None, *[general[name] if name in wanted else None for name in names])
 

@@ -77,6 +77,18 @@ def _with_suggestion(text: str, function: Callable[..., Any], given: Mapping[str
     return text
 
 
+def is_of_caller(error: BaseException) -> bool:
+    """Returns whether the caller's code raised the error while a call of Headgate ran: a signal handler, or a hook of
+    saved tensors. Such an error says nothing about the call and must not be caught. False under torch.compile."""
+    if torch.compiler.is_compiling():
+        return False
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    module = "" if at is None else at.tb_frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] not in ("", "headgate", "torch")
+
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

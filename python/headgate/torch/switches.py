@@ -11,6 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .eager import are_plain
+from .errors import is_of_caller
 from .precision import Precision
 
 # After one of these errors, the original function computes the call.
@@ -96,15 +97,16 @@ class Switch:
     def serve(
         self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
     ) -> Any:
-        """Calls `attempt`, which returns (result, None) or (None, reason). Returns the result.
-
-        Calls `original` instead in three cases: `attempt` returns a reason, it raises an error, or the switch is off.
-        """
+        """Calls `attempt`, which returns (result, None) or (None, reason), and returns the result. Calls `original`
+        instead if there is a reason, if `attempt` raises an error, or if the switch is off. Errors of the caller's
+        code, such as a signal handler, are not caught."""
         y, reason = None, "off"
         if self.active:
             try:
                 y, reason = attempt(*given, **named)
             except _REFUSALS as error:
+                if is_of_caller(error):
+                    raise
                 reason = str(error)
         self._count(reason)
         return original(*given, **named) if y is None else y

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The short way of calls in eager mode: the same results as by torch.ops.headgate, and when it is not taken."""
 
+import signal
+
 import pytest
 import torch
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from headgate.torch import eager, gated_attention, gated_norm, linear_attention, short_convolution
+from headgate.torch import eager, gated_attention, gated_norm, linear_attention, short_convolution, use_everywhere
 
 H, T, D = 2, 5, 4
 
@@ -147,3 +150,36 @@ def test_saved_tensors_pass_hooks():
         y = gated_attention(*(normal(1, H, T, D) for _ in range(4)))
     y.sum().backward()
     assert len(packed) == 6  # four inputs, y and lse
+
+
+@pytest.mark.parametrize("attend", (gated_attention, lambda *qkv: F.scaled_dot_product_attention(*qkv)))
+def test_error_of_a_hook_is_not_caught(attend):
+    packed = []
+
+    def pack(x):
+        packed.append(x)
+        if len(packed) == 1:
+            raise ValueError("disk full")
+        return x
+
+    with use_everywhere(), torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        with pytest.raises(ValueError, match="^disk full$"):
+            attend(*(normal(1, H, T, D) for _ in range(3)))
+    assert len(packed) == 1
+
+
+@pytest.mark.parametrize("backward", (False, True))
+def test_error_of_a_signal_handler_ends_the_call(backward):
+    def handle(*_):
+        raise RuntimeError("time is over")
+
+    q = torch.full((1, 4, 8192, 64), 0.01).requires_grad_()
+    y = gated_attention(q, q, q, threads=1) if backward else None
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    try:
+        with pytest.raises(RuntimeError, match="^time is over$"):
+            y.backward(q) if backward else gated_attention(q, q, q, threads=1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """use_everywhere(): which calls of PyTorch's function Headgate computes, and what is left when it ends."""
 
+import functools
 import inspect
 import threading
 import time
@@ -11,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
-from headgate.torch import use_everywhere
+from headgate.torch import gated_attention, use_everywhere
 from headgate.torch.switches import MOST_REASONS, OTHER_REASONS, Handle, Switch
 
 ORIGINAL = F.scaled_dot_product_attention
@@ -163,13 +164,12 @@ def test_masks_of_each_type_under_autocast_are_as_in_pytorch(of_query, of_mask):
 
 
 def test_call_that_fails_in_the_kernels_is_left_to_pytorch(monkeypatch):
-    def fail(*_, **__):
-        raise ValueError("gated_attention: q is not as it should be")
-
-    monkeypatch.setattr("headgate.torch.scaled_dot_product.gated_attention", fail)
+    fails = functools.partial(gated_attention, softcap=-1.0)
+    monkeypatch.setattr("headgate.torch.scaled_dot_product.gated_attention", fails)
     with use_everywhere() as served:
         assert torch.equal(F.scaled_dot_product_attention(Q, Q, Q), ORIGINAL(Q, Q, Q))
-    assert served.calls == 0 and served.declined == {"gated_attention: q is not as it should be": 1}
+    assert served.calls == 0
+    assert [reason.partition(" but ")[0] for reason in served.declined] == ["gated_attention: softcap is -1"]
 
 
 @pytest.mark.parametrize(
