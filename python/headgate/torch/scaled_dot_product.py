@@ -220,7 +220,7 @@ def _rules(query: Tensor, attn_mask: Tensor | None, is_causal: bool, sizes: Size
     if sizes.queries == sizes.keys:
         return {"causality": "causal"}
     # PyTorch uses top-left alignment: query i sees keys 0 … i, so the first query is at position 0.
-    first = torch.zeros(sizes.batch, dtype=torch.int64, device=query.device)
+    first = query.new_zeros(sizes.batch, dtype=torch.int64)  # a DTensor if query is one
     return {"causality": "causal", "query_offsets": first}
 
 

@@ -40,6 +40,8 @@ def _shared_dim(part: str, name: str, x: Tensor, layout: str) -> int | None:
         if part == _HEADS:
             return x.dim() - 2
         return 0 if x.dim() == 3 and x.shape[0] != 1 else None
+    if name == "alibi_slopes" and x.dim() > 1:  # (B,H), or (N,H) of a packed batch
+        return 0 if part == _BATCH else 1
     if name in _OF_BATCH + _OF_HEADS:
         return 0 if name in (_OF_BATCH if part == _BATCH else _OF_HEADS) else None
     if name in _BROADCAST:
@@ -97,17 +99,18 @@ def _own_part(x: "DTensor", placements: "list[Placement]", parts: list[str]) -> 
 def attend_on_dtensors(
     what: str, tensors: dict[str, Any], layout: str, attend: Callable[[dict[str, Any]], tuple[Tensor, Tensor]]
 ) -> "tuple[DTensor, DTensor]":
-    """Computes attention on DTensors. Returns (y, lse) as DTensors.
-
-    `attend` computes y and lse from a process's local tensors. Tensors whose placements do not match the division of
-    the work are redistributed. Raises ValueError if some tensors are not DTensors.
-    """
+    """Returns (y, lse) as DTensors. `attend` computes y and lse from a process's local tensors. Redistributes a tensor
+    if its placements do not match the division of the work. Raises ValueError if some tensors are plain tensors, or lie
+    on another mesh than q."""
     from torch.distributed.tensor import DTensor
 
     q = tensors["q"]
     plain = [name for name, x in tensors.items() if x is not None and not isinstance(x, DTensor)]
     if plain:
         raise ValueError(f"{what}: {plain[0]} is a plain tensor but q is a DTensor: distribute it")
+    for name, x in tensors.items():
+        if x is not None and x.device_mesh != q.device_mesh:
+            raise ValueError(f"{what}: {name} lies on another device mesh than q: distribute it over q's")
     parts = _parts_of(tensors, layout)
     own = {
         name: None if x is None else _own_part(x, _placements(parts, name, x, layout), parts)

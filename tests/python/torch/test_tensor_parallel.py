@@ -4,13 +4,13 @@
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.debug import CommDebugMode
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 import processes
-from headgate.torch import GatedAttention, gated_attention
+from headgate.torch import GatedAttention, gated_attention, scaled_dot_product_attention
 
 B, HQ, HKV, T, D, C = 2, 4, 2, 5, 3, 24
 
@@ -82,6 +82,22 @@ def sharded_otherwise():
     q = normal(B, HQ, 2 * T, D)
     placed = distribute_tensor(q, mesh(), [Shard(2)])
     assert_near(gated_attention(placed, placed, placed).full_tensor(), gated_attention(q, q, q))
+
+
+def with_slopes_of_each_sequence(shared):
+    q, k, slopes = normal(B, HQ, T, D), normal(B, HKV, T, D), normal(B, HQ).abs()
+    whole = [Shard(0 if shared == "batch" else 1)]
+    placed = [distribute_tensor(x, mesh(), whole) for x in (q, k, k)]
+    found = gated_attention(*placed, alibi_slopes=distribute_tensor(slopes, mesh(), [Replicate()]))
+    assert found.placements == tuple(whole)
+    assert_near(found.full_tensor(), gated_attention(q, k, k, alibi_slopes=slopes))
+
+
+def with_fewer_queries_than_keys():
+    q, k = normal(B, HQ, T, D), normal(B, HQ, T + 2, D)
+    placed = [distribute_tensor(x, mesh(), [Shard(1)]) for x in (q, k, k)]
+    found = scaled_dot_product_attention(*placed, is_causal=True)
+    assert_near(found.full_tensor(), scaled_dot_product_attention(q, k, k, is_causal=True))
 
 
 PLAN = {
@@ -160,6 +176,11 @@ def mixed():
     placed = distribute_tensor(q, mesh(), [Shard(1)])
     with pytest.raises(ValueError, match="gated_attention: k is a plain tensor but q is a DTensor: distribute it"):
         gated_attention(placed, q, placed)
+    of_others = distribute_tensor(q, DeviceMesh("cpu", [1, 0]), [Replicate()])
+    with pytest.raises(
+        ValueError, match="gated_attention: v lies on another device mesh than q: distribute it over q's"
+    ):
+        gated_attention(placed, placed, of_others)
     with pytest.raises(ValueError, match="gated_attention: return_max_logit does not support DTensors"):
         gated_attention(placed, placed, placed, return_max_logit=True)
     with pytest.raises(ValueError, match="gated_attention: dropout does not support DTensors: call it on their local"):
@@ -180,6 +201,15 @@ def test_dtensors_are_computed_without_communication(shared):
 
 def test_dtensors_sharded_otherwise_are_redistributed():
     processes.run(2, sharded_otherwise)
+
+
+@pytest.mark.parametrize("shared", ["batch", "heads"])
+def test_slopes_of_each_sequence_are_divided_as_q(shared):
+    processes.run(2, with_slopes_of_each_sequence, shared)
+
+
+def test_causal_queries_of_pytorchs_function_stand_at_the_first_keys():
+    processes.run(2, with_fewer_queries_than_keys)
 
 
 LAYERS = (
