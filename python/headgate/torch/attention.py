@@ -326,6 +326,8 @@ def gated_attention(
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
+    if arguments.get("gate_fn") == "none":  # ignores the gate, which has no gradient then
+        gate = None
     given = {"q": q, "k": k, "v": v, "gate": gate}
     for observer in observers.ATTENTION:
         observer(given, arguments)

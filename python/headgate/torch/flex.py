@@ -286,6 +286,8 @@ def flex_attention(
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
     asked = _checked_aux(return_lse, return_aux)
     _check_tensors(query, key, value, gate, enable_gqa)
+    if options.get("gate_fn") == "none":
+        gate = None
     if key.shape[0] == value.shape[0] == 1:
         key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
     options["scale"] = scale

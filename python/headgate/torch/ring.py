@@ -490,6 +490,8 @@ def ring_attention(
     """
     if "gate_logits" in arguments:
         gate = take_old_name(NAME, arguments, "gate_logits", "gate", gate)
+    if arguments.get("gate_fn") == "none":
+        gate = None
     ring = Ring(group, *own_rank(NAME, group))
     tensors = {"q": q, "k": k, "v": v, "gate": gate, **{name: arguments.pop(name, None) for name in INPUTS}}
     options = {name: arguments.pop(name) for name in DEFAULTS if name in arguments}

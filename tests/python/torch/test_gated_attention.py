@@ -5,12 +5,14 @@ import inspect
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 import headgate
 import plain
 from headgate.operations import keeps_output
 from headgate.torch import GATE_FUNCTIONS, gated_attention
 from headgate.torch.arguments import DIFFERENTIABLE, OPTIONS, TENSORS
+from headgate.torch.flex import flex_attention
 
 B, HQ, HKV, T, S, D, DV = 2, 4, 2, 5, 7, 3, 4
 OP = torch.ops.headgate.gated_attention
@@ -121,6 +123,20 @@ def test_gradients_of_some_inputs_are_computed_alone():
     expected = torch.autograd.grad(plain.attention(**tensors, **options)[0].sum(), (tensors["v"], options["bias"]))
     assert_near(tensors["v"].grad, expected[0])
     assert_near(options["bias"].grad, expected[1])
+
+
+@pytest.mark.parametrize("compiles", (False, True))
+def test_gate_without_a_function_is_not_applied_and_has_no_gradient(compiles):
+    q, k, v, gate = (torch.randn(1, 2, 5, 4, requires_grad=True) for _ in range(4))
+    call = torch.compile(gated_attention, backend="aot_eager", fullgraph=True) if compiles else gated_attention
+    block_mask = create_block_mask(lambda b, h, i, j: i >= 0, None, None, 5, 5, device="cpu")
+    for y in (
+        call(q, k, v, gate, gate_fn="none"),
+        flex_attention(q, k, v, None, block_mask, gate=gate, gate_fn="none"),
+    ):
+        torch.testing.assert_close(y, gated_attention(q, k, v))
+        y.sum().backward()
+        assert gate.grad is None and q.grad is not None
 
 
 def test_log_sum_exp_alone_has_a_gradient():

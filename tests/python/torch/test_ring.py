@@ -395,6 +395,9 @@ def as_pytorch_uses_it():
     kept = torch.utils.checkpoint.checkpoint(lambda: ring_attention(**again, causality="causal"), use_reentrant=False)
     kept.backward(shard_sequence(dy, 2))
     assert torch.equal(kept, y) and all(torch.equal(own[name].grad, again[name].grad) for name in own)
+    ungated = ring_attention(**own, gate_fn="none")
+    assert torch.equal(ungated, ring_attention(own["q"], own["k"], own["v"]))
+    assert torch.autograd.grad(ungated.sum(), own["gate"], allow_unused=True) == (None,)
     single = {name: x.detach()[1] for name, x in own.items()}
     assert torch.equal(ring_attention(**single, causality="causal"), y[1])
     strided = {name: x.detach().transpose(1, 2).contiguous().transpose(1, 2) for name, x in own.items()}
