@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shards a sequence over the processes of a torch.distributed group, and gathers the shards again."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from .checks import is_whole
 
 SHARDINGS = ("balanced", "contiguous")
 
@@ -75,6 +77,16 @@ def described(x: Tensor | None) -> str:
     return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
 
 
+def _tokens(x: Any, dim: Any) -> int:
+    """Returns the size of dimension `dim` of x. Raises TypeError if x is no tensor, and ValueError if it has no such
+    dimension."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x is a {type(x).__name__} but must be a tensor")
+    if not is_whole(dim) or not -x.dim() <= dim < x.dim():
+        raise ValueError(f"dim is {dim!r} but x has {x.dim()} dimensions")
+    return x.shape[dim]
+
+
 def shard_sequence(
     x: Tensor, dim: int, *, group: "dist.ProcessGroup | None" = None, sharding: str = "balanced"
 ) -> Tensor:
@@ -87,12 +99,12 @@ def shard_sequence(
     """
     rank, ranks = own_rank("shard_sequence", group)
     try:
-        parts = ranks * len(chunks_of(rank, ranks, sharding))
-        if x.shape[dim] % parts != 0:
-            raise ValueError(f"{x.shape[dim]} tokens cannot be cut into {parts} equal chunks for {ranks} ranks")
-    except ValueError as error:
-        raise ValueError(f"shard_sequence: {error}") from None
-    spans = spans_of(rank, ranks, x.shape[dim] // ranks, sharding)
+        tokens, parts = _tokens(x, dim), ranks * len(chunks_of(rank, ranks, sharding))
+        if tokens % parts != 0:
+            raise ValueError(f"{tokens} tokens cannot be cut into {parts} equal chunks for {ranks} ranks")
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"shard_sequence: {error}") from None
+    spans = spans_of(rank, ranks, tokens // ranks, sharding)
     found = [x.narrow(dim, begin, end - begin) for begin, end in spans]
     return found[0] if len(found) == 1 else torch.cat(found, dim=dim)
 
@@ -115,15 +127,17 @@ def gather_sequence(
     ValueError on every rank if dtypes or shapes differ among ranks, or if a shard cannot be cut into its chunks.
     """
     rank, ranks = own_rank("gather_sequence", group)
-    refusal, spans = None, []
+    refusal, facts, spans = None, {}, []
     try:
+        tokens = _tokens(x, dim)
         if torch.is_grad_enabled() and x.requires_grad:
             raise ValueError("x requires a gradient, which is not passed on: detach it")
-        spans = [spans_of(other, ranks, x.shape[dim], sharding) for other in range(ranks)]
-    except (IndexError, ValueError) as error:
-        refusal = ValueError(f"gather_sequence: {error}")
-    agree("gather_sequence", group, {"x": described(x), "dim": str(dim), "sharding": sharding}, refusal)
-    # Ranks send raw bytes, so a lazy negation or conjugation must be applied first.
+        spans = [spans_of(other, ranks, tokens, sharding) for other in range(ranks)]
+        facts = {"x": described(x), "dim": str(dim), "sharding": sharding}
+    except (TypeError, ValueError) as error:
+        refusal = type(error)(f"gather_sequence: {error}")
+    agree("gather_sequence", group, facts, refusal)
+    # The ranks send raw bytes, which do not reflect a lazy negation or conjugation.
     own = x.resolve_conj().resolve_neg().contiguous()
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)

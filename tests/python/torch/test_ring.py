@@ -271,9 +271,15 @@ def shards():
         (lambda: gather_sequence(torch.rand(3), 0), "gather_sequence: a balanced shard of 3 tokens cannot be cut"),
         (lambda: gather_sequence(x, 0), "gather_sequence: x requires a gradient"),
         (lambda: gather_sequence(torch.rand(4 + 2 * rank), 0), r"x is float32 \(4\) on rank 0 but float32 \(6\) on"),
+        (lambda: shard_sequence(torch.rand(16), 1), "^shard_sequence: dim is 1 but x has 1 dimensions$"),
+        (lambda: gather_sequence(torch.rand(4), -2), "^gather_sequence: dim is -2 but x has 1 dimensions$"),
+        (lambda: gather_sequence(torch.rand(4), "a" if rank == 1 else 0), "gather_sequence: dim is 'a' but x has 1"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
+    given, kind = ([1.0], TypeError) if rank == 1 else (torch.rand(4), ValueError)
+    with pytest.raises(kind, match="gather_sequence: x is a list but must be a tensor$"):
+        gather_sequence(given, 0)
 
 
 def lazy_negation():
