@@ -40,9 +40,9 @@ std::string text_of(nb::handle object) { return nb::cast<std::string>(nb::str(ob
 
 std::string class_name_of(nb::handle object) { return nb::cast<std::string>(object.type().attr("__name__")); }
 
-/// Returns the dtype's name as the array's library spells it. Returns an empty string if the array has no dtype.
+/// Returns the dtype's name as the array's own library spells it, or "unknown" if the array has no dtype.
 std::string own_dtype(nb::handle object) {
-  if (!nb::hasattr(object, "dtype")) return {};
+  if (!nb::hasattr(object, "dtype")) return "unknown";
   const nb::object dtype = object.attr("dtype");
   return nb::hasattr(dtype, "name") ? text_of(dtype.attr("name")) : text_of(dtype);
 }
@@ -133,39 +133,49 @@ void refuse_masked(const char* function, const char* name, nb::handle object) {
           name, name);
 }
 
-/// Reads an array with nanobind, which uses `__dlpack__` or the buffer protocol.
+/// Returns `object`, or a memoryview of it if it supports the buffer protocol alone. Buffers of ctypes have no strides,
+/// which nanobind would read; those of a memoryview do.
+nb::object with_strides(nb::handle object) {
+  if (nb::hasattr(object, "__dlpack__") || PyObject_CheckBuffer(object.ptr()) == 0) return nb::borrow(object);
+  PyObject* const view = PyMemoryView_FromObject(object.ptr());
+  if (view == nullptr) throw nb::python_error();
+  return nb::steal(view);
+}
+
+/// Reads an array by nanobind, which uses `__dlpack__` or the buffer protocol.
 ArrayMemory read_generally(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
   refuse_masked(function, name, given);
-  const nb::object object = resolved(given);
+  const nb::object object = with_strides(resolved(given));
   nb::ndarray<nb::ro> array;
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, array, false)) {
     as_bfloat16 = is_numpy_bfloat16(object) && nb::try_cast(object.attr("view")("uint16"), array, false);
-    if (!as_bfloat16) throw Error(formatted("{}: {} {}", function, name, refusal_of(object)));
+    if (!as_bfloat16) throw Error(formatted("{}: {} {}", function, name, refusal_of(given)));
   }
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
 /// Returns the memory of an array that a call will write. Throws Error if the array is read-only or masked, or has a
 /// lazy negation or conjugation.
-ArrayMemory find_writable(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
-  require(!is_lazy(object),
+ArrayMemory find_writable(const char* function, const char* name, nb::handle given, ArrayKind kind, Layout layout) {
+  require(!is_lazy(given),
           "{}: {} has a lazy negation or conjugation, which its memory does not have: give a tensor of its own, "
           "{}.resolve_neg()",
           function, name, name);
-  // JAX arrays are immutable, but DLPack does not report them as read-only.
-  require(!is_instance(object, "jax", "Array"), "{}: {} is an array of JAX, which is read-only: give an array of NumPy",
+  // Arrays of JAX are immutable, although they do not say so by DLPack.
+  require(!is_instance(given, "jax", "Array"), "{}: {} is an array of JAX, which is read-only: give an array of NumPy",
           function, name);
-  refuse_masked(function, name, object);
+  refuse_masked(function, name, given);
+  const nb::object object = with_strides(given);
   nb::ndarray<> array;
   bool as_bfloat16 = false;
   if (!nb::try_cast(object, array, false)) {
     as_bfloat16 = is_numpy_bfloat16(object);
-    const nb::object memory = as_bfloat16 ? object.attr("view")("uint16") : nb::borrow(object);
+    const nb::object memory = as_bfloat16 ? nb::object(object.attr("view")("uint16")) : object;
     if (!as_bfloat16 || !nb::try_cast(memory, array, false)) {
       nb::ndarray<nb::ro> readable;
       const bool can_be_read = nb::try_cast(memory, readable, false);
-      throw Error(formatted("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(object)));
+      throw Error(formatted("{}: {} {}", function, name, can_be_read ? "is read-only" : refusal_of(given)));
     }
   }
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """attention, attention_forward and attention_backward against PyTorch in float64."""
 
+import ctypes
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -242,6 +244,18 @@ def test_masked_arrays_are_refused():
         headgate.attention(masked, k, v, gate)
     with pytest.raises(ValueError, match="^attention: y is a masked array"):
         headgate.attention(q, k, v, gate, out=np.ma.empty((2, 4, *v.shape[2:]), np.float32))
+
+
+def test_buffers_without_strides_are_read_and_written():
+    array = ((ctypes.c_float * 3) * 2)((1, 2, 3), (4, 5, 6))
+    assert headgate.convert(array, "f64").tolist() == [[1, 2, 3], [4, 5, 6]]
+    out = (ctypes.c_double * 3)()
+    headgate.convert(array[1], out=out)
+    assert list(out) == [4, 5, 6]
+    with pytest.raises(ValueError, match="^convert: array is a c_float_be_Array_3 but must be an array"):
+        headgate.convert((ctypes.c_float.__ctype_be__ * 3)(1, 2, 3))
+    with pytest.raises(ValueError, match="^convert: array has dtype unknown but must be one of"):
+        headgate.convert((ctypes.c_uint8 * 3)(1, 2, 3))
 
 
 @pytest.mark.parametrize("name", (np.float32, ml_dtypes.bfloat16))
