@@ -70,6 +70,9 @@ class AttentionCache:
                 raise ValueError(f"cache: holds {held.shape[0]} sequences but the layer was given {new.shape[0]}")
             if held.dtype != new.dtype:
                 raise ValueError(f"cache: holds {held.dtype} but the layer was given {new.dtype}")
+            if held.shape[2:] != new.shape[2:]:
+                (Hkv, D), (heads, features) = held.shape[2:], new.shape[2:]
+                raise ValueError(f"cache: holds {Hkv} heads of {D} but the layer was given {heads} of {features}")
         total = self.length + k.shape[1]
         if not self._held or self._held[0].shape[1] < total:
             self._grow(k, v, total)

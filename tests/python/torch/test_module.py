@@ -274,6 +274,15 @@ def test_cache_of_another_dtype_is_refused_by_name():
 
 
 @torch.no_grad()
+def test_cache_of_another_layer_is_refused():
+    cache, h = AttentionCache(), torch.randn(B, 3, C)
+    GatedAttention(C, 4, 2, 6)(h, cache=cache)
+    with pytest.raises(ValueError, match="^cache: holds 2 heads of 6 but the layer was given 1 of 6$"):
+        GatedAttention(C, 4, 1, 6)(h, cache=cache)
+    assert cache.length == 3
+
+
+@torch.no_grad()
 def test_cache_that_holds_nothing_takes_other_sequences():
     made, cache, h = layer({}), AttentionCache(), torch.randn(3, 4, C)
     with pytest.raises(ValueError, match="causality"):
