@@ -97,8 +97,9 @@ void bind_results(nb::module_& module, const char* name, const Rows& rows, const
     std::string text;
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (self.arrays[i].is_none()) continue;
-      const nb::tuple shape(self.arrays[i].attr("shape"));
-      text += formatted("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, nb::str(shape).c_str());
+      const nb::object& array = self.arrays[i];  // may be any object until a call reads it
+      const nb::str of = nb::hasattr(array, "shape") ? nb::str(nb::tuple(array.attr("shape"))) : nb::repr(array.type());
+      text += formatted("{}{}: {}", text.empty() ? "" : ", ", arguments[i].name, of.c_str());
     }
     return formatted("{}({})", class_name, text);
   });

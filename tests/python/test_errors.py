@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Arguments that do not fit: one line that names the argument, before anything is computed."""
 
+import array
+
 import numpy as np
 import pytest
 import torch
@@ -175,3 +177,8 @@ def test_output_overlapping_an_input_is_refused():
     x = np.ones((1, 1, 4, 8), np.float32)
     with pytest.raises(ValueError, match="^attention_forward: y overlaps q in memory"):
         headgate.attention(x, x.copy(), x.copy(), out=x)
+
+
+def test_results_of_arrays_without_a_shape_have_a_repr():
+    given = headgate.AttentionOutputs(y=array.array("f", [0.0]), lse=np.zeros((2, 3)))
+    assert repr(given) == "AttentionOutputs(y: <class 'array.array'>, lse: (2, 3))"
