@@ -137,7 +137,7 @@ std::optional<std::string> cached_model(const HubName& name) {
   std::string snapshot = snapshot_of(model, name.revision);
   const std::vector<std::string> lost = entries_in(snapshot, [](const fs::directory_entry& entry) {
     std::error_code unknown;
-    return entry.is_symlink(unknown) && !exists(entry.path().string());
+    return entry.is_symlink(unknown) && !fs::exists(entry.path(), unknown);
   });
   if (!lost.empty()) fail(lost.front(), "is a link to a file that is not there: download the model again");
   if (exists(snapshot + "/config.json") || exists(snapshot + "/tokenizer.json")) return snapshot;

@@ -2,10 +2,13 @@
 #include "models/io/input_file.hpp"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <string>
 
+#include "models/io/exists.hpp"
 #include "models/io/file_error.hpp"
 #include "models/io/scratch.hpp"
 
@@ -48,6 +51,37 @@ TEST(Fail, Path_ControlCharacters_AreEscaped) {
   } catch (const FileError& error) {
     EXPECT_STREQ(error.what(), "a\\x00b\\x0a: wrong");
   }
+}
+
+TEST(Exists, LinkToNothing_IsThere_PathsThatCannotBe_AreNot) {
+  const testing::Scratch scratch;
+  std::filesystem::create_symlink("nowhere", scratch / "lost");
+  std::filesystem::create_symlink("loop", scratch / "loop");
+  testing::write_bytes(scratch / "file", "text");
+  EXPECT_TRUE(exists(scratch / "file"));
+  EXPECT_TRUE(exists(scratch / "lost"));
+  EXPECT_FALSE(exists(scratch / "none"));
+  EXPECT_FALSE(exists(scratch / "file/none"));
+  EXPECT_FALSE(exists(scratch / "lost/none"));
+  EXPECT_FALSE(exists(scratch / "loop/none"));
+  EXPECT_FALSE(exists(scratch / std::string(5000, 'x')));
+}
+
+TEST(Exists, DirectoryThatMayNotBeEntered_IsAnErrorWithTheReason) {
+  constexpr uid_t kNobody = 65534;  // everything is permitted to root
+  const testing::Scratch scratch;
+  std::filesystem::create_directory(scratch / "closed");
+  ASSERT_EQ(::chmod((scratch / "closed").c_str(), 0), 0);
+  const auto look = [&] {
+    if (::geteuid() == 0 && ::setuid(kNobody) != 0) ::_exit(2);
+    try {
+      (void)exists(scratch / "closed/file");
+    } catch (const FileError& error) {
+      ::_exit(std::string(error.what()).ends_with("closed/file: cannot read: Permission denied") ? 0 : 3);
+    }
+    ::_exit(1);
+  };
+  EXPECT_EXIT(look(), ::testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

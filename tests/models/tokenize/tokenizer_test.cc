@@ -264,5 +264,13 @@ TEST(Tokenizer, TextOfBytes_ByConfig_BeginsWithBosOrNot) {
   EXPECT_EQ(text(R"({"vocab_size": 264})"), ByteText::none);
 }
 
+TEST(Tokenizer, LinkToALostTokenizer_IsRefusedAndNotReadAsBytes) {
+  const Scratch scratch;
+  write_bytes(scratch / "config.json", R"({"vocab_size": 300, "model_type": "headgate"})");
+  std::filesystem::create_symlink("../lost/tokenizer.json", scratch / "tokenizer.json");
+  EXPECT_EQ(byte_text_of(scratch.path()), ByteText::none);
+  EXPECT_THROW(open_tokenizer(scratch.path()), io::FileError);
+}
+
 }  // namespace
 }  // namespace headgate::tokenize
