@@ -36,6 +36,12 @@ bool has(const Json& object, const char* key, const Value& value) {
   return found != object.end() && *found == value;
 }
 
+/// Returns the config of the text model, which is a part of the file if the model also reads images.
+const Json& text_config_of(const Json& file) {
+  const auto text = file.find("text_config");
+  return text != file.end() && text->is_object() ? *text : file;
+}
+
 /// Returns whether a training run began its sequences with BOS. The task bigram-backcopy always does.
 bool trained_after_bos(const Json& json) { return has(json, "bos", "on") || has(json, "task", "bigram-backcopy"); }
 
@@ -45,8 +51,7 @@ ByteText byte_text_of(const std::string& directory) {
   if (io::exists(directory + "/tokenizer.json")) return ByteText::none;
   const std::string path = directory + "/config.json", state = io::read_run_state(directory);
   const Json file = object_of(path, io::read_text(path, kMaxBytes));
-  const auto text = file.find("text_config");  // config of the text model, in models that also read images
-  const Json& config = text != file.end() && text->is_object() ? *text : file;
+  const Json& config = text_config_of(file);
   const auto vocab = config.find("vocab_size");
   const bool has_vocab = vocab != config.end() && vocab->is_number_unsigned();
   const std::uint64_t tokens = has_vocab ? vocab->get<std::uint64_t>() : kBytes + 1;
@@ -60,6 +65,11 @@ ByteText byte_text_of(const std::string& directory) {
   const bool after_bos =
       trained_here ? trained_after_bos(object_of(directory + "/" + io::kRunState, state)) : tokens == kVocabWithByteBos;
   return after_bos ? ByteText::after_bos : ByteText::plain;
+}
+
+bool has_byte_bos(const std::string& config_file) {
+  const Json file = object_of(config_file, io::read_text(config_file, kMaxBytes));
+  return has(text_config_of(file), kBosKey, kByteBos);
 }
 
 }  // namespace headgate::tokenize

@@ -27,4 +27,7 @@ enum class ByteText {
 /// - vocab_size: BOS precedes a text if it equals kVocabWithByteBos
 ByteText byte_text_of(const std::string& directory);
 
+/// Returns whether bos_token_id of a config.json is kByteBos: texts of bytes begin with it. Throws io::FileError.
+bool has_byte_bos(const std::string& config_file);
+
 }  // namespace headgate::tokenize

@@ -23,6 +23,7 @@
 #include "models/io/output_guard.hpp"
 #include "models/io/staged_directory.hpp"
 #include "models/layers/gemm.hpp"
+#include "models/tokenize/byte_model.hpp"
 #include "models/train/checkpoint.hpp"
 #include "models/train/initial_model.hpp"
 #include "models/train/memory.hpp"
@@ -172,6 +173,13 @@ Bos bos_of(const std::optional<Bos>& chosen, const std::string& path, const toke
   return bos;
 }
 
+/// Returns whether sequences of bytes begin with BOS if --bos is not given. The initial model decides, or for a text
+/// the bos_token_id of --config.
+Bos default_bos(const std::optional<InitialModel>& init, Task task, const std::string& config_file) {
+  if (init) return init->bos();
+  return task == Task::text && !config_file.empty() && tokenize::has_byte_bos(config_file) ? Bos::on : Bos::off;
+}
+
 /// Returns the path of the tokenizer of a new run; empty if bytes are tokens.
 std::string tokenizer_of(const RunRequest& request, Task task, const std::optional<InitialModel>& init) {
   const auto& given = request.settings.of<&TrainSettings::tokenizer>();
@@ -218,7 +226,7 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   if (const auto& path = request.settings.of<&TrainSettings::init>()) init.emplace(*path);
   const std::string tokenizer = tokenizer_of(request, task, init);
   const auto& chosen_bos = request.settings.of<&TrainSettings::bos>();
-  Bos bos = chosen_bos.value_or(init ? init->bos() : Bos::off);
+  Bos bos = chosen_bos ? *chosen_bos : default_bos(init, task, request.model.config_file);
   Prepared run;
   if (!tokenizer.empty() && task == Task::text) {
     run.tokenizer = open_tokenizer(tokenizer);

@@ -40,19 +40,20 @@ class BytesTest : public ::testing::Test {
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     return json::parse(outcome.out);
   }
-  /// Returns "bos" of a run that starts from the model.
-  json bos_of_init(const std::string& model) const {
-    const std::string run = model + "-further";
-    const Outcome outcome = testing::headgate({"train", "--init", verb.path(model), "--data", verb.text(), "--out",
+  /// Returns "bos" of a run that starts with `option`: --init and the model, or --config and its config.json.
+  json bos_of(const std::string& option, const std::string& path, const std::string& run) const {
+    const Outcome outcome = testing::headgate({"train", option, verb.path(path), "--data", verb.text(), "--out",
                                                verb.path(run), "--steps", "1", "--batch", "2", "--eval-tokens", "64"});
     EXPECT_EQ(outcome.status, 0) << outcome.err;
     return json::parse(verb.checkpoint_file(run, "trainer_state.json")).at("bos");
   }
   void expect_agreement(const std::string& run, const json& bos_token_id, const json& text, const char* bos) const {
     for (const std::string& model : {run, run + "-converted"}) {
-      EXPECT_EQ(config(model == run ? run + "/checkpoint" : model).at("bos_token_id"), bos_token_id) << model;
+      const std::string directory = model == run ? run + "/checkpoint" : model;
+      EXPECT_EQ(config(directory).at("bos_token_id"), bos_token_id) << model;
       EXPECT_EQ(ids(model), text) << model;
-      EXPECT_EQ(bos_of_init(model), bos) << model;
+      EXPECT_EQ(bos_of("--init", model, model + "-further"), bos) << model;
+      EXPECT_EQ(bos_of("--config", directory + "/config.json", model + "-alike"), bos) << model;
     }
     EXPECT_EQ(figures(run), figures(run + "-converted"));
   }
