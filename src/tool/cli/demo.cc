@@ -15,6 +15,7 @@
 #include "headgate/runtime.hpp"
 #include "models/train/evaluation_choices.hpp"
 #include "models/train/trainer.hpp"
+#include "tool/cli/model_arguments.hpp"
 #include "tool/cli/output_files.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/threads.hpp"
@@ -142,6 +143,7 @@ int run_demo(const DemoArguments& arguments) {
   if (!arguments.model.empty() && !arguments.data) throw UsageError("--model needs --data: its X-ray is of a text");
   if (arguments.only == "model" && arguments.model.empty()) throw UsageError("--only model needs --model");
   check_uses(arguments);
+  if (arguments.data) check_include("--data", {*arguments.data}, arguments.include);
   if (!arguments.model.empty()) train::model_path(arguments.model);  // throws at once if the model does not exist
   std::string examples;
   if (arguments.shows("worked")) {

@@ -104,6 +104,7 @@ int run_eval(const EvalOptions& o) {
   refuse_texts(o.models);
   if (!o.against.empty()) refuse_texts({o.against});
   check_text_options(o.evaluation.data, o.evaluation.token_ids);
+  check_include("--text", o.evaluation.data, o.evaluation.include);
   if (!o.logits.empty() && o.models.size() > 1) throw UsageError("--logits takes one MODEL");
   if (o.heads && o.models.size() > 1 && !o.json) throw UsageError("--heads takes one MODEL, or --json");
   check_outputs({{"--logits", o.logits}}, [&o](InputFiles& inputs) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstddef>
 #include <filesystem>
 #include <system_error>
@@ -45,6 +46,16 @@ void check_text_options(const std::vector<std::string>& text, const std::string&
   if (!text.empty() && !token_ids.empty()) {
     throw UsageError("--text and --token-ids are two inputs; give one of them");
   }
+}
+
+void check_include(const char* option, const std::vector<std::string>& paths, const std::vector<std::string>& include) {
+  const auto is_file = [](const std::string& path) {
+    std::error_code ignored;
+    return std::filesystem::is_regular_file(path, ignored);
+  };
+  if (include.empty() || paths.empty() || !std::all_of(paths.begin(), paths.end(), is_file)) return;
+  throw UsageError(fmt::format("--include selects files below a directory, and {} {} is a file", option,
+                               io::printable(paths.front(), PATH_MAX)));
 }
 
 }  // namespace headgate::cli

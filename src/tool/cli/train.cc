@@ -13,6 +13,7 @@
 #include "models/train/process_group.hpp"
 #include "models/train/start.hpp"
 #include "tool/cli/json_option.hpp"
+#include "tool/cli/model_arguments.hpp"
 #include "tool/cli/signals.hpp"
 #include "tool/cli/train_display.hpp"
 #include "tool/cli/train_options.hpp"
@@ -116,6 +117,8 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
 }
 
 int run_train(const TrainOptions& o) {
+  const auto& data = o.run.settings.of<&train::TrainSettings::paths>();
+  check_include("--data", data, o.run.settings.of<&train::TrainSettings::include>());
   survive_lost_output();
   const std::unique_ptr<train::ProcessGroup> launched =
       train::launched_group([] { return SignalWatch::received() != 0; });

@@ -81,6 +81,7 @@ int run_xray(const XrayOptions& o) {
   refuse_texts(o.choices.models);
   const std::string& token_ids = o.choices.token_ids;
   check_text_options(o.choices.text, token_ids);
+  check_include("--text", o.choices.text, o.choices.include);
   if (o.map_cells && o.out.empty() && !o.json.wanted()) {
     throw UsageError("--map needs --out, --json or --json-out: what is printed has no such maps");
   }

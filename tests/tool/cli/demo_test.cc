@@ -77,6 +77,7 @@ TEST(Demo, Option_NoPartUsesIt_IsRefused) {
   refused({"--only", "worked", "--data", text}, "--data: none of the parts that are shown uses it");
   refused({"--only", "layer", "--data", text}, "--data: none of the parts that are shown uses it");
   refused({"--only", "worked", "--include", "*.txt"}, "--include requires --data");
+  refused({"--only", "text", "--data", text, "--include", "*.txt"}, "--include selects files below a directory");
   refused({"--only", "text", "--data", text, "--out", out}, "--out: none of the parts that are shown uses it");
   refused({"--only", "worked", "--out", out}, "--out: none of the parts that are shown uses it");
   refused({"--from", "backcopy", "--data", text, "--model", text}, "--model: none of the parts that are shown uses it");

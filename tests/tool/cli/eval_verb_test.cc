@@ -775,6 +775,10 @@ TEST_F(EvalVerbTest, Arguments_Refused_AreNamedOnOneLine) {
   testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
   expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
   ASSERT_EQ(verb.train("other").status, 0);
+  const std::string selects = "--include selects files below a directory, and --text " + verb.text() + " is a file";
+  expect_refused(verb.eval("run", {"--include", "*"}), "eval", selects);
+  const std::vector<std::string> xray{"xray", verb.path("run"), "--text", verb.text(), "--include", "*"};
+  expect_refused(testing::headgate(xray), "xray", selects);
   testing::write_bytes(verb.text(), "");
   expect_refused(verb.eval("other"), "eval", verb.text() + ": the text is empty");
 }

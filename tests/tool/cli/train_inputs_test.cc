@@ -89,6 +89,8 @@ TEST_F(InputsTest, Patterns_Given_ChooseFilesAndStayWithTheRun) {
   expect_refused(train("none", verb.path("data"), {"--include", "*.tex"}), "train",
                  "/data: no text in this directory, only 2 files that no pattern includes");
   expect_refused(verb.train("none", {"--include", ""}), "train", "--include");
+  expect_refused(verb.train("none", {"--include", "*.md"}), "train",
+                 "--include selects files below a directory, and --data " + verb.text() + " is a file");
 }
 
 TEST_F(InputsTest, Options_GivenTwice_KeepTheLastValueOrTheWholeList) {
