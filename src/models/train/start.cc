@@ -239,6 +239,7 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
     run.settings.tokenizer_hash = run.tokenizer->hash;
   }
   trained_parameters(models::ParameterTable(run.config), run.settings.trained);  // throws if no parameters are trained
+  require_equal_shares(run.settings, group);  // before the text is encoded, which may take long
   require_data(run.settings, RunStart::fresh);
   require_separate_files(out, run.settings, request.model.config_file, run.settings.init);
   layers::require_products(run.settings.threads);
@@ -299,6 +300,7 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
                      p.settings.threads));
   }
   note_learning_rate(before.schedule, p.settings.schedule, p.state.step + 1, note);
+  require_equal_shares(p.settings, group);
   require_data(p.settings, RunStart::resumed);
   require_separate_files(out, p.settings, "", "");
   layers::require_products(p.settings.threads);

@@ -36,15 +36,18 @@ models::Purpose purpose_of(const TrainSettings& settings) {
   return settings.trained == TrainedPart::gates ? models::Purpose::train_gates : models::Purpose::train;
 }
 
-/// Returns the shape of this process's share of a batch. Throws Error if the batch cannot be divided evenly among the
-/// processes.
+/// Returns the shape of this process's share of a batch.
 models::BatchShape own_batch(const TrainSettings& settings, const ProcessGroup& group) {
-  require(settings.batch % group.size() == 0, "batch {} is not a multiple of the number of processes, {}",
-          settings.batch, group.size());
+  require_equal_shares(settings, group);
   return {settings.batch / group.size(), settings.seq_len};
 }
 
 }  // namespace
+
+void require_equal_shares(const TrainSettings& settings, const ProcessGroup& group) {
+  require(settings.batch % group.size() == 0, "--batch {} is not a multiple of the number of processes, {}",
+          settings.batch, group.size());
+}
 
 std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained) {
   const models::ParameterTable table(config);

@@ -37,6 +37,9 @@ struct StepReport {
   bool spike = false;       ///< a loss spike begins at this step
 };
 
+/// Throws Error if the processes of the group cannot divide the sequences of a pass evenly.
+void require_equal_shares(const TrainSettings& settings, const ProcessGroup& group);
+
 /// Returns the planned memory of a run in this process of the group, in bytes by purpose. Allocates nothing. Throws
 /// Error if config or settings are invalid or the sizes overflow.
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,

@@ -122,7 +122,11 @@ TEST_F(TrainProcessesTest, Run_Refused_PrintsOneLineAndWritesNothing) {
     EXPECT_EQ(outcome.err.find("headgate train: "), outcome.err.rfind("headgate train: ")) << outcome.err;
     EXPECT_FALSE(std::filesystem::exists(verb.path("run")));
   };
-  expect_refused(train(4, "run"), "batch 6 is not a multiple of the number of processes, 4");
+  const std::string batch = "--batch 6 is not a multiple of the number of processes, 4", ids = verb.path("t.json");
+  expect_refused(train(4, "run"), batch);
+  const Outcome learned = testing::headgate({"tokenize", "--train", "290", "--text", verb.text(), "--out", ids});
+  ASSERT_EQ(learned.status, 0) << learned.err;
+  expect_refused(train(4, "run", {"--tokenizer", ids}), batch);  // before the text is encoded
   expect_refused(train(2, "run", {"--data", verb.path("missing")}),
                  "--data " + verb.path("missing") + ": No such file");
   // One process has another text.
