@@ -296,8 +296,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
                      p.state.step));
   }
   if (p.settings.threads != before.threads) {
-    note(fmt::format("the run had {} threads; with {} its numbers differ in the last bits", before.threads,
-                     p.settings.threads));
+    note(fmt::format("the run had {} thread{}; with {} its numbers differ in the last bits", before.threads,
+                     before.threads == 1 ? "" : "s", p.settings.threads));
   }
   note_learning_rate(before.schedule, p.settings.schedule, p.state.step + 1, note);
   require_equal_shares(p.settings, group);

@@ -112,7 +112,8 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     display.clear();
     end_group(group, error);
   }
-  if (!o.json) print_end(run, stopwatch.seconds(), loss_text(display.loss(), display.bits_per_byte()));
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  if (!o.json) print_end(run, seconds.count(), display.loss());
   return kSuccess;
 }
 

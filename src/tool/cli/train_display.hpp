@@ -38,8 +38,8 @@ class TrainDisplay : public train::LoopObserver {
 
   /// Removes the progress bar.
   void clear() { bar_.clear(); }
-  double loss() const { return loss_; }
-  std::optional<double> bits_per_byte() const { return bits_per_byte_; }
+  /// Returns the loss of the last step as loss_text() formats it, or an empty string if there was no step.
+  std::string loss() const { return loss_ ? loss_text(*loss_, bits_per_byte_) : ""; }
 
  private:
   console::StatusLine status(const train::Progress& progress) const;
@@ -51,7 +51,7 @@ class TrainDisplay : public train::LoopObserver {
   std::string checkpoint_;
   std::int64_t steps_;
   std::int64_t log_every_;
-  double loss_ = 0.0;                    ///< loss of the last step
+  std::optional<double> loss_;           ///< loss of the last step
   std::optional<double> bits_per_byte_;  ///< bits per byte of the last step
   double seconds_per_step_ = 0.0;        ///< running mean of the seconds per step
 };

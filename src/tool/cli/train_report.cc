@@ -103,8 +103,9 @@ void print_nothing_to_do(const train::Trainer& trainer) {
 
 void print_end(const train::Run& run, double seconds, const std::string& loss) {
   const std::int64_t spikes = run.trainer->spikes();
-  say(stdout, fmt::format("done    {} steps in {}, {}, {} loss spike{}; {}\n", run.trainer->steps_done(),
-                          duration_text(seconds), loss, spikes, spikes == 1 ? "" : "s", checkpoint_of(run)));
+  say(stdout, fmt::format("done    {} steps in {}{}{}, {} loss spike{}; {}\n", run.trainer->steps_done(),
+                          duration_text(seconds), loss.empty() ? "" : ", ", loss, spikes, spikes == 1 ? "" : "s",
+                          checkpoint_of(run)));
 }
 
 int report_stop(const train::Trainer& trainer, const std::string& out, int signal_number) {

@@ -14,7 +14,7 @@ namespace headgate::cli {
 void print_start(const train::Run& run);
 /// Prints that all steps of the run are already done.
 void print_nothing_to_do(const train::Trainer& trainer);
-/// Prints the final line of a completed run. `loss`: text of the last step's loss, from loss_text().
+/// Prints the final line of a completed run. `loss`: text of the last step's loss, empty if no step was taken.
 void print_end(const train::Run& run, double seconds, const std::string& loss);
 
 // Each function below prints a message and returns the exit status of `headgate train`.

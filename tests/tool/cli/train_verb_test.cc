@@ -96,6 +96,13 @@ TEST_F(TrainVerbTest, Resume_SameCommandAndMoreSteps_IsAccepted) {
   const Outcome fewer = verb.resume("run", {"--steps", "9"});
   EXPECT_EQ(fewer.status, 0) << fewer.err;
   EXPECT_NE(fewer.out.find("20 steps are done already, more than --steps 9"), std::string::npos) << fewer.out;
+  ASSERT_EQ(verb.train("short", {"--stop-at", "5", "--threads", "1"}).status, 0);
+  const Outcome evaluated = verb.resume("short", {"--steps", "5", "--threads", "2"});
+  EXPECT_EQ(evaluated.status, 0) << evaluated.err;
+  EXPECT_NE(evaluated.out.find("note: the run had 1 thread; with 2"), std::string::npos) << evaluated.out;
+  EXPECT_NE(evaluated.out.find("held out, step 5"), std::string::npos) << evaluated.out;
+  const std::string last = evaluated.out.substr(evaluated.out.find("done  "));
+  EXPECT_EQ(last.find("loss 0"), std::string::npos) << "no step was taken, which would have a loss: " << last;
   std::vector<std::string> again = verb.command("run", gate);
   again.push_back("--resume");
   *std::find(again.begin(), again.end(), "20") = "22";
