@@ -186,6 +186,11 @@ void read_from_q(const Reader& in, WorkedProblem& p) {
   p.K = in.matrix("K");
   p.V = in.matrix("V");
   if (p.gate_fn != GateFn::none) p.Z = in.optional_matrix("Z");
+  if (!in.has("Z") && p.gate_fn != GateFn::none) {
+    for (const char* key : {"gate_fn", "gate_grain"}) {
+      if (in.has(key)) in.fail("{} is of a gate, whose logits \"Z\" are missing", key);
+    }
+  }
   if (p.K->rows != p.V->rows) in.fail("K is {}, but V is {}: rows differ", size_text(*p.K), size_text(*p.V));
   check_heads(in, p, {p.Q->rows, p.K->rows, p.Q->cols, p.K->cols, p.V->cols, "Q", "K", "V"});
 }

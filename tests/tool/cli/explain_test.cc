@@ -212,6 +212,10 @@ TEST_F(ExplainTest, File_NoProblem_IsRefused) {
   refuse(R"({"X": [[1]], "W_q": [[1]], "W_k": [[1]], "W_v": [[1]]})", "\"W_g\" is missing");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "W_g": [[1]]})", "unknown key \"W_g\"");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "X": [[1]]})", "unknown key \"K\"");
+  refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "gate_fn": "silu"})",
+         "gate_fn is of a gate, whose logits \"Z\" are missing");
+  refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]], "gate_grain": "headwise"})",
+         "gate_grain is of a gate, whose logits \"Z\" are missing");
   refuse(R"({"Q": [[1]], "Q": [[2]], "K": [[1]], "V": [[1]]})", "duplicate key 'Q'");
   refuse(std::string(1 << 20, '['), "nested");
   refuse(R"({"Q": [[1]], "K": [[1]], "V": [[1]]} {})", "not JSON");
