@@ -575,6 +575,10 @@ TEST_F(EvalVerbTest, Text_ShorterThanASequence_IsOneSequence) {
   testing::write_bytes(verb.text(), "the gate");
   EXPECT_EQ(evaluated("run").at("tokens"), 7);
   EXPECT_EQ(evaluated("run", {"--seq-len", "4"}).at("tokens"), 4);
+  testing::write_bytes(verb.text(), "te");
+  EXPECT_EQ(evaluated("run").at("tokens"), 1);
+  expect_refused(testing::headgate({"xray", verb.path("run"), "--text", verb.text()}), "xray",
+                 verb.text() + ": an X-ray of one token shows nothing");
   testing::write_bytes(verb.text(), "t");
   for (const char* name : {"eval", "xray"}) {
     expect_refused(testing::headgate({name, verb.path("run"), "--text", verb.text()}), name,
@@ -771,14 +775,14 @@ TEST_F(EvalVerbTest, Arguments_Refused_AreNamedOnOneLine) {
   expect_refused(verb.eval("run", {"--task", "bigram-backcopy", "--seq-len", "8"}), "eval", "vocabulary");
   expect_refused(verb.eval("run", {"--task", "poetry"}), "eval", "'poetry' is none of");
   expect_refused(testing::headgate({"eval", verb.path("run")}), "eval", "one of --text and --token-ids is required");
-  expect_refused(verb.eval("run", {"--token-ids", "x.npy"}), "eval", "--text and --token-ids are two inputs");
-  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
-  expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
-  ASSERT_EQ(verb.train("other").status, 0);
   const std::string selects = "--include selects files below a directory, and --text " + verb.text() + " is a file";
   expect_refused(verb.eval("run", {"--include", "*"}), "eval", selects);
   const std::vector<std::string> xray{"xray", verb.path("run"), "--text", verb.text(), "--include", "*"};
   expect_refused(testing::headgate(xray), "xray", selects);
+  expect_refused(verb.eval("run", {"--token-ids", "x.npy"}), "eval", "--text and --token-ids are two inputs");
+  testing::write_bytes(verb.path("run") + "/checkpoint/model.safetensors", "short");
+  expect_refused(verb.eval("run"), "eval", "model.safetensors: ");
+  ASSERT_EQ(verb.train("other").status, 0);
   testing::write_bytes(verb.text(), "");
   expect_refused(verb.eval("other"), "eval", verb.text() + ": the text is empty");
 }

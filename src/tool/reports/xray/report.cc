@@ -390,7 +390,7 @@ std::vector<ModelXray> xray(const std::vector<train::LoadedModel>& models, const
   const std::vector<train::EvaluationInput> inputs = train::evaluation_inputs(wanted, models);
   for (const train::EvaluationInput& input : inputs) {
     require(input.source->seq_len() > 1,
-            "{}: the text is one token of a model, which attends to itself alone; an X-ray needs two tokens",
+            "{}: an X-ray of one token shows nothing, as it attends to itself alone; give two and the one after them",
             input.source->name());
   }
   for (std::size_t i = 0; i < models.size() && choices.overrides; ++i) {
