@@ -112,8 +112,7 @@ int run_train_in(train::ProcessGroup& group, const TrainOptions& o) {
     display.clear();
     end_group(group, error);
   }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  if (!o.json) print_end(run, seconds.count(), display.loss());
+  if (!o.json) print_end(run, stopwatch.seconds(), display.loss());
   return kSuccess;
 }
 
