@@ -9,7 +9,8 @@
 #include "models/data/data.hpp"
 #include "models/data/random.hpp"
 
-// Implements the Bigram-backcopy task (arXiv 2410.13835). It draws random sequences x₀, x₁, …:
+// Implements the Bigram-backcopy task (arXiv 2410.13835): after a trigger byte (kTriggers), the next byte copies an
+// earlier one. The task draws random sequences x₀, x₁, …:
 // - x₀ is BOS. x₁ is drawn from the bytes of the text that are not triggers.
 // - If x_i is a trigger, x_{i+1} is a copy of x_{i−1}.
 // - Otherwise x_{i+1} is drawn from the bytes that follow x_i in the text, with their frequencies.
@@ -34,7 +35,8 @@ class BigramTable {
   std::int32_t after(std::int32_t byte, RandomStream& random) const;
 
  private:
-  /// (257,256) cumulative counts. Row b counts the bytes after byte b. Row 256 counts all bytes except triggers.
+  /// Cumulative counts of bytes (257,256). Row b counts the bytes that follow byte b. Row 256 counts all bytes except
+  /// triggers.
   std::vector<std::int64_t> cumulative_;
 };
 

@@ -16,9 +16,9 @@ struct TextRange {
   std::int64_t begin, end;
 };
 
-/// Tokenizes bytes `text` of the corpus, without special tokens. Calls body(id, bytes) for each token, where `bytes` is
-/// the number of text bytes that the token represents. A byte that several tokens share counts only for the first of
-/// them. Returns the number of text bytes that have no token. Uses O(1) memory.
+/// Tokenizes the range `text` of the corpus, without special tokens. Calls body(id, bytes) for each token, where
+/// `bytes` is the number of text bytes that the token represents. A byte that several tokens share counts only for the
+/// first of them. Returns the number of text bytes that have no token. Uses O(1) memory.
 ///
 /// Reports progress as a fraction of the range `whole`, which contains `text`.
 template <class Body>

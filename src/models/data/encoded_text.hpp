@@ -17,9 +17,9 @@ namespace headgate::train {
 /// is no text.
 std::string prepare_token_file(const DataOptions& options);
 
-/// Reads sequences of a text from a file of its token ids. Windows and epochs are those of TextSource, with tokens in
-/// place of bytes. The held-out part is the same tail of the text as in TextSource. It is rounded to whole tokens and
-/// has at least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
+/// Reads sequences of a text from a file of its token ids. Cuts the ids into windows and epochs as TextSource cuts the
+/// bytes of a text. The held-out part is the same tail of the text as in TextSource, rounded to whole tokens. It has at
+/// least one sequence. If the tokenizer puts a token before a text, every sequence begins with that token.
 class EncodedTextSource : public SequenceSource {
  public:
   /// Opens options.token_file, which prepare_token_file(options) has written. Throws io::FileError if the file holds
@@ -59,7 +59,7 @@ class EncodedTextSource : public SequenceSource {
   std::int64_t text_bytes_ = 0;
   std::int64_t T_;
   std::uint64_t seed_;
-  std::vector<std::int32_t> front_;  ///< special token at the start of every sequence; at most one element
+  std::vector<std::int32_t> front_;  ///< special token that begins every sequence; at most one element
   std::int64_t training_ = 0;        ///< training uses ids [0, training_)
 };
 

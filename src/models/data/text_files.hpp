@@ -26,15 +26,15 @@ struct LeftOut {
   std::size_t bytes = 0;                 ///< number of text bytes for which the tokenizer has no token
 
   /// Returns a phrase for each list that is not empty, such as "2 files that are not UTF-8 text (a.png, b.zip)". A
-  /// phrase contains the number of paths and the first three. Adds a phrase for `bytes` if it is not 0. Includes
-  /// `unmatched` only if `all` is true, because the user chose to skip these files.
+  /// phrase contains the number of paths and the first three. Adds a phrase for `bytes` if it is not 0. Omits
+  /// `unmatched` unless `all` is true.
   std::vector<std::string> phrases(bool all = false) const;
 };
 
 /// Returns the files below `directory`, sorted by path. Skips names that begin with a dot. Skips the following paths
 /// too, and adds them to `left_out`:
 /// - `choice.run`, and directories for which is_run_or_checkpoint() returns true
-/// - metrics.jsonl of `directory`, if `directory` is one of these
+/// - metrics.jsonl in `directory`, if `directory` itself is a run or a checkpoint
 /// - files that no pattern matches
 /// - paths that cannot be opened
 ///

@@ -24,20 +24,25 @@ struct TokenText {
   std::int64_t longest() const;
 };
 
-/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text. Skips a character that begins
-/// before `begin`. Drops the last character if the range ends before the text does, because the character may be
-/// incomplete. Stores in `front` the special tokens that the tokenizer puts before a text. Omits special tokens after a
-/// text, because a sequence can end anywhere in the text. A byte that several tokens share counts only for the first of
-/// them. Throws Error and io::FileError in the same cases as Tokenizer::encode.
+/// Tokenizes bytes [begin, end) of a text; `end` is clamped to the size of the text.
+/// - Skips a character that begins before `begin`.
+/// - Drops the last character if the range ends before the text does, because the character may be incomplete.
+/// - Stores in `front` the special tokens that the tokenizer puts before a text.
+/// - Omits special tokens after a text, because a sequence can end anywhere in the text.
+/// - Counts a byte that several tokens share only for the first of them.
+///
+/// Throws Error and io::FileError in the same cases as Tokenizer::encode.
 TokenText token_text(const Corpus& corpus, std::int64_t begin, std::int64_t end, const tokenize::Tokenizer& tokenizer);
 
-/// Splits token ids into sequences of T tokens, each beginning with `front`. The last target of a sequence is the token
-/// after it. Targets within `front` are ignored. Every id is a target exactly once. The exceptions are ids after the
-/// last whole sequence, and the first id if `front` is empty. All sequences are held out, because the source is only
-/// used to evaluate models.
+/// Splits token ids into sequences of T tokens, each beginning with the special tokens `front`. All sequences are held
+/// out, because this source is only used to evaluate models. Every id is a target exactly once, except:
+/// - ids after the last whole sequence
+/// - the first id, if `front` is empty
+///
+/// Targets within `front` are ignored. The last target of a sequence is the token after it.
 class TokenSource : public SequenceSource {
  public:
-  /// Throws Error if an id is negative, there are too few ids, or T is too small for `front`.
+  /// Throws Error if an id is negative, if there are too few ids, or if T is too small for `front`.
   TokenSource(TokenText text, std::int64_t seq_len);
 
   std::int64_t seq_len() const override { return T_; }

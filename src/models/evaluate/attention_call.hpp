@@ -8,7 +8,7 @@ namespace headgate::metrics {
 
 /// Arguments of attention_statistics for a layer's attention.
 struct AttentionCall {
-  AttentionInputs inputs;  ///< q, k and sinks; values and gates are absent
+  AttentionInputs inputs;  ///< q, k and sinks; other members are absent
   ConstTensorView lse;
   AttentionOptions options;
 };
@@ -18,8 +18,8 @@ struct AttentionCall {
 template <typename T>
 AttentionCall attention_call(const models::LayerView<T>& view, const ExecutionContext& context);
 
-/// Returns the call without causal mask and window, so that every query sees token 0. The result is valid for
-/// statistics of token 0 only.
+/// Removes the causal mask and the window from a call, so that every query sees token 0. The result is valid only for
+/// statistics of token 0.
 AttentionCall with_all_visible(AttentionCall call);
 
 }  // namespace headgate::metrics

@@ -13,26 +13,26 @@
 
 namespace headgate::train {
 
-/// Figures that compare a model with a reference on the same tokens. Each is a mean over targets that are not ignored.
+/// Compares a model with a reference on the same tokens. Each member is a mean over targets that are not ignored.
 struct Divergence {
   double loss_nats = 0.0;
   double reference_loss_nats = 0.0;
   double kl_nats = 0.0;     ///< Σ p (log p − log q) over the vocabulary; p of the reference, q of the model
-  double same_top_1 = 0.0;  ///< share of targets for which p and q have the same most probable token
+  double same_top_1 = 0.0;  ///< fraction of targets for which p and q have the same most probable token
 };
 
-/// Sums of the figures of Divergence over `targets` targets.
+/// Sums of the numbers of Divergence over `targets` targets.
 struct DivergenceSums {
   double targets = 0.0;
   Divergence sums;
 
   void join(const DivergenceSums& other);
-  /// Adds a target. p(V) are the log-probabilities of the reference, q(V) those of the model.
+  /// Adds a target. p(V) and q(V) are the log-probabilities of the reference and of the model.
   void add(View<const float, 1> p, View<const float, 1> q, std::int32_t target);
   Divergence means() const;
 };
 
-/// Selects what differs between a model and the reference of a comparison.
+/// Selects what distinguishes a model from the reference with which it is compared.
 ///
 ///   cache       | the model reads keys and values that are rounded to int8, the reference unrounded ones
 ///   activations | the model rounds the inputs of its products, the reference does not
@@ -43,7 +43,7 @@ enum class Compared : std::int32_t { cache, activations, reference };
 struct ComparedRow {
   Compared value;
   std::string_view key;            ///< JSON key of the comparison
-  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name itself is the key of the figures
+  std::string_view name_key;       ///< JSON key of Comparison::name; empty: the name itself is the key of the results
   std::string_view reference_key;  ///< JSON key of the reference's loss
   std::string_view text;           ///< text before Comparison::name in a printed line
   std::string_view note;           ///< text after Comparison::name in a printed line
@@ -55,13 +55,13 @@ inline constexpr std::array<ComparedRow, 3> kComparedRows{{
     {Compared::reference, "against", "model", "reference_loss_nats", "against", "", "its loss"},
 }};
 
-/// The figures of one comparison. `name` is the dtype of the cache, the name of an ActivationRounding, or the path of
+/// The results of one comparison. `name` is the dtype of the cache, the name of an ActivationRounding, or the path of
 /// the reference model.
 struct Comparison {
   Compared what = Compared::cache;
   std::string name;
   Divergence figures;
-  std::int64_t first = 0;  ///< number of first tokens whose keys and values the cache keeps unrounded
+  std::int64_t first = 0;  ///< tokens at the start of a sequence whose keys and values stay unrounded
 };
 
 /// Adds the comparisons to the JSON of an evaluation.

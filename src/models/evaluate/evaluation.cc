@@ -37,18 +37,18 @@ ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
   return out;
 }
 
-/// Returns the number of tokens whose log-probabilities a comparison computes at a time.
+/// Returns how many tokens a comparison computes log-probabilities for at a time.
 std::int64_t compared_tokens(const EvaluationPlan& plan, std::int64_t seq_len) {
   return std::min({kComparedTokens, seq_len, plan.part > 0 ? plan.part : kComparedTokens});
 }
 
-/// Holds a comparison for one rounding of the plan, and the options of the decoder that computes with this rounding.
+/// Holds one comparison with a rounded model, and the decoder options that select the rounding.
 struct RoundedRun {
   Comparison comparison;
   models::PartOptions parts;
 };
 
-/// Returns the comparisons of compare_rounded(), in the order of its result.
+/// Returns the comparisons that compare_rounded() makes, in order.
 std::vector<RoundedRun> rounded_runs(const EvaluationPlan& plan, std::int64_t seq_len) {
   const std::int64_t part = compared_tokens(plan, seq_len);
   std::vector<RoundedRun> out;
@@ -134,8 +134,8 @@ std::int64_t HeldOutEvaluator::sequence_of(std::int64_t i) const {
 
 /// Adds the number of tokens to a report. If tokens are not bytes, does two more things:
 /// - Adds the number of text bytes, if it is known.
-/// - Converts bits_per_byte, which the metrics compute in bits per token, to bits per text byte. Sets the figure to
-///   null if the number of text bytes is unknown.
+/// - Converts bits_per_byte from bits per token, as the metrics compute it, to bits per text byte. Sets it to null if
+///   the number of text bytes is unknown.
 Evaluation HeldOutEvaluator::finished(metrics::Report report) const {
   const std::int64_t sequences = plan_.batch * plan_.batches;
   Evaluation out{std::move(report), sequences * source_.seq_len(), source_.seq_len()};
@@ -190,7 +190,7 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   double counted = 0.0;
   for (std::int64_t i = 0; i < plan_.batches; ++i) {
     read_batch(i);
-    // Alternates the order of the two passes, so that clock frequency and caches favour neither.
+    // Alternates which of the two passes runs first, so that clock frequency and caches favour neither.
     if (i % 2 == 0) out.without.loss_nats += loss(parameters, all, out.without);
     out.with.loss_nats += loss(parameters, skip, out.with);
     if (i % 2 == 1) out.without.loss_nats += loss(parameters, all, out.without);
@@ -203,8 +203,8 @@ ThresholdComparison HeldOutEvaluator::compare_threshold(const float* parameters,
   return out;
 }
 
-/// Runs all models on each sequence. Compares each model of `others` with `reference`, one part of a sequence at a
-/// time.
+/// Runs all models on each sequence, in parts of at most kComparedTokens tokens. Compares each model of `others` with
+/// `reference`.
 std::vector<Divergence> HeldOutEvaluator::compare(const ComparedModel& reference,
                                                   const std::vector<ComparedModel>& others) {
   const ExecutionContext& context = decoder_->context();

@@ -17,8 +17,8 @@
 
 namespace headgate::train {
 
-/// Holds the loss and time of a model with and without a gate threshold. With a threshold, attention skips query rows
-/// whose gates are below the threshold.
+/// Compares the loss and the time of a model with and without a gate threshold. With a threshold, attention skips query
+/// rows whose gates are below it.
 struct ThresholdComparison {
   struct Pass {
     double loss_nats = 0.0;
@@ -33,7 +33,7 @@ struct ThresholdComparison {
 struct Evaluation {
   metrics::Report report;
   std::int64_t tokens = 0;   ///< number of tokens evaluated
-  std::int64_t seq_len = 0;  ///< number of tokens per sequence, on which figures of attention depend
+  std::int64_t seq_len = 0;  ///< number of tokens per sequence, which affects metrics of attention
   /// Number of text bytes that the targets represent. Empty if each token is a byte, or if the number is unknown.
   std::optional<std::int64_t> text_bytes = std::nullopt;
   std::optional<ThresholdComparison> threshold = std::nullopt;
@@ -45,22 +45,22 @@ struct Evaluation {
 struct EvaluationPlan {
   std::int64_t batch = 1;
   std::int64_t batches = 1;
-  /// Largest number of tokens per part (see models::PartOptions::tokens). Longer sequences are processed part by part.
+  /// Longest part of a sequence that is processed at a time, in tokens (see models::PartOptions::tokens).
   std::int64_t part = 0;
   models::ModelPrecision precision = models::ModelPrecision::f32;
-  DType cache = DType::none;     ///< i8: compare_rounded() rounds keys and values to int8; none: no such comparison
-  std::int64_t cache_first = 0;  ///< number of first tokens whose keys and values stay unrounded with `cache`
+  DType cache = DType::none;     ///< i8: compare_rounded() rounds keys and values to int8; none: it does not
+  std::int64_t cache_first = 0;  ///< tokens at the start of a sequence that `cache` leaves unrounded
   std::vector<layers::ActivationRounding> activations{};  ///< activation roundings for compare_rounded()
 };
 
-/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Leaves
-/// out sequences that do not fill a batch. Tries batch sizes down to half of the largest, and chooses the one that
-/// leaves out the fewest.
+/// Plans the evaluation of min(sequences, held_out) sequences, at least one, in batches of at most `max_batch`. Omits
+/// sequences that do not fill a batch. Tries batch sizes from the largest down to half of it. Chooses the size that
+/// omits the fewest sequences.
 EvaluationPlan plan_evaluation(std::int64_t held_out, std::int64_t sequences, std::int64_t max_batch);
 
-/// Returns the memory in bytes that an evaluation allocates, listed by purpose. Includes compare_rounded(). Includes
-/// compare_with() if `reference`, the configuration of the reference model, is not null. Does not include parameters.
-/// Throws Error if the sizes overflow.
+/// Returns the memory in bytes that an evaluation allocates, listed by purpose. Does not count parameters. Counts
+/// compare_rounded(). Counts compare_with() if `reference`, the config of the reference model, is not null. Throws
+/// Error if the sizes overflow.
 std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& config, const SequenceSource& source,
                                                   const EvaluationPlan& plan, const metrics::MetricList& metrics,
                                                   const models::DecoderConfig* reference = nullptr);
@@ -121,19 +121,19 @@ class HeldOutEvaluator {
   std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
 };
 
-/// Returns the place of the first number in a report that is not finite, such as "in layer 1" or "in the loss". Returns
+/// Describes where a report first has a number that is not finite: "in layer 1" or "in the loss", for example. Returns
 /// an empty string if all numbers are finite.
 std::string first_not_finite(const metrics::Report& report);
 
-/// Says whether the JSON contains the figures of each head.
+/// Says whether the JSON contains the results of each head.
 enum class HeadFigures { left_out, included };
 
-/// JSON key in evaluation_json() for the figures of Scope::triggers.
+/// JSON key of the metrics that compare trigger tokens with other tokens (Scope::triggers).
 inline constexpr std::string_view kByTriggerKey = "backcopy";
 
 /// Returns the JSON that `headgate eval --json` prints. Its top level has:
-/// - the figures of the whole model
-/// - `layers`: an object with the figures of each layer, and with a list `heads` if HeadFigures::included
+/// - the results for the whole model
+/// - `layers`: an object with the results of each layer, and with a list `heads` if HeadFigures::included
 /// - `tokens` and `seq_len`
 /// - `backcopy`, for tasks with triggers
 /// - `text_bytes`, if it is known

@@ -50,7 +50,7 @@ std::unique_ptr<Sums<T>> sums_of(const Metric& metric, const DecoderConfig& conf
 struct Sizes {
   std::size_t token_losses = 0, first_token_weights = 0, entropies = 0, gates = 0, rule = 0;
 
-  /// `shape` is the shape of a batch. `part` is the shape of the tokens that pass through a layer at a time.
+  /// `shape` is the shape of a batch. `part` is the shape of the tokens that a layer processes at a time.
   Sizes(const DecoderConfig& config, models::BatchShape shape, models::BatchShape part, Inputs inputs) {
     const auto all = static_cast<std::size_t>(shape.batch * shape.seq);
     const auto N = static_cast<std::size_t>(part.batch * part.seq);
@@ -67,8 +67,8 @@ struct Sizes {
   }
 };
 
-/// Combines a figure's values of all layers into its value for the whole model. Returns nothing if no layer has a
-/// value. `metric` contains `figure`.
+/// Combines the values of `figure`, a number of `metric`, in all layers to a value for the whole model. Returns nothing
+/// if no layer has a value.
 std::optional<double> over_layers(const std::vector<FigureRow>& layers, const Metric& metric, const Figure& figure) {
   const Figure& compared = figure.over_layers == OverLayers::of_the_maximum ? metric.figures[0] : figure;
   const FigureRow* largest = nullptr;
@@ -175,7 +175,7 @@ View<N, 2> first_of(std::vector<N>& buffer, std::int64_t rows, std::int64_t colu
   return {buffer.data(), {rows, columns}};
 }
 
-/// Views `out` (Hq,B·seq) as (B,Hq,seq,1), the shape that attention_statistics writes. `out` has one number per query.
+/// Views `out` (Hq,B·seq), which has one number per query, in the shape (B,Hq,seq,1) that attention_statistics writes.
 TensorView of_queries(const View<double, 2>& out, std::int64_t B, std::int64_t seq) {
   return make_view(out.data, {B, out.shape[0], seq, 1}, {seq, out.strides[0], 1, 1});
 }
@@ -263,7 +263,7 @@ Report Evaluator<T>::report() const {
   return out;
 }
 
-/// Adds the figures of a metric to a report. Figures are null for a layer or model that the metric does not cover.
+/// Adds a metric's results to a report. They are null for layers that the metric does not cover.
 template <typename T>
 void Evaluator<T>::add_figures(Report& out, const Running& running) const {
   const Metric& metric = *running.metric;

@@ -15,16 +15,16 @@
 
 namespace headgate::metrics {
 
-/// Holds the figures of an evaluation. A NaN in the activations makes every figure computed from it NaN.
+/// Holds the results of an evaluation. A NaN in the activations makes every number computed from it NaN.
 struct Report {
   MetricList metrics;  ///< requested metrics, without metrics of linear attention if the model has no such layer
   FigureRow overall;
   std::vector<FigureRow> layers;
-  std::vector<std::vector<FigureRow>> heads;  ///< heads[layer][head], figures of metrics with Metric::of_heads
-  std::optional<FigureRow> backcopy;          ///< figures of Scope::triggers, if batches mark their triggers
+  std::vector<std::vector<FigureRow>> heads;  ///< heads[layer][head], results of metrics with Metric::of_heads
+  std::optional<FigureRow> backcopy;          ///< results with Scope::triggers; absent for tasks without triggers
 };
 
-/// Returns the part options for a decoder that computes these metrics in parts of `tokens` tokens.
+/// Returns the options of a decoder that computes these metrics. The decoder processes `tokens` tokens at a time.
 models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics);
 
 /// Evaluates a model batch by batch and accumulates its metrics.
@@ -36,7 +36,7 @@ class Evaluator : private models::LayerObserver<T> {
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at
-  /// trigger tokens. `triggers` must be null for all batches or for none.
+  /// trigger tokens. Either all batches have `triggers`, or none has.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 
@@ -65,15 +65,16 @@ class Evaluator : private models::LayerObserver<T> {
   std::vector<Running> running_;
   bool any_triggers_ = false;
   bool any_plain_ = false;
-  View<const std::uint8_t, 1> triggers_;  // (N) triggers of the current batch
+  View<const std::uint8_t, 1> triggers_;  // (N) nonzero at trigger tokens of the current batch
   View<const std::int32_t, 1> targets_;   // (N) targets of the current batch
 
-  // Results for LossSample and LayerSample. A buffer is empty if no metric reads it. token_losses_ has shape (N).
+  // Buffers for the members of LossSample and LayerSample. A buffer is empty if no metric reads it. token_losses_ has
+  // shape (N).
   std::vector<T> token_losses_;
   std::vector<double> first_token_weights_;  // (Hq,N)
   std::vector<double> entropies_;            // (Hq,N)
   std::vector<T> gates_;                     // (N,width) g(z)
-  std::vector<double> rule_;                 // arrays of RuleStatistics, concatenated
+  std::vector<double> rule_;                 // the arrays of RuleStatistics, one after another
 };
 
 }  // namespace headgate::metrics

@@ -7,31 +7,31 @@
 
 namespace headgate::metrics {
 
-/// Value of Figure::decimals or demo_decimals for figures that the tables do not show.
+/// Number of decimals of figures that the tables do not show.
 inline constexpr int kNoColumn = -1;
 
-/// Selects how a figure's value for the whole model is computed from its values for the layers.
+/// Selects how a model's value is computed from the values of its layers.
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< value in the layer where the metric's first figure is largest
+  of_the_maximum,  ///< value of the layer in which the metric's first figure is largest
 };
 
-/// Describes one number of a metric and how to display it.
+/// Describes a figure, which is one of the numbers that a metric computes, and how to display it.
 struct Figure {
-  std::string_view key{};           ///< name of the figure: JSON key, column heading and argument of `--metrics`
+  std::string_view key{};           ///< JSON key, column heading and argument of `--metrics`
   std::string_view head{};          ///< column heading, if it differs from the key
-  bool null_without_gate = false;   ///< null for models without a gate
-  bool null_for_one_token = false;  ///< null for sequences of one token
+  bool null_without_gate = false;   ///< the value is null for models without a gate
+  bool null_for_one_token = false;  ///< the value is null for sequences of one token
   bool may_overflow = false;        ///< infinity is a valid value, not a sign of divergence
-  /// True if the figure lies in [0, 1] by definition. Plots then use this scale. Figures of gates lie in [0, 1] only
-  /// with sigmoid gates.
+  /// True if the figure is always in [0, 1], so that plots use this scale. For figures of gates, this holds only with
+  /// sigmoid gates.
   bool is_share = false;
   OverLayers over_layers = OverLayers::mean;
-  bool is_index = false;          ///< true if values are whole numbers, integers in JSON
+  bool is_index = false;          ///< true if values are integers
   int decimals = kNoColumn;       ///< decimal places in the tables of `headgate eval` and `headgate compare`
   int demo_decimals = kNoColumn;  ///< decimal places in the tables of `headgate demo`
-  /// One sentence for users that explains the figure. Empty for figures of Scope::triggers.
+  /// One sentence that explains the figure to users. Empty for figures of Scope::triggers.
   std::string_view meaning{};
 
   constexpr std::string_view heading() const { return head.empty() ? key : head; }
@@ -42,13 +42,13 @@ class FigureRow {
  public:
   struct Entry {
     const Figure* figure;
-    std::optional<double> value;  ///< null in JSON if empty
+    std::optional<double> value;  ///< empty: null in JSON
   };
 
   /// Sets the value of `figure`, or replaces it. Keeps a pointer to `figure`.
   void set(const Figure& figure, std::optional<double> value);
 
-  /// Returns the figure's value, or nothing if the value is null or the figure was not requested.
+  /// Returns the figure's value. Returns nothing if the value is null or the figure was not requested.
   std::optional<double> find(const Figure& figure) const;
   /// Returns the figure's value. Throws Error if the value is null or the figure was not requested.
   double at(const Figure& figure) const;
@@ -61,7 +61,7 @@ class FigureRow {
   std::vector<Entry> entries_;
 };
 
-/// Returns whether no value is NaN, and only values of figures with Figure::may_overflow are infinite.
+/// Returns whether all values are finite. Infinity is accepted for figures with Figure::may_overflow.
 bool is_finite(const FigureRow& row);
 
 }  // namespace headgate::metrics

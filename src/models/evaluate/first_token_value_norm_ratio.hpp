@@ -53,7 +53,7 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
   };
 
   Mean ratio_;
-  std::vector<Norms> norms_;  // (B,H) norms of the values in the current layer, over the parts of the sequence so far
+  std::vector<Norms> norms_;  // (B,H) norms in the current layer: first token, mean of the others so far
 };
 
 inline constexpr Metric kFirstTokenValueNormRatioMetric{

@@ -30,7 +30,7 @@ struct RoundingErrors {
     per_tensor += other.per_tensor;
     per_token += other.per_token;
   }
-  /// Returns ‖x − x̂‖ / ‖x‖, where `errors` is ‖x − x̂‖². Returns nothing if all numbers are 0.
+  /// Returns the relative error ‖x − x̂‖ / ‖x‖. `errors` is ‖x − x̂‖². Returns nothing if all numbers are 0.
   std::optional<double> relative(double errors) const {
     return squares == 0.0 ? std::nullopt : std::optional(std::sqrt(errors / squares));
   }
@@ -44,7 +44,7 @@ struct Int8Rounding {
     all.join(other.all);
     without_first.join(other.without_first);
   }
-  /// Returns the values in the order of figures such as kInt8KeysFigures.
+  /// Returns the values of the figures kInt8KeysFigures or kInt8ValuesFigures, in their order.
   Values values() const {
     return {all.relative(all.per_tensor), without_first.relative(without_first.per_tensor), all.relative(all.per_token),
             without_first.relative(without_first.per_token)};
@@ -57,7 +57,8 @@ double number_at(const View<const E, 1>& row, std::int64_t i) {
   return static_cast<double>(layers::widened(row(i)));
 }
 
-/// Returns Σ (x − x̂)² over a row, where x̂ is x rounded with the scale int8_scale(largest). Infinities give NaN.
+/// Returns Σ (x − x̂)² over a row, where x̂ is x rounded to int8 with the scale of max|x| = largest. Infinities give
+/// NaN.
 template <typename E>
 double squared_error(const View<const E, 1>& row, double largest) {
   const double scale = layers::int8_scale(largest);
@@ -69,8 +70,8 @@ double squared_error(const View<const E, 1>& row, double largest) {
   return sum;
 }
 
-/// Returns the rounding errors of a tensor with one row(t) for each token of a sequence. The errors and the scale of
-/// `without_first` ignore row 0.
+/// Returns the rounding errors of a tensor whose row(t) holds the numbers of token t of a sequence. `without_first`
+/// ignores row 0, also when it chooses the scale.
 template <class Row>
 Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context, const Row& row) {
   const auto largest_of = [](const auto& numbers) {
@@ -104,8 +105,8 @@ Int8Rounding int8_rounding(std::int64_t tokens, const ExecutionContext& context,
 }
 
 /// Returns the rounding errors of keys or values `x` of type E, summed over heads and sequences. Each key/value head of
-/// each sequence is a tensor of its own. `x` has shape (B,Hkv,T,D), or (pages,Hkv,page,D) if it is a tensor of the
-/// cache.
+/// each sequence is rounded as a tensor of its own. The shape of `x` is (B,Hkv,T,D) without a cache, and
+/// (pages,Hkv,page,D) for a tensor of a paged cache.
 template <typename E, typename T>
 Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTensorView& x) {
   const CacheBatch* const cache = sample.view.cache;
@@ -124,9 +125,9 @@ Int8Rounding int8_rounding_of_heads(const LayerSample<T>& sample, const ConstTen
   return out;
 }
 
-/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). If the view has a
-/// cache, reads the cache's tensor `cached`, which holds all tokens of a sequence cut into parts. Otherwise reads `own`
-/// (B,Hkv,T,D).
+/// Returns the rounding errors of the keys or values of whole sequences (see int8_rounding_of_heads). Reads them from
+/// the cache's tensor `cached` if the view has a cache, otherwise from `own` (B,Hkv,T,D). Sequences that are processed
+/// in parts have a cache.
 template <typename T>
 Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorView& own,
                               TensorView CacheTensors::*cached) {
@@ -134,8 +135,8 @@ Int8Rounding int8_rounding_of(const LayerSample<T>& sample, const ConstTensorVie
   return x.dtype == DType::bf16 ? int8_rounding_of_heads<BFloat16>(sample, x) : int8_rounding_of_heads<T>(sample, x);
 }
 
-/// Accumulates Int8Rounding for each layer. If a sample contains the last token, calls kRounding(sample), which returns
-/// the errors of whole sequences.
+/// Accumulates Int8Rounding for each layer. Calls kRounding(sample), which returns the errors of whole sequences, once
+/// their last token is processed.
 template <typename T, Int8Rounding (*kRounding)(const LayerSample<T>& sample)>
 class Int8RoundingSums : public Sums<T> {
  public:

@@ -54,7 +54,7 @@ struct PowerSums {
   }
 };
 
-/// Power sums of the first tokens of sequences, and of all other tokens.
+/// Power sums of the first tokens of sequences, and power sums of all other tokens.
 struct StreamSums {
   PowerSums first_tokens, others;
 

@@ -6,7 +6,7 @@
 #include "models/decoder/config.hpp"
 #include "models/evaluate/metric.hpp"
 
-// Says how the layers of a model differ: how many heads a layer has, and which metrics cover it.
+// Says how many heads a layer has, and which layers a metric covers.
 
 namespace headgate::metrics {
 
@@ -21,9 +21,9 @@ std::int64_t most_query_heads(const models::DecoderConfig& config);
 /// Returns the number of value heads in linear attention layers; 0 if the model has no such layer.
 std::int64_t value_heads(const models::DecoderConfig& config);
 
-/// Returns whether a metric covers a layer when sequences have `seq_len` tokens.
+/// Returns whether a metric has values for a layer when sequences have `seq_len` tokens.
 bool is_about(const Metric& metric, const models::DecoderConfig& config, std::int64_t layer, std::int64_t seq_len);
-/// Returns whether a metric covers at least one layer of the model.
+/// Returns whether a metric has values for at least one layer of the model.
 bool is_about(const Metric& metric, const models::DecoderConfig& config, std::int64_t seq_len);
 
 /// Returns whether every softmax attention layer has a window that hides the first token from some queries. Returns

@@ -34,8 +34,8 @@ inline constexpr std::array<Figure, 3> kMassiveActivationFigures{{
 }};
 inline constexpr const Figure& kMassiveActivation = kMassiveActivationFigures[0];
 
-/// The largest entry of the residual stream so far: absolute value, position of its token, channel. NaN counts as
-/// largest. If entries are equal, the first is kept.
+/// The entry of the residual stream with the largest absolute value so far, its token position and its channel. NaN
+/// counts as largest. Among equal entries, the first is kept.
 struct LargestEntry {
   double size = 0.0;
   std::int64_t token = 0, channel = 0;

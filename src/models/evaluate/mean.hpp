@@ -33,7 +33,7 @@ inline double silu_magnitude(double z) { return std::abs(z / (1.0 + std::exp(-z)
 /// Returns whether a is larger than b. NaN counts as larger than any number.
 inline bool exceeds(double a, double b) { return !std::isnan(b) && !(a <= b); }
 
-/// Returns 1 if `holds`, else 0. `holds` is the result of a comparison of `value`. Returns NaN if `value` is NaN.
+/// Returns 1 if `holds`, the result of a comparison of `value`, is true, else 0. Returns NaN if `value` is NaN.
 inline double one_if(bool holds, double value) { return std::isnan(value) ? value : holds ? 1.0 : 0.0; }
 
 }  // namespace headgate::metrics

@@ -15,7 +15,7 @@
 
 namespace headgate::metrics {
 
-/// Accumulates a mean for each head of each layer. The mean of a layer weights all its numbers equally.
+/// Accumulates a mean for each head of each layer. A layer's mean is taken over all numbers of its heads.
 class MeanByHead {
  public:
   /// Creates heads_of(layer) means for each layer.
@@ -54,7 +54,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Accumulates a metric with one figure: a mean for each head, which is null without terms.
+/// Base of metrics with one figure: a mean for each head. A mean of no terms is null.
 template <typename T>
 class HeadMeanSums : public Sums<T> {
  public:
@@ -67,7 +67,7 @@ class HeadMeanSums : public Sums<T> {
   MeanByHead heads_;
 };
 
-/// Averages an array (Hq,N) of LayerSample for each head. The array has one number per query.
+/// Accumulates the mean of a member (Hq,N) of LayerSample for each head. The member has one number per query.
 template <typename T, View<const double, 2> LayerSample<T>::*kOfQueries>
 class QueryMeanSums : public HeadMeanSums<T> {
  public:
@@ -78,8 +78,8 @@ class QueryMeanSums : public HeadMeanSums<T> {
   }
 };
 
-/// Averages an array (Hv,B·seq_len) of RuleStatistics for each head. The array has one number per query of whole
-/// sequences.
+/// Accumulates the mean of a member (Hv,B·seq_len) of RuleStatistics for each head. The member has one number per query
+/// of whole sequences.
 template <typename T, View<const double, 2> RuleStatistics::*kOfQueries>
 class RuleQueryMeanSums : public HeadMeanSums<T> {
  public:
@@ -96,7 +96,7 @@ class RuleQueryMeanSums : public HeadMeanSums<T> {
   }
 };
 
-/// Adds value(x) for each x of `states` (B,Hv). Weights each value by the number of tokens per sequence in the sample.
+/// Adds value(x) for each x of `states` (B,Hv), weighted by the sample's number of tokens per sequence.
 template <typename T, class Value>
 void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const double, 2>& states,
                 const Value& value) {
@@ -108,7 +108,8 @@ void add_states(MeanByHead& mean, const LayerSample<T>& sample, const View<const
   }
 }
 
-/// Averages an array (B,Hv) of RuleStatistics for each head. The array has one number per state of linear attention.
+/// Accumulates the mean of a member (B,Hv) of RuleStatistics for each head. The member has one number per state of
+/// linear attention.
 template <typename T, View<const double, 2> RuleStatistics::*kOfStates>
 class StateMeanSums : public HeadMeanSums<T> {
  public:
@@ -119,9 +120,9 @@ class StateMeanSums : public HeadMeanSums<T> {
   }
 };
 
-/// Accumulates means of gates, for each layer and for each head. The mean of a query head covers the head's own gates,
-/// or the gates of its key/value head. Gates that all heads share, and gates on the layer's output, count only for the
-/// layer.
+/// Accumulates the mean of the gates of each layer and of each query head. If the gate is on keys or values, a query
+/// head has the gates of its key/value head. Heads have no mean if they share one gate, or if the gate is on the
+/// layer's output.
 class MeanByGate {
  public:
   explicit MeanByGate(const models::DecoderConfig& config)
@@ -151,7 +152,7 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  /// For each layer: number of query heads that share the gates of one head. 0 if heads have no gates of their own.
+  /// For each layer: number of query heads per head with gates of its own; 0 if heads have none.
   PerLayer<std::int64_t> queries_;
   MeanByHead mean_;
 };

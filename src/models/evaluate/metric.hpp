@@ -15,8 +15,8 @@
 #include "models/decoder/decoder.hpp"
 #include "models/evaluate/figure.hpp"
 
-// Defines metrics. Each metric has its own header in this folder, with its figures, its accumulator and its registry
-// entry.
+// Defines metrics. Each metric has its own header in this folder, with its figures (the numbers that it computes), its
+// accumulator and its registry entry.
 
 namespace headgate::metrics {
 
@@ -41,13 +41,13 @@ using Inputs = EnumSet<Input>;
 /// Holds the results of linear_attention_statistics for a layer. Arrays that no metric reads are absent.
 struct RuleStatistics {
   View<const double, 2> mean_decay, mean_beta, half_life;  ///< (B,Hv) means over the tokens of the sample
-  View<const double, 2> effective_rank;  ///< (B,Hv) rank of the state; absent unless the sample has the last token
-  /// (Hv,B·seq_len) with one number per query of whole sequences. Absent until the sample contains the last token.
-  /// Metrics ignore query 0.
+  View<const double, 2> effective_rank;  ///< (B,Hv) rank of the state; present if the sample has the last token
+  /// (Hv,B·seq_len) with one number per query of whole sequences. Present if the sample has the last token. Metrics
+  /// ignore query 0.
   View<const double, 2> first_shares, reaches;
 };
 
-/// Holds the data of one layer from which metrics compute figures. Covers a batch or a part of it.
+/// Holds the data of one layer, for a batch or a part of it, from which metrics compute their figures.
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
@@ -57,8 +57,7 @@ struct LayerSample {
   View<const double, 2> first_token_weights;
   /// (Hq,N) entropy −Σ w log w of each query's softmax weights w, in nats.
   View<const double, 2> entropies;
-  /// (N,gate_width) gates g(z) after the gate function, averaged over heads if they share a gate. Absent without a
-  /// gate.
+  /// (N,gate_width) gates g(z), averaged over heads if all heads share one gate. Absent without a gate.
   View<const T, 2> gates;
   RuleStatistics rule;                   ///< statistics of the delta rule, in layers of linear attention
   View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
@@ -73,7 +72,7 @@ struct LayerSample {
 template <typename T>
 struct LossSample {
   View<const T, 1> token_losses;         ///< (N)
-  View<const std::int32_t, 1> targets;   ///< (N) target ids; layers::kIgnoredTarget if not counted
+  View<const std::int32_t, 1> targets;   ///< (N) target ids; layers::kIgnoredTarget for targets without a loss
   View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
 
   std::int64_t tokens() const { return targets.shape[0]; }
@@ -82,9 +81,10 @@ struct LossSample {
 /// Values of a metric's figures, in the order of Metric::figures.
 using Values = std::vector<std::optional<double>>;
 
-/// Accumulates a metric over the batches of an evaluation. It receives only layers that the metric covers, and inputs
-/// that the metric declares. Metrics that read gates do not receive layers without a gate. Metrics of Scope::triggers
-/// do not receive batches without triggers.
+/// Accumulates a metric over the batches of an evaluation. The evaluator calls it only where the metric is defined:
+/// - for layers that Metric::layers selects
+/// - for layers with a gate, if the metric reads gates
+/// - for batches with trigger tokens, if the metric has Scope::triggers
 template <typename T>
 class Sums {
  public:
@@ -93,7 +93,7 @@ class Sums {
   virtual void add_losses(const LossSample<T>& /*sample*/) {}
   /// Returns a layer's values, for Scope::layers and Scope::layers_and_mean.
   virtual Values of_layer(std::int64_t /*layer*/) const { return {}; }
-  /// Returns a head's values, for metrics with Metric::of_heads. A value is null if it does not exist for this head.
+  /// Returns a head's values, for metrics with Metric::of_heads. A value is null where the head has none.
   virtual Values of_head(std::int64_t /*layer*/, std::int64_t /*head*/) const { return {}; }
   /// Returns the model's values, for Scope::model and Scope::triggers.
   virtual Values of_model() const { return {}; }
@@ -103,11 +103,11 @@ class Sums {
 enum class Scope {
   model,            ///< the whole model
   layers,           ///< each layer
-  layers_and_mean,  ///< each layer; Figure::over_layers derives the value of the whole model
-  triggers,         ///< the whole model, only for tasks with triggers; JSON key "backcopy"
+  layers_and_mean,  ///< each layer, and the whole model as Figure::over_layers says
+  triggers,         ///< the whole model, only for tasks with trigger tokens; JSON key "backcopy"
 };
 
-/// Selects the layers that a metric covers. The metric's figures are null for other layers.
+/// Selects the layers that a metric covers. Its figures are null for other layers.
 enum class MetricLayers {
   all,
   attention,
@@ -115,7 +115,7 @@ enum class MetricLayers {
   linear_attention,
 };
 
-/// Creates the accumulator of a metric for a model, in f32 or f64.
+/// Creates the accumulator of a metric for a model, in f32 or in f64.
 struct SumsMaker {
   std::unique_ptr<Sums<float>> (*f32)(const models::DecoderConfig& config) = nullptr;
   std::unique_ptr<Sums<double>> (*f64)(const models::DecoderConfig& config) = nullptr;
@@ -137,13 +137,13 @@ struct Metric {
   Scope scope = Scope::layers_and_mean;
   MetricLayers layers = MetricLayers::all;
   Inputs inputs{};
-  bool of_heads = false;  ///< layer figures also exist per query head, or per value head of linear attention
+  bool of_heads = false;  ///< each layer figure also exists per query head (per value head in linear attention)
   SumsMaker sums{};
-  bool by_default = true;  ///< true if the metric is computed when the user names no metrics; false for slow metrics
-  /// Returns a line printed above the tables of `headgate eval`. A null pointer prints none.
+  bool by_default = true;  ///< whether the metric is computed if the user names none; false for slow metrics
+  /// Returns a line that is printed above the tables of `headgate eval`. A null pointer prints none.
   std::string (*headline)(const FigureRow& row) = nullptr;
-  /// Returns the text that `headgate train` prints for an evaluation. The texts of all metrics are joined, so each
-  /// begins with its separator. A null pointer prints nothing.
+  /// Returns the text that `headgate train` prints for an evaluation. The text begins with a separator, because the
+  /// texts of all metrics are joined. A null pointer prints nothing.
   std::string (*training_text)(const FigureRow& row) = nullptr;
 };
 

@@ -8,8 +8,8 @@
 
 namespace headgate::metrics {
 
-/// Computes how much attention to token 0 passes the gate. This is the softmax weight times the mean of g(z) over the
-/// head's features. Only for gates that multiply the attention output.
+/// Computes how much attention to token 0 passes the gate: the softmax weight times the mean of g(z) over the head's
+/// features. Defined only for gates that multiply the attention output.
 template <typename T>
 class PassedWeight {
  public:

@@ -79,7 +79,7 @@ MetricList those(const Which& which) {
   return out;
 }
 
-/// Returns the metric called `name`, otherwise the first metric with a figure of that key, otherwise null.
+/// Returns the metric called `name`. If there is none, returns the first metric with a figure of that key, or null.
 const Metric* find_metric(std::string_view name) {
   const auto called = [name](const Metric* metric) { return is_word(name, metric->name); };
   const auto prints = [name](const Metric* metric) {

@@ -23,13 +23,14 @@ std::string metric_names(const MetricList& metrics);
 /// Splits `text` at its commas.
 std::vector<std::string_view> split_at_commas(std::string_view text);
 
-/// Parses names of metrics, keys of figures, or "all". A word can contain several of them, separated by commas. Without
-/// words, returns default_metrics(). For a key of several metrics, selects the first: loss_nats selects the loss of the
-/// model, not the loss per layer. Throws Error with the known names if a name is unknown.
+/// Parses names of metrics, keys of their figures, or "all". A word can contain several names, separated by commas.
+/// Without words, returns default_metrics(). If several metrics have a figure of the given key, selects the first
+/// metric: loss_nats selects the loss of the model, not the loss per layer. Throws Error with the known names if a name
+/// is unknown.
 MetricList parse_metrics(const std::vector<std::string>& words);
 
-/// Returns whether the user selected metrics by name. Returns false for no words, which select the defaults, and for
-/// words that contain "all". `words` has the format of parse_metrics().
+/// Returns whether the words, in the format of parse_metrics(), name metrics one by one. Returns false without words
+/// and with the word "all".
 bool names_each_metric(const std::vector<std::string>& words);
 
 /// Returns the metrics that apply to a task. Metrics of Scope::triggers need a task with triggers.
@@ -38,8 +39,8 @@ MetricList that_apply(const MetricList& metrics, bool has_triggers);
 /// Returns the metrics with figures for each head.
 MetricList of_heads(const MetricList& metrics);
 
-/// Returns the figures of metrics with Scope::triggers if `of_triggers` is true, otherwise the figures of all other
-/// metrics. A figure that two metrics share is listed once.
+/// Returns the figures of metrics that need trigger tokens (Scope::triggers) if `of_triggers` is true, otherwise the
+/// figures of all other metrics. Lists a figure of two metrics once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

@@ -10,9 +10,10 @@
 
 namespace headgate::metrics {
 
-/// Computes a Figure, such as a sum, over tokens 0 to `tokens` − 1. Splits them into ranges that run in parallel, each
-/// with its own Figure. Calls add(figure, n) for each token n of a range. Joins the Figures of all ranges in order with
-/// Figure::join. The ranges do not depend on the number of threads, so the result is bitwise identical for any number.
+/// Accumulates a Figure, such as a sum, over tokens 0 to `tokens` − 1. Splits the tokens into ranges that run in
+/// parallel, each with its own Figure. Calls add(figure, n) for each token n of a range. Then joins the Figures in
+/// order with Figure::join. The result is bitwise identical at any number of threads, because the ranges do not depend
+/// on it.
 template <class Figure, class Add>
 Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const Add& add) {
   constexpr std::int64_t kRanges = 64;
@@ -28,8 +29,8 @@ Figure over_tokens(std::int64_t tokens, const ExecutionContext& context, const A
   return out;
 }
 
-/// Computes a Figure over the residual stream after a layer, in parallel like over_tokens(). Calls add(figure, entry,
-/// position of the token, channel) for each entry.
+/// Accumulates a Figure over the residual stream after a layer, in parallel like over_tokens(). Calls add(figure,
+/// entry, position of the token, channel) for each entry.
 template <class Figure, typename T, class Add>
 Figure over_stream(const LayerSample<T>& sample, const Add& add) {
   const auto& x = sample.view.output;
