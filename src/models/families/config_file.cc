@@ -26,8 +26,8 @@ using io::Json;
 constexpr std::size_t kMaxFile = std::size_t{1} << 20;
 constexpr std::string_view kRopeShare = row_of<kConfigKeys, &DecoderConfig::rope_fraction>().key;
 
-// A key that is written with a fixed value, because other programs expect the key. It is written before `in_front_of`,
-// a key of kConfigKeys.
+// Describes a key that is always written with the same value, because other programs expect it. The key is written in
+// front of the key `in_front_of` of kConfigKeys.
 struct Constant {
   const char* key;
   Json value;
@@ -72,15 +72,15 @@ DecoderConfig without_rope_scaling(DecoderConfig config) {
   return config;
 }
 
-/// Checks the file of a public family for keys that only model_type headgate has. Throws if such a key has a value;
-/// removes it if it is null. Accepts keys that all families have, and Family::shared_keys.
+/// Refuses keys in a public family's config.json that only model_type headgate has: throws if such a key has a value,
+/// and removes it if it is null. Accepts keys that all families have, and Family::shared_keys.
 void refuse_own_keys(ConfigReader& in, const Family& family) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // With RopeObject::flat, refuse_rope_share() checks partial_rotary_factor later. With by_layer_type, this key is
-    // valid only inside rope_parameters, so it is refused here at the top level.
+    // partial_rotary_factor is a case of its own. With RopeObject::flat, refuse_rope_share() checks it later. With
+    // by_layer_type, it is valid only inside rope_parameters, so it is refused here at the top level.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || in.take(row.key).is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);
@@ -130,11 +130,11 @@ FileConfig read_as(ConfigReader& in, const Family& family) {
   return out;
 }
 
-/// Returns whether the Python code that is written beside a model supports `config`. The code does not support experts.
+/// Returns whether the Python code that is written beside a model supports `config`, which must have no experts.
 bool modeling_code_computes(const DecoderConfig& config) { return config.experts == DecoderConfig{}.experts; }
 
-/// Returns whether config.json of `family` contains a key with this `presence`. `at_default` says whether the key's
-/// field in `config` has its default value.
+/// Returns whether config.json of `family` contains keys with this `presence`, which says when a key is written.
+/// `at_default` says whether the key's field in `config` has its default value.
 bool is_written(Presence presence, const DecoderConfig& config, const Family& family, bool at_default) {
   switch (presence) {
     case Presence::required:
@@ -164,7 +164,7 @@ Json json_of(const Value& value) {
   }
 }
 
-/// Writes keys that public families have and kConfigKeys lacks, such as sliding_window and rope_scaling.
+/// Writes keys of public families that are not in kConfigKeys, such as sliding_window and rope_scaling.
 void write_features(nlohmann::ordered_json& out, const DecoderConfig& config, const Family& family) {
   if (&family == &kMistral) out["sliding_window"] = config.window;
   // Always writes partial_rotary_factor, because its default in Qwen3.5 differs from the default in this library.

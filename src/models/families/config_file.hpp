@@ -23,20 +23,20 @@ namespace headgate::models {
 /// "headgate".
 std::string write_config(const DecoderConfig& config);
 
-/// Returns the public family that computes the same as file.config and has the gate layout file.layout (GateLayout).
-/// Returns kHeadgate if there is none.
+/// Returns the public family that computes the same as file.config and stores gates in the layout file.layout. Returns
+/// kHeadgate, the library's own format, if there is none.
 const Family& public_family(const FileConfig& file);
 
-/// Returns `config` with its public family and that family's gate layout. The layout is GateLayout::per_query_head for
-/// Qwen3.5, otherwise GateLayout::separate.
+/// Returns `config` with its public family and that family's gate layout: per_query_head for Qwen3.5, otherwise
+/// separate.
 FileConfig public_file(const DecoderConfig& config);
 
-/// Returns the text of config.json for public_family(file). Writes the key gate_layout only if the family does not
-/// determine the layout.
+/// Returns the text of config.json for public_family(file). Writes the key gate_layout if the gate's rows
+/// are stored among the rows of q. Omits it for Qwen3.5, which has only one layout.
 std::string write_public_config(const FileConfig& file, DType dtype);
 
-/// Writes `text` to config.json in `directory`. If model_type is "headgate", also writes kModelingFile
-/// (modeling_code.hpp), except for models with experts. Throws io::WriteError.
+/// Writes `text` to config.json in `directory`. If model_type is "headgate" and the model has no experts, also writes
+/// its Python code, kModelingFile (modeling_code.hpp). Throws io::WriteError.
 void write_config_files(const std::string& directory, const std::string& text);
 
 /// Parses and checks the text of a config.json. Messages begin with `path`. Throws io::FileError that names the key.

@@ -23,8 +23,8 @@ using io::printable;
 
 constexpr int kMaxDepth = 8;
 
-// Lists keys that change what a family computes, each with the values that this decoder supports. A family that
-// supports other values removes the key with take() before this check.
+// Keys that change what a family computes, each with the values that this decoder supports. A family that supports
+// other values takes the key out (take()) before this check.
 struct FixedKey {
   const char* key;
   std::vector<Json> values;
@@ -217,8 +217,8 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   has_rope_object_ = scales || !newer.is_null();
   if (scales) {
     if (layout == RopeObject::by_layer_type) {
-      // With RoPE parameters by layer type, transformers applies rope_scaling only to layers with full attention.
-      // transformers then ignores "type", the older name of the key rope_type.
+      // transformers applies rope_scaling only to layers with full attention if RoPE parameters are given by layer
+      // type. It then ignores "type", the older name of rope_type.
       if (!older.contains("rope_type")) fail(path_, "rope_scaling has no rope_type");
       if (older.contains("rope_theta")) fail(path_, "rope_scaling has rope_theta, which stands beside it");
     }
@@ -230,7 +230,7 @@ void ConfigReader::unfold_rope(RopeObject layout) {
   }
 }
 
-/// Reads the RoPE parameters of each layer type from the type's own object. Throws if sliding_attention has a scaled
+/// Reads the RoPE parameters of each layer type from an object of its own. Throws if sliding_attention has a scaled
 /// RoPE.
 void ConfigReader::take_rope_of_types(const std::string& object, const Json& parameters) {
   for (const auto& item : parameters.items()) {
@@ -262,8 +262,7 @@ void ConfigReader::take_rope_of_types(const std::string& object, const Json& par
   }
 }
 
-/// Returns the type of RoPE scaling, or "default" if there is none. Sets the key rope_scaling_type to the type unless
-/// it is "default".
+/// Returns the type of RoPE scaling, "default" without scaling. Stores any other type under the key rope_scaling_type.
 std::string ConfigReader::take_rope_type(const std::string& object, const Json& parameters) {
   constexpr std::array kTypes{"default", "linear", "llama3", "yarn"};
   const char* key = parameters.contains("rope_type") ? "rope_type" : "type";
@@ -320,7 +319,7 @@ void ConfigReader::take_scaling_number(const std::string& object, const Json& pa
   set_once(to, value);
 }
 
-/// Sets the keys that RoPE scaling of this type needs. Parameters missing in the file get the defaults of transformers.
+/// Sets the keys that this type of RoPE scaling needs. Parameters missing in the file get the defaults of transformers.
 void ConfigReader::complete_scaling(const std::string& object, const Json& parameters, const std::string& type) {
   const auto number = [&](const char* from, const char* to) { take_scaling_number(object, parameters, from, to); };
   const auto lacks = [&](const char* key) { return !parameters.contains(key) || parameters[key].is_null(); };

@@ -15,11 +15,10 @@ namespace headgate::models {
 
 enum class RopeObject;
 
-/// Reads the keys of one config.json. Each function that looks up a key marks it as known; finish() throws if any other
-/// key remains.
+/// Reads the keys of one config.json. Remembers which keys were looked up, so that finish() can throw for unknown keys.
 class ConfigReader {
  public:
-  /// Parses `text`, the content of the file `path`. All functions of this class throw io::FileError.
+  /// Parses `text`, the content of the file `path`. This and all other functions of the class throw io::FileError.
   ConfigReader(const std::string& path, std::string_view text);
 
   const std::string& path() const { return path_; }
@@ -29,7 +28,7 @@ class ConfigReader {
   bool has(std::string_view key) const { return root_.contains(key); }
   /// Returns whether the file has rope_parameters, or a rope_scaling that is not empty.
   bool has_rope_object() const { return has_rope_object_; }
-  /// Returns the types of layers that have their own object in rope_parameters.
+  /// Returns the layer types that have an object of their own in rope_parameters.
   const std::vector<std::string>& rope_types() const { return rope_types_; }
 
   void read(std::int64_t& out, std::string_view key, const io::Json& value) const;
@@ -65,7 +64,7 @@ class ConfigReader {
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
   /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
-  /// object lacks a number that its type of scaling needs. Throws if the object has a key that the type does not use.
+  /// object lacks a number that its type of scaling needs, or has a key that the type does not use.
   void unfold_rope(RopeObject layout);
   /// Throws for the first key that was never looked up and is not null. Must be called last.
   void finish();

@@ -23,10 +23,10 @@ namespace headgate::models {
 /// Selects the two features that RoPE rotates together: i and i + R/2 (halves), or 2i and 2i + 1 (neighbours).
 enum class RopePairs { halves, neighbours };
 
-/// Selects the features that a family's GGUF files may have.
+/// Selects which features a family's GGUF files may have.
 ///
-///   of_qwen3 | the features of Qwen3, so no experts
-///   own      | further features, which Family::finish_gguf reads
+///   of_qwen3 | the features of Qwen3, which has no experts
+///   own      | other features too, which Family::finish_gguf reads
 enum class Features { of_qwen3, own };
 
 /// Selects the layout of rope_parameters in config.json.
@@ -48,8 +48,9 @@ struct FileConfig {
   std::string prefix = "model.";        ///< prefix of tensor names; longer in models with images
   std::string head = "lm_head.weight";  ///< name of the output projection's tensor
   std::int64_t further_layers = 0;      ///< number of multi-token-prediction (MTP) layers
-  /// Value of bos_token_id in the config.json to write, for a model that reads bytes. kNoBos writes null: no token
-  /// precedes a text. Empty: the key is not written.
+  /// Value of bos_token_id in the config.json to write, for a model that reads bytes.
+  /// - kNoBos: null is written, which means that no BOS precedes a text.
+  /// - empty: the key is not written.
   std::optional<std::int64_t> bos = std::nullopt;
   io::Json end_ids = nullptr;  ///< value of eos_token_id to write; if null, the key is not written
 };
@@ -66,8 +67,8 @@ struct Family {
   std::string_view name;          ///< model_type in config.json
   std::string_view model_class;   ///< architectures in config.json
   std::string_view architecture;  ///< general.architecture in GGUF files; empty if GGUF is not supported
-  /// model_type of models whose config.json contains this family's config as text_config, such as models that read
-  /// images. Empty if there are none.
+  /// model_type of larger models, such as models that read images, whose config.json contains this family's config as
+  /// text_config. Empty if there are none.
   std::string_view outer_name = {};
   RopePairs gguf_pairs = RopePairs::halves;
   Features features = Features::of_qwen3;
@@ -75,29 +76,29 @@ struct Family {
   bool has_other_parts = false;
   /// JSON object with the defaults that transformers gives to keys missing in config.json.
   std::string_view defaults = "{}";
-  /// Keys of kConfigKeys that this family's config.json uses with the same meaning. Keys that all families have are not
-  /// listed.
+  /// Keys of kConfigKeys that this family's config.json uses with the same meaning, besides the keys that all families
+  /// have.
   std::span<const std::string_view> shared_keys = {};
   RopeObject rope = RopeObject::flat;
   double rope_base = 1e4;  ///< base of RoPE if config.json has no rope_theta
-  /// Translates the family's own keys to keys of kConfigKeys, and fills in defaults that depend on other keys. Runs
-  /// before the keys of kConfigKeys are read.
+  /// Runs before the keys of kConfigKeys are read. Translates the family's own keys to keys of kConfigKeys. Fills in
+  /// defaults that depend on other keys.
   void (*complete)(ConfigReader& in) = nullptr;
-  /// Reads the family's other keys, after the keys of kConfigKeys. Throws if a key needs a feature that the decoder
-  /// does not support. The message names the feature.
+  /// Runs after the keys of kConfigKeys are read. Reads the family's other keys. Throws if a key needs a feature that
+  /// the decoder does not support; the message names the feature.
   void (*finish)(ConfigReader& in, FileConfig& out) = nullptr;
   /// Sets the features that all models of a GGUF architecture share, and reads the keys that only this architecture
   /// has.
   void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
-  /// Adapts `out`, the location of a layer's parameter in a GGUF file. Changes it where this architecture differs from
+  /// Corrects `out`, the location of a layer's parameter in a GGUF file, if this architecture does not follow
   /// llama.cpp's usual names and layout. `rest` is the parameter's name after "model.layers.N."; `block` is "blk.N.".
   void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) = nullptr;
   /// Names of layer tensors in the family's safetensors files, where they differ from this library's names.
   std::span<const TensorRename> renames = {};
-  /// Locates a layer's parameter that the family's safetensors files store differently, for example fused or
-  /// transposed. Returns false for other parameters. `rest` is the parameter's name after "model.layers.N."; `prefix`
-  /// is the file's equivalent of "model.layers.N.".
+  /// Locates a layer's parameter if the family's safetensors files store it in another form, for example fused or
+  /// transposed. Otherwise returns false. `rest` is the parameter's name after "model.layers.N."; `prefix` is what the
+  /// file has in place of "model.layers.N.".
   bool (*locate)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& prefix,
                  const FileConfig& file, const LayerConfig& layer, const ShapeOf& shape_of) = nullptr;
 };

@@ -46,8 +46,8 @@ void complete_gemma3(ConfigReader& in) {
   }
 }
 
-/// Sets the features of Gemma 3 for GGUF files. Norm weights are stored as 1 + w, so the norms are plain. The file does
-/// not store the scale of attention scores, which is the default except in the 27B model.
+/// Sets the features of Gemma 3 for GGUF files. GGUF files store norm weights as 1 + w, so the norms are plain, not
+/// zero-centred. They do not store the scale of attention scores, which is the default in all but the 27B model.
 void finish_gemma3_gguf(GgufValues& in, DecoderConfig& config) {
   constexpr std::int64_t kInterval = 6, kLayersOf27B = 62;
   config.norm_placement = NormPlacement::sandwich;

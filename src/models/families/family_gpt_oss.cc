@@ -46,7 +46,7 @@ bool locate_gpt_oss(TensorLocation& out, const Parameter& /*parameter*/, std::st
   return true;
 }
 
-/// Throws if quantization_config names a method other than MXFP4. The names of tensors tell which of them are MXFP4.
+/// Throws if quantization_config names a method other than MXFP4. Which tensors are MXFP4 follows from their names.
 void check_quantisation(ConfigReader& in) {
   const io::Json* quantisation = in.find("quantization_config");
   if (quantisation == nullptr || quantisation->is_null()) return;

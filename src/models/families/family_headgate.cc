@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/families/family.hpp"
 
-// Describes models written by `headgate train` and `headgate convert`. config.json has the keys of kConfigKeys. It also
-// has gate_layout if the gate's rows are stored among the rows of q.
+// Describes models written by `headgate train` and `headgate convert`. config.json has the keys of kConfigKeys. If the
+// gate's rows are stored among the rows of q, it also has the key gate_layout.
 
 namespace headgate::models {
 

@@ -20,8 +20,8 @@ constexpr std::array kOfAttention{TensorRename{"attention_output_layernorm.weigh
                                   TensorRename{"linear_attn.norm.weight", "linear_attn.o_norm.weight"},
                                   TensorRename{"linear_attn.out_proj.weight", "linear_attn.o_proj.weight"}};
 
-/// Locates the convolution's weights in three tensors. Their concatenated rows are the rows of the parameter. Each
-/// tensor holds the channels of q, k or v. In files saved by transformers, each tensor holds a third of all channels.
+/// Locates the convolution's weights in three tensors, whose concatenated rows are the rows of the parameter. The
+/// tensors hold the channels of q, k and v. In files saved by transformers, each holds a third of all channels instead.
 /// Returns false if a tensor is missing, or if the numbers of rows do not add up.
 bool locate_three(TensorLocation& out, const Parameter& parameter, const std::string& prefix, const ShapeOf& shape_of) {
   std::int64_t rows = 0;
@@ -37,7 +37,8 @@ bool locate_three(TensorLocation& out, const Parameter& parameter, const std::st
   return false;
 }
 
-/// Locates projections that files store as separate tensors for q, k and v, and norms that files name differently.
+/// Locates parameters of which files have another form: projections with separate tensors for q, k and v, and norms
+/// with other names.
 bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& prefix, const FileConfig& file, const LayerConfig& layer,
                         const ShapeOf& shape_of) {
@@ -52,8 +53,8 @@ bool locate_olmo_hybrid(TensorLocation& out, const Parameter& parameter, std::st
   }
   if (rest == "linear_attn.conv1d.weight" && locate_three(out, parameter, prefix, shape_of)) return true;
   if (locate_convolution(out, parameter, rest, prefix + std::string(rest))) return true;
-  // Locates norms by their names in released checkpoints, which are also the names that transformers writes. If the
-  // file has no tensor of that name, the caller tries the names of transformers' modules.
+  // Locates norms by their names in released checkpoints, which transformers writes too. Without a tensor of that name,
+  // the caller tries the names of transformers' modules.
   const bool attention = layer.type != LayerType::linear_attention;
   struct Norm {
     std::string_view ours, theirs;

@@ -7,7 +7,7 @@
 // Describes dense Qwen3, and the public research models that add a sigmoid gate on the attention output:
 // - headwise_attn_output_gate or elementwise_attn_output_gate selects the gate.
 // - q_proj.weight stores, for each GQA group, the rows of q and then the rows of the gate.
-// - qkv_bias also adds a bias to o_proj.
+// - qkv_bias must be false, because it also adds a bias to o_proj.
 
 namespace headgate::models {
 namespace {
@@ -26,8 +26,7 @@ void finish(ConfigReader& in, FileConfig& out) {
     out.layout = GateLayout::per_group;
   }
   if (in.find("use_qk_norm") != nullptr && !boolean_or(in, "use_qk_norm", false)) out.config.qk_norm = QkNorm::none;
-  // Reads attention_bias only if the gate has its own tensor. A bias of a fused q_proj would also be a bias of the
-  // gate, which is not supported.
+  // A bias of a q_proj that includes the gate's rows would also be a bias of the gate, which is not supported.
   if (out.layout == GateLayout::separate) read_attention_bias(in, out.config);
   in.require_value("qkv_bias", false);
 }

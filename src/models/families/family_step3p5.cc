@@ -53,7 +53,7 @@ bool locate_step3p5(TensorLocation& out, const Parameter&, std::string_view rest
 }
 
 /// Unifies keys with the same meaning. Removes all `keys`, and stores the first value that is not null under the last
-/// key.
+/// of them.
 void rename(ConfigReader& in, const std::vector<const char*>& keys) {
   io::Json value;
   for (const char* key : keys) {
@@ -139,9 +139,9 @@ void complete_limits(ConfigReader& in, const char* key, std::int64_t layers) {
   if (clamps) in.put(key, limits);
 }
 
-/// Sets the RoPE base and partial_rotary_factor, for layers with full attention and for layers with a window. Reads
-/// rope_parameters if the file has it, otherwise rope_theta and partial_rotary_factors. The latter two may be lists
-/// with one element per layer. Throws if a list has different elements for layers of one type.
+/// Sets the RoPE base and partial_rotary_factor of layers with full attention and of layers with a window. Reads
+/// rope_parameters if the file has it. Otherwise reads rope_theta and partial_rotary_factors, which may be lists with
+/// one element per layer. Throws if layers of one type have different elements.
 void complete_rope(ConfigReader& in, std::int64_t layers, const io::Json& types) {
   const io::Json base = in.get("rope_theta"), shares = list_of(in, "partial_rotary_factors", layers);
   const std::vector<std::string>& own = in.rope_types();

@@ -9,8 +9,8 @@
 #include "library/core/words.hpp"
 #include "models/decoder/config.hpp"
 
-// Locates the rows of the gate's projection matrix in a file. The gate has its own tensor, or its rows are stored among
-// the rows of q_proj.weight. Reading the rows in a wrong order gives plausible results and no error.
+// Locates the rows of the gate's projection matrix in a file. The gate has a tensor of its own, or its rows are stored
+// among the rows of q_proj.weight. A wrong order of rows would give plausible results and no error.
 
 namespace headgate::models {
 
@@ -22,24 +22,24 @@ namespace headgate::models {
 /// - trailing: q of all heads, then all gates
 enum class GateLayout : std::int32_t { separate, per_query_head, per_group, trailing };
 
-/// Indices of rows in the file's tensor: q[h·D + d] for feature d of query head h, gate[h·F + f] for feature f of the
-/// head's gate.
+/// Indices of rows in the file's q_proj.weight. q[h·D + d] is the row of feature d of query head h, and gate[h·F + f]
+/// is the row of feature f of the head's gate.
 struct FusedRows {
   std::vector<std::int64_t> q, gate;
 };
 FusedRows fused_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Returns the number of rows of q_proj.weight in the file. Counts the gate's rows too, except for
-/// GateLayout::separate.
+/// Returns the number of rows of q_proj.weight in the file, including the gate's rows if the layout stores them there.
 std::int64_t q_projection_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Throws Error unless `layout` can store the gate of `config`. Layouts other than separate require:
+/// Throws Error unless `layout` can store the gate of `config`. GateLayout::separate can store any gate. The other
+/// layouts require:
 /// - a gate at g1 or g4
 /// - gate logits that are projected from the layer's input
 /// - no biases of q, k and v
 void require_fusable(GateLayout layout, const DecoderConfig& config);
 
-/// Guesses the layout from the number of rows of q_proj.weight, ignoring the config's gate. Returns text such as
+/// Guesses the layout from the number of rows of q_proj.weight, whatever gate the config has. Returns text such as
 /// "per_group with a headwise gate", or an empty string if no layout fits.
 std::string q_projection_guess(std::int64_t rows, GateLayout layout, const DecoderConfig& config);
 

@@ -58,8 +58,8 @@ constexpr std::array<TensorName, 17> kOtherLayerNames{
      {"mlp.shared_expert.gate_proj.weight", "ffn_gate_shexp.weight"},
      {"mlp.shared_expert.up_proj.weight", "ffn_up_shexp.weight"}}};
 
-/// Locates a layer's parameter that llama.cpp stores in another form, not only under another name. Returns false for
-/// other parameters.
+/// Locates a layer's parameter that llama.cpp stores in another form than this library. Returns false for other
+/// parameters.
 bool stored_otherwise(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) {
   const Experts& e = config.experts;
@@ -142,17 +142,17 @@ std::int64_t vocabulary(const io::GgufFile& file) {
   return embedding->shape.front();
 }
 
-/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file stores only the divisors of RoPE's frequencies
-/// that result from them.
+/// Parameters of Llama 3's RoPE scaling in released models. A GGUF file does not store them, only the resulting
+/// divisors of RoPE's frequencies.
 struct ScalingParameters {
   double low, high;
   std::int64_t original_seq_len;
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Compares a file's divisors `factors` with those of a scaling: plain[i] / scaled[i], and 1 for i ≥ plain.size().
-/// `plain` and `scaled` are RoPE's frequencies without and with the scaling. Returns the index of the first difference,
-/// or factors.size() if there is none.
+/// Compares the divisors of RoPE's frequencies in a file, `factors`, with the divisors that a scaling has. These are
+/// plain[i] / scaled[i], and 1 for i ≥ plain.size(), where `plain` and `scaled` are the frequencies without and with
+/// the scaling. Returns the index of the first difference, or factors.size() if there is none.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32
@@ -165,8 +165,8 @@ std::size_t first_other_factor(const std::vector<float>& factors, const std::vec
   return i;
 }
 
-/// Reads Llama 3's RoPE scaling from the divisors in rope_freqs.weight. Divisors of feature pairs that full attention
-/// does not rotate must be 1.
+/// Reads Llama 3's RoPE scaling from the divisors in rope_freqs.weight. There is one divisor per feature pair. Divisors
+/// of pairs that full attention does not rotate must be 1.
 void read_factors(const io::GgufFile& file, DecoderConfig& config) {
   const io::GgufTensor* tensor = file.find(kFactors);
   if (tensor == nullptr) return;
@@ -226,8 +226,8 @@ void read_rope(const io::GgufFile& file, const Family& family, GgufValues& in, D
   }
 }
 
-/// Throws if RoPE is scaled and sliding-window layers have another RoPE base. llama.cpp would scale RoPE in these
-/// layers too, except in Gemma 3. This library would not.
+/// Throws if RoPE is scaled and sliding-window layers have another RoPE base. In these layers, llama.cpp would scale
+/// RoPE too, but this library would not. Gemma 3 is accepted, because llama.cpp does not scale these layers there.
 void check_scaled_windows(const io::GgufFile& file, const Family& family, const DecoderConfig& config) {
   const bool own_base = has_layer(config, LayerType::sliding_attention) && config.sliding.rope_base > 0.0;
   if (config.rope_scaling == layers::RopeScalingKind::none || !own_base || &family == &kGemma3) return;
@@ -235,8 +235,8 @@ void check_scaled_windows(const io::GgufFile& file, const Family& family, const 
        family.architecture, config.rope_factor);
 }
 
-/// Throws unless the file's lists `heads` and `kv_heads` agree with `config` in every layer. Lists with fewer than two
-/// elements are not checked. Further elements, of multi-token-prediction (MTP) layers, are ignored.
+/// Throws unless the file's lists `heads` and `kv_heads` agree with `config` in every layer. Does not check lists with
+/// fewer than two elements. Ignores elements after the last layer, which describe multi-token-prediction (MTP) layers.
 void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
                  const std::vector<std::int64_t>& kv_heads) {
   const auto check = [&](const char* key, const std::vector<std::int64_t>& list, std::int64_t layer,

@@ -14,8 +14,8 @@
 
 namespace headgate::models {
 
-/// Reads the keys "NAME.…" of the architecture NAME. A key that has been looked up counts as known. finish() throws for
-/// an unknown key, unless is_harmless_gguf_key() is true for it.
+/// Reads the keys "NAME.…" of the architecture NAME. Remembers which keys were looked up. finish() throws for any other
+/// key that is_harmless_gguf_key() does not accept.
 class GgufValues {
  public:
   GgufValues(const io::GgufFile& file, std::string_view architecture)

@@ -21,15 +21,15 @@ std::int64_t integer_or(ConfigReader& in, std::string_view key, std::int64_t oth
 /// Returns the boolean value of a key, or `otherwise` if the key is missing or null.
 bool boolean_or(ConfigReader& in, std::string_view key, bool otherwise);
 
-/// Sets layer_types if the file lacks it: full_attention in every Nth layer, `other` in the rest. N is the value of
-/// `key`, or `interval` if the key is missing or null. `key` may be a null pointer.
+/// Sets layer_types if the file lacks it: every Nth layer has full_attention, the rest have `other`. N is the value of
+/// `key`, or `interval` without such a value. `key` may be a null pointer.
 void complete_layer_types(ConfigReader& in, const char* key, std::int64_t interval, LayerType other);
 
-/// Sets defaults that config.json may lack for Qwen's models with linear attention, and accepts keys that do not affect
-/// the decoder.
+/// Sets defaults of keys that config.json of Qwen's models with linear attention may lack. Accepts keys that do not
+/// affect the decoder.
 void complete_qwen_hybrid(ConfigReader& in);
 
-/// Does the same as complete_qwen_hybrid, for models with experts.
+/// Does what complete_qwen_hybrid does, for models with experts.
 void complete_qwen_experts(ConfigReader& in);
 
 /// Sets the features that all of Qwen's models with linear attention have:
@@ -50,11 +50,11 @@ void read_experts(GgufValues& in, Experts& experts);
 /// Subtracts multi-token-prediction (MTP) layers from config.layers, because block_count of a GGUF file includes them.
 void leave_out_further_layers(GgufValues& in, DecoderConfig& config);
 
-/// Reads the layer types and the sizes of linear attention, and sets the gate of Qwen's models with linear attention.
-/// Does not count multi-token-prediction (MTP) layers.
+/// Reads the layer types and the sizes of linear attention in Qwen's models, and sets their gate. Leaves out
+/// multi-token-prediction (MTP) layers.
 void read_qwen_hybrid(GgufValues& in, DecoderConfig& config);
 
-/// Does the same as read_qwen_hybrid, and reads the experts.
+/// Does what read_qwen_hybrid does, and reads the experts.
 void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 
 /// Order of value heads in a GGUF file.
@@ -63,16 +63,16 @@ void read_qwen_experts(GgufValues& in, DecoderConfig& config);
 ///   tiled   | the first value head of every key head, then the second of every key head, and so on
 enum class ValueHeads { grouped, tiled };
 
-/// Changes the locations of parameters that GGUF files of Qwen's models with linear attention store in another order or
-/// shape.
+/// Corrects the locations of parameters that GGUF files of Qwen's models with linear attention store in another order
+/// or shape.
 void locate_qwen_hybrid(TensorLocation& out, const Parameter& parameter, std::string_view rest,
                         const std::string& block, const DecoderConfig& config, ValueHeads order);
 
-/// Returns indices of rows in Qwen3-Next's tensor in_proj_qkvz, in the order of a parameter's rows. The parameter is
+/// Returns which rows of Qwen3-Next's tensor in_proj_qkvz are the rows of a parameter, in order. The parameter is
 /// in_proj_z if `z` is true, otherwise in_proj_qkv.
 std::vector<std::int64_t> rows_of_qkvz(const LinearLayers& linear, bool z);
 
-/// Returns indices of rows in Qwen3-Next's tensor in_proj_ba, in the order of a parameter's rows. The parameter is
+/// Returns which rows of Qwen3-Next's tensor in_proj_ba are the rows of a parameter, in order. The parameter is
 /// in_proj_a if `a` is true, otherwise in_proj_b.
 std::vector<std::int64_t> rows_of_ba(const LinearLayers& linear, bool a);
 

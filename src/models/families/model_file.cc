@@ -183,7 +183,7 @@ void ModelFile::check_names(const std::vector<TensorLocation>& used) const {
 
 namespace {
 
-/// Calls visit(row) for the index of each tensor row that `piece` selects, in the order of the parameter's rows.
+/// Calls visit(row) for each row index that `piece` selects in its tensor, in the order of the parameter's rows.
 template <class Visit>
 void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) {
   for (const std::int64_t row : piece.rows) visit(row);
@@ -192,7 +192,7 @@ void each_row(const TensorPiece& piece, std::int64_t width, const Visit& visit) 
   for (std::int64_t row = 0; row < count; ++row) visit(piece.begin + row * piece.step);
 }
 
-/// Returns the tensor with its last two dimensions exchanged.
+/// Returns `tensor` with its last two dimensions exchanged.
 std::vector<float> transposed(const std::vector<float>& tensor, const std::vector<std::int64_t>& shape) {
   const std::int64_t columns = shape.back(), rows = shape[shape.size() - 2];
   std::vector<float> out(tensor.size());
@@ -249,7 +249,7 @@ std::vector<TensorLocation> ModelFile::checked(const ParameterTable& table) cons
   return places;
 }
 
-/// Reports the fraction of all parameters that have been read, after reading `parameter`.
+/// Reports what fraction of all parameters has been read, once `parameter` is read.
 void ModelFile::report_read(const ParameterTable& table, const Parameter& parameter) const {
   io::report_work("reading ", weights_->path(),
                   static_cast<double>(parameter.offset + parameter.count) / static_cast<double>(table.total()));
@@ -316,7 +316,7 @@ struct WrittenTensor {
   const float* values() const { return parameter != nullptr ? parameter : fused.data(); }
 };
 
-/// Returns the tensors to write, one for each parameter. In a fused gate layout, the gate shares the tensor of q.
+/// Each parameter is one tensor in every family that can be written.
 std::vector<WrittenTensor> gather(const FileConfig& file, const float* parameters) {
   const ParameterTable table(file.config);
   std::vector<WrittenTensor> out;
@@ -384,7 +384,7 @@ void write_model(const std::string& directory, const FileConfig& file, const std
   as_family.family = &public_family(file);
   std::vector<WrittenTensor> tensors = gather(as_family, parameters.data());
   std::vector<io::TensorSource> sources;
-  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // fraction of the work spent on conversion
+  const double narrowing = dtype == DType::f32 ? 0.0 : 0.5;  // fraction of the work that is spent on conversion
   for (WrittenTensor& tensor : tensors) {
     if (dtype != DType::f32) narrow(tensor, dtype);
     const double narrowed = static_cast<double>(sources.size() + 1) / static_cast<double>(tensors.size());

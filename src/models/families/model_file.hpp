@@ -48,8 +48,9 @@ class WeightFiles {
   /// Verifies the checksums of all files. Throws io::FileError if one does not match.
   virtual void verify() const {}
 
-  /// Returns whether any matrix is stored in a narrow format. Narrow formats are MXFP4 in a directory, and all formats
-  /// except F32 in a GGUF file.
+  /// Returns whether any matrix is stored in a narrow format:
+  /// - MXFP4 in a directory
+  /// - any format but F32 in a GGUF file
   virtual bool stores_narrow_matrices() const = 0;
   /// Returns a view of a tensor in its mapped file, after checking that all numbers are finite. Throws the errors of
   /// read().
@@ -83,11 +84,11 @@ class ModelFile {
   /// during the call. Throws the errors of read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether it is best to multiply by matrices in the mapped file instead of widening them to f32. True for a
-  /// GGUF file with a matrix that is not f32, and for a directory with MXFP4 blocks.
+  /// Returns whether it is faster to multiply by matrices in the mapped file than to widen them to f32 first. True for
+  /// a GGUF file with a matrix that is not f32, and for a directory with MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
   /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
-  /// order of the table. Locations refer to tensors of weights().
+  /// order of the table. A location refers to tensors of weights().
   void read_in_place(const std::function<void(const Parameter&, TensorLocation)>& matrix,
                      const std::function<void(const Parameter&, const float*)>& vector) const;
   /// Returns the files that contain the tensors.

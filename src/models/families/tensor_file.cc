@@ -46,7 +46,7 @@ void write_tensors(const std::string& path, const ParameterTable& table, const s
 std::vector<std::vector<float>> read_tensors(const std::string& path, const ParameterTable& table,
                                              const std::vector<std::string>& suffixes, StoredAs stored) {
   const SafetensorsReader file(path);
-  std::vector<const TensorEntry*> wanted;  // for each suffix, all parameters in table order
+  std::vector<const TensorEntry*> wanted;  // for each suffix, all parameters in the order of the table
   std::set<std::string_view> names;
   for (const std::string& suffix : suffixes) {
     for (const Parameter& parameter : table.entries()) {

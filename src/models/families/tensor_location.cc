@@ -22,7 +22,7 @@ TensorLocation fused_with_q(const Parameter& parameter, const FileConfig& file, 
   return {{std::move(piece)}, {}, StoredForm::plain};
 }
 
-/// Locates a layer's experts in a directory: in one fused tensor, or in separate tensors for each expert.
+/// Locates the weights of a layer's experts in a directory: one fused tensor, or separate tensors for each expert.
 TensorLocation expert_tensors(const std::string& prefix, std::string_view rest, const DecoderConfig& config,
                               const ShapeOf& shape_of) {
   const Experts& e = config.experts;

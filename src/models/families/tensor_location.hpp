@@ -10,7 +10,7 @@
 #include "models/decoder/parameters.hpp"
 #include "models/families/family.hpp"
 
-// Locates parameters in files. Files may have other names and other orders of rows, and may store several parameters in
+// Locates parameters in files, which may use other names and other orders of rows, and may store several parameters in
 // one tensor.
 
 namespace headgate::models {
@@ -21,7 +21,7 @@ struct TensorPiece {
   std::string tensor;
   std::vector<std::int64_t> shape;  ///< shape that the tensor must have
   std::vector<std::int64_t>
-      rows;                ///< row indices in the parameter's order; if empty, begin, count and step select rows
+      rows;                ///< selected rows, in the parameter's order; if empty, begin, count and step select rows
   std::int64_t begin = 0;  ///< index of the first selected row
   std::int64_t count = 0;  ///< number of selected rows; 0: all rows
   std::int64_t step = 1;   ///< distance between selected rows
@@ -33,11 +33,11 @@ enum class StoredForm { plain, negative_exponential };
 /// Locates a parameter in a file: the concatenated rows of `pieces` are the parameter's rows.
 struct TensorLocation {
   std::vector<TensorPiece> pieces;
-  std::vector<std::int64_t> columns;  ///< if not empty, column c of the parameter is column columns[c] of the tensor
+  std::vector<std::int64_t> columns;  ///< column c of the parameter is column columns[c] of the tensor; empty: c
   StoredForm form = StoredForm::plain;
   bool transposed = false;  ///< true if the tensor swaps the parameter's last two dimensions
 
-  /// Returns whether the parameter is exactly one tensor of the file, without any change.
+  /// Returns whether the parameter is one whole tensor of the file, in the same form.
   bool is_whole_tensor() const {
     return pieces.size() == 1 && pieces.front().rows.empty() && pieces.front().count == 0 && columns.empty() &&
            form == StoredForm::plain && !transposed;
@@ -56,21 +56,21 @@ TensorLocation stored_in_directory(const Parameter& parameter, const FileConfig&
 /// Splits the name "model.layers.N.REST" into `layer` N and `rest` REST. Returns false for tensors outside the layers.
 bool split_layer_name(std::string_view name, std::string_view& layer, std::string_view& rest);
 
-/// Returns whether a tensor belongs to a multi-token-prediction (MTP) layer, such as "PREFIX45.…" if the model itself
-/// has 45 layers.
+/// Returns whether a tensor belongs to a multi-token-prediction (MTP) layer. If the model has 45 layers, "PREFIX45.…"
+/// is such a tensor.
 bool is_of_further_layer(std::string_view name, std::string_view prefix, const FileConfig& file);
 
 /// Returns the row indices begin, …, begin + count − 1.
 std::vector<std::int64_t> row_range(std::int64_t begin, std::int64_t count);
 
-/// Locates the gate and up matrices of `count` experts in the file's tensor named `tensor`. Each matrix has `rows`
-/// rows. In the file, an expert's rows alternate: gate 0, up 0, gate 1, up 1, … In the decoder's parameter, an expert
-/// has first all rows of gate, then all rows of up.
+/// Locates the gate and up matrices of `count` experts, with `rows` rows each, in the file's tensor `tensor`.
+/// - Rows of an expert in the file: gate 0, up 0, gate 1, up 1, …
+/// - Rows of an expert in the parameter: all rows of gate, then all rows of up.
 TensorLocation alternating_experts(std::int64_t count, std::int64_t rows, const std::string& tensor,
                                    const std::vector<std::int64_t>& shape);
 
-/// Locates gate and up of all experts, which files store as two tensors (E,I,C). The parameter stores, for each expert,
-/// the rows of gate, then the rows of up.
+/// Locates the gate and up matrices of all experts, which files store as two tensors (E,I,C). The parameter stores, for
+/// each expert, all rows of gate, then all rows of up.
 TensorLocation interleaved_experts(const DecoderConfig& config, const std::string& gate, const std::string& up);
 
 }  // namespace headgate::models

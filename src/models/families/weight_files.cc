@@ -24,8 +24,8 @@ constexpr const char* kModel = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kMaxIndex = std::size_t{1} << 25;
 constexpr std::size_t kMaxShards = 1024;
-// Suffixes of the two tensors of bytes that store a tensor NAME in MXFP4: NAME_blocks (…,G,16) and NAME_scales (…,G).
-// G is the number of blocks per row.
+// Suffixes of the two byte tensors that store a tensor NAME in MXFP4: NAME_blocks (…,G,16) and NAME_scales (…,G), with
+// G blocks per row.
 constexpr std::string_view kBlocks = "_blocks", kScales = "_scales";
 
 /// Returns whether `name` names a .safetensors file inside the directory. Rejects '/', which could lead to another
@@ -97,7 +97,7 @@ class SafetensorsWeights : public WeightFiles {
   struct Place {
     const io::SafetensorsReader* file;
     const io::TensorEntry* entry;
-    // The location of the scales and the shape of the decoded tensor. Only set for MXFP4 tensors.
+    // Location of the scales, and shape of the decoded tensor. Set for MXFP4 tensors only.
     const io::SafetensorsReader* scales_file = nullptr;
     const io::TensorEntry* scales = nullptr;
     std::vector<std::int64_t> shape = {};
@@ -115,7 +115,7 @@ class SafetensorsWeights : public WeightFiles {
     fail(place.file->path(), "tensor '{}' is not F32, F16 or BF16", printable(place.entry->name));
   }
 
-  /// Attaches to each tensor of MXFP4 blocks its scales, which may be in another shard. Removes the scales from the
+  /// Combines each tensor of MXFP4 blocks with its scales, which may be in another shard. Removes the scales from the
   /// list of tensors.
   void join_blocks() {
     for (auto& [name, place] : places_) {
