@@ -22,20 +22,20 @@ namespace headgate::layers {
 ///   tensor_keep_first | all numbers except those of the first token, which is not rounded
 enum class ActivationRounding : std::int32_t { none, token, tensor, tensor_keep_first };
 
-/// Returns whether the scale depends on several tokens.
+/// Returns whether numbers of several tokens share a scale.
 constexpr bool spans_tokens(ActivationRounding rounding) {
   return rounding == ActivationRounding::tensor || rounding == ActivationRounding::tensor_keep_first;
 }
 
-/// Returns x rounded to a multiple of `scale`, or x if the scale is 0.
+/// Returns x rounded to the nearest multiple of `scale`, or x if the scale is 0.
 inline double rounded_to_int8(double x, double scale) { return scale == 0.0 ? x : scale * std::nearbyint(x / scale); }
 
 /// Returns the scale of numbers whose largest magnitude is `largest`.
 constexpr double int8_scale(double largest) { return largest / 127.0; }
 
-/// Rounds x(N,C), the input of a product, in place. Its rows are the tokens of one sequence in ascending order.
-/// `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers that share its scale
-/// become NaN.
+/// Rounds x(N,C), the input of a product, in place. The rows of x are the tokens of one sequence in ascending order,
+/// and `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers that share its
+/// scale become NaN.
 template <typename T>
 void round_activations(View<T, 2> x, ActivationRounding rounding, const ExecutionContext& context,
                        bool begins_sequence = true);

@@ -23,11 +23,11 @@ namespace headgate::layers {
 template <typename T>
 using Wide = std::conditional_t<std::is_same_v<std::remove_const_t<T>, BFloat16>, float, std::remove_const_t<T>>;
 
-/// True if T is narrower than Wide<T>: results are rounded when they are stored as T.
+/// True if T is narrower than Wide<T>, so that results are rounded when they are stored.
 template <typename T>
 inline constexpr bool kNarrow = !std::is_same_v<std::remove_const_t<T>, Wide<T>>;
 
-/// Converts a stored number to its Wide type.
+/// Converts a stored number to the type in which it is computed, Wide<T>.
 inline float widened(BFloat16 x) { return to_f32(x); }
 template <typename T>
 T widened(T x) {

@@ -7,8 +7,10 @@ namespace headgate::layers {
 
 namespace {
 
-/// Returns whether the forward pass must save o, the attention output before the gate. The backward pass cannot recover
-/// o from y = o·g(z) if g(z) can be 0. Recovering o from y = o + g(z) would be inexact because of cancellation.
+/// Returns whether the forward pass must save o, the attention output before the gate, for the backward pass. It must
+/// if o cannot be recovered from the gated output y:
+/// - y = o·g(z), and g(z) can be 0.
+/// - y = o + g(z), where cancellation would make the recovered o inexact.
 bool keeps_attn(const GateVariant& gate) {
   return gates_attention(gate) && keeps_output(shares_gate(gate) ? GateFn::identity : gate.fn, gate.op);
 }

@@ -11,14 +11,15 @@
 #include "models/layers/rmsnorm.hpp"
 #include "models/layers/rope.hpp"
 
-// Defines the sizes and the buffers of a gated attention layer. Some buffers are saved per layer for the backward pass,
-// others are shared by all layers of a model.
+// Defines the sizes and the buffers of a gated attention layer. Some buffers belong to one layer, which saves them for
+// the backward pass. Others are shared by all layers of a model.
 
 namespace headgate::layers {
 
 /// Selects the RMSNorm of q and k, which is applied before RoPE.
-/// - per_head: one norm per head. All heads of q share a weight of head_dim, and all heads of k share another.
-/// - all_heads: one norm over the features of all heads of q, and another over the features of all heads of k.
+/// - per_head: normalizes each head by itself. The heads of q share a weight of head_dim numbers, and so do the heads
+///   of k.
+/// - all_heads: normalizes the features of all heads of q together, and those of all heads of k.
 enum class QkNorm : std::int32_t { none, per_head, all_heads };
 
 /// Selects the bias of the q, k and v projections. learned: each projection adds a learned vector that starts at zero.
@@ -62,12 +63,12 @@ struct AttentionState {
   View<T, 2> logits;      ///< (N,heads·features) gate logits z
   View<T, 3> projected_q, projected_k, projected_v;  ///< projections: (N,Hq,D), (N,Hkv,D), (N,Hkv,D)
 
-  // Input and output of a gate on a projection. `ungated` is projected_q, projected_k or projected_v; `gated` has its
-  // own buffer.
+  // Input and output of a gate on a projection. `ungated` is projected_q, projected_k or projected_v. `gated` has
+  // memory of its own.
   View<T, 3> ungated, gated;
 
-  // QK-norm reads gated_q and gated_k, and writes q and k. Without QK-norm, q is the same memory as gated_q, and k the
-  // same as gated_k. RoPE then rotates q and k in place.
+  // q and k are the results of QK-norm on gated_q and gated_k. Without QK-norm, q and gated_q are the same memory, and
+  // so are k and gated_k. RoPE then rotates q and k in place.
   View<T, 3> gated_q, q;    ///< (N,Hq,D)
   View<T, 3> gated_k, k;    ///< (N,Hkv,D)
   View<T, 3> v;             ///< (N,Hkv,D)
@@ -78,9 +79,9 @@ struct AttentionState {
   View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
   View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
   View<Wide<T>, 3> lse;        ///< (B,Hq,T)
-  View<T, 3> controlled;       ///< (N,Hq,D) y after OutputControl, the input of W_o; y itself if there is no control
+  View<T, 3> controlled;       ///< (N,Hq,D) input of W_o: y after OutputControl, or y itself without a control
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
-  View<T, 2> ungated_out;      ///< (N,C) output of W_o before its gate; absent unless a gate acts on it (g5)
+  View<T, 2> ungated_out;      ///< (N,C) output of W_o before a gate on it (g5); absent without such a gate
 };
 
 /// Views the buffers that all layers share.

@@ -13,7 +13,8 @@
 namespace headgate::layers {
 namespace {
 
-/// Number of tokens in a page. For a head of 64 f32 features, a page has 16 KiB, which the kernel reads contiguously.
+/// Number of tokens in a page. For each head of 64 f32 features, a page has 16 KiB, which the kernel reads
+/// contiguously.
 constexpr std::int64_t kPage = 64;
 
 std::int64_t pages_of(std::int64_t tokens) { return (tokens + kPage - 1) / kPage; }
@@ -97,8 +98,8 @@ void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
   const std::int64_t kept = window_ + std::max(since_mark, keep_);
-  // Frees no page while an unrounded token is needed. Once KvCache has dropped one of the unrounded tokens, it reads
-  // the others rounded. Results would then depend on the number of tokens per append.
+  // Once KvCache has dropped one of the unrounded tokens, it reads the others rounded. Keeps all pages until none of
+  // these tokens is needed, so that results do not depend on how many tokens are appended at a time.
   if (length() - kept < cache_.shape().whole_first) return;
   for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }

@@ -12,17 +12,18 @@
 namespace headgate::layers {
 
 /// KV cache of one layer for B sequences of equal length. Stores k and v as attention reads them, after gate, norm and
-/// RoPE. A full cache grows by at least half of its size. Beyond `capacity` tokens per sequence, it grows only by what
-/// an append needs. A function that throws Error or std::bad_alloc leaves the keys and values unchanged.
+/// RoPE. A full cache grows by at least half of its size, up to `capacity` tokens per sequence. Above that, it grows
+/// only by what an append needs. If a function throws Error or std::bad_alloc, the keys and values are unchanged.
 class AttentionCache {
  public:
-  /// `first` is CacheShape::whole_first: with dtype i8, the first `first` tokens are not rounded but stored in f32.
-  /// slide() frees no pages until all these tokens are outside the window. `keep` is the number of tokens by which
-  /// truncate() can go back even after slide().
+  /// `first`: with dtype i8, this many tokens at the start of a sequence are stored in f32 instead of being rounded.
+  /// slide() frees no pages until all of them are outside the window.
+  ///
+  /// `keep`: truncate() can always go back by this many tokens, even after slide().
   AttentionCache(const GatedAttentionShape& shape, DType dtype, std::int64_t capacity, std::int64_t first = 0,
                  std::int64_t keep = 0);
 
-  /// Returns `tokens` rounded up to whole pages: the number of keys for which the pages of a sequence have room.
+  /// Returns how many keys fit into the pages of a sequence of `tokens` tokens: `tokens` rounded up to whole pages.
   static std::int64_t slots(std::int64_t tokens);
   /// Returns the size in bytes of a cache with capacity for `tokens` tokens of each sequence.
   static std::size_t planned_bytes(const GatedAttentionShape& shape, DType dtype, std::int64_t tokens,
@@ -35,25 +36,26 @@ class AttentionCache {
   CacheBatch append(const ConstTensorView& k, const ConstTensorView& v);
   /// Returns the batch to pass to attention with the queries of the last T tokens.
   CacheBatch latest(std::int64_t T) const { return cache_.batch(sequences_, T); }
-  /// Holds the result of rounded_keys(): the keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. Key S−1
-  /// belongs to the last token. The memory belongs to the calling thread, and is valid until the thread's next call of
+  /// The result of rounded_keys(): keys and values (B,Hkv,S,D) of an f32 cache, rounded to bf16. The last of the S keys
+  /// belongs to the last token. The memory belongs to the calling thread and is valid until the thread's next call of
   /// rounded_keys().
   struct RoundedKeys {
     ConstTensorView k, v;
   };
   RoundedKeys rounded_keys(const ExecutionContext& context) const;
   DType dtype() const { return cache_.shape().dtype; }
-  /// Frees the pages that are outside the sliding window of the next token. Keeps the pages that truncate() needs to go
-  /// back by up to `keep` tokens, or to the length saved by mark(). Does nothing without a window.
+  /// Frees the pages that neither the next token nor truncate() needs. The next token needs the pages in its sliding
+  /// window. truncate() needs pages to go back by `keep` tokens, or to the length that mark() saved. Does nothing
+  /// without a window.
   void slide();
-  /// Saves the current length, so that slide() keeps the pages that truncate() needs to go back to it. Replaces the
-  /// previous mark.
+  /// Saves the current length and replaces the previously saved one. slide() then keeps the pages that truncate() needs
+  /// to go back to this length.
   void mark() { marked_ = length(); }
 
   /// Returns the number of tokens of each sequence so far, including those freed by slide().
   std::int64_t length() const;
-  /// Returns `length` if truncate() can go back to it, otherwise 0. truncate() cannot go back if slide() has freed keys
-  /// that the token after `length` sees. `length` must be in [0, length()].
+  /// Returns `length`, which must be in [0, length()], if truncate() can go back to it. Returns 0 if slide() has freed
+  /// keys that the token after `length` needs.
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. reachable(length) must be `length`.
   void truncate(std::int64_t length);
@@ -65,7 +67,7 @@ class AttentionCache {
 
  private:
   std::int64_t window_, capacity_, keep_;
-  std::int64_t marked_ = -1;  ///< length at the mark; −1 without a mark
+  std::int64_t marked_ = -1;  ///< length that mark() saved; −1: none
   std::vector<std::int64_t> sequences_;
   KvCache cache_;
 };

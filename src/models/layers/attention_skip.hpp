@@ -5,7 +5,7 @@
 
 namespace headgate::layers {
 
-/// Threshold and counters of an evaluation pass that skips attention for query rows with a closed gate. Counters
+/// Threshold and counters of an evaluation that skips attention for query rows with a closed gate. The counters
 /// accumulate over calls.
 struct AttentionSkip {
   double threshold = 0.0;        ///< AttentionOptions::gate_threshold; must be 0 unless can_skip_attention()

@@ -12,7 +12,7 @@ namespace headgate::layers {
 
 // Defines one type for each GGUF format, so that decoders can be templates.
 
-/// A format that stores single numbers, without blocks.
+/// A format that stores single numbers instead of blocks.
 template <std::uint32_t id, typename N>
 struct SingleNumbers {
   using Number = N;

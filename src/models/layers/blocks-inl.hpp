@@ -41,8 +41,8 @@ HWY_INLINE float load_half(const std::uint8_t* from) {
 #endif
 }
 
-/// Sets scales[0] to the f16 number at `from`. If kPair, also sets scales[1] to kSign times the next number. May read
-/// four bytes even without kPair.
+/// Sets scales[0] to the f16 number at `from`. If kPair, also sets scales[1] to the next f16 number times kSign, which
+/// is 1 or −1. May read four bytes even if kPair is false.
 template <bool kPair, int kSign = 1>
 HWY_INLINE void load_scales(const std::uint8_t* from, float* scales) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
@@ -82,7 +82,7 @@ HWY_INLINE Vec<float> load_codes(const std::uint8_t* codes, std::int64_t v) {
   return hn::ConvertTo(Tag<float>(), hn::PromoteTo(wide, hn::LoadU(narrow, from)));
 }
 
-/// Sets out = step · code + offset for a chunk of 8-bit codes. Without kOffset, out = step · code.
+/// Sets out = step · code + offset for a chunk of 8-bit codes. Without kOffset, the offset is 0.
 template <bool kOffset>
 HWY_INLINE void scale_codes(const std::uint8_t* codes, float step, float offset, Vec<float>* out) {
   const Tag<float> d;
@@ -113,8 +113,7 @@ HWY_INLINE __m512i load_bytes(const std::uint8_t* from) {
 }
 #endif
 
-/// Returns the value that the fifth bit adds to each 5-bit code: byte j is 16 if bit i + j of `bits` is set, otherwise
-/// 0.
+/// Returns the values of the fifth bits of 5-bit codes: byte j is 16 if bit i + j of `bits` is set, otherwise 0.
 HWY_INLINE hn::Vec<HalfBytes> fifth_bits(std::uint16_t bits, [[maybe_unused]] std::size_t i) {
   [[maybe_unused]] const HalfBytes d;
 #if HWY_TARGET == HWY_AVX3
@@ -153,15 +152,15 @@ HWY_INLINE void split_nibbles(const std::uint8_t* from, std::uint32_t fifth, std
   }
 }
 
-/// Decodes one span of a row. A span consists of units, and each unit of kParts chunks.
-/// - open(blocks, scales, units) begins a span of `units` units and decodes its scales. `scales` is null unless the
-///   format stores scales in a separate tensor.
+/// Decodes one span of a row. A span consists of units, and a unit consists of kParts chunks of 32 values.
+/// - open(blocks, scales, units) begins a span of `units` units and decodes its scales. `scales` points to scales in a
+///   separate tensor; it is null if the blocks contain the scales.
 /// - chunk<kPart>(unit, out) decodes chunk kPart of a unit to kChunkVectors vectors.
 template <class Format>
 class SpanDecoder;
 
-/// Decodes blocks of 32 numbers. A block has a scale, a minimum if kOffset, 32 fifth bits if kFifth, and 4-bit codes
-/// (8-bit codes in Q8_0). Code kZero represents the value 0.
+/// Decodes blocks of 32 numbers: one scale, a minimum if kOffset, 32 fifth bits if kFifth, and 32 codes of 4 bits (8
+/// bits in Q8_0). The code kZero stands for the value 0.
 template <class Format, bool kOffset, bool kFifth, int kZero>
 class SmallBlocks {
  public:
@@ -317,7 +316,7 @@ class SpanDecoder<Q6_K> {
   HWY_ALIGN float step_[16];
 };
 
-/// Decodes 16 bytes of MXFP4 to 32 integers, each twice its value. If kPairs, byte i holds values 2i and 2i + 1
+/// Decodes 16 bytes of MXFP4 to 32 integers, which are twice the values. Byte i holds values 2i and 2i + 1 if kPairs
 /// (Hugging Face), otherwise values i and i + 16 (GGUF).
 template <bool kPairs>
 HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
@@ -337,8 +336,8 @@ HWY_INLINE void double_mxfp4(const std::uint8_t* from, std::uint8_t* codes) {
 #endif
 }
 
-/// Decodes MXFP4. If kApart, as in Hugging Face's files, scales are in a separate tensor and each byte holds two
-/// adjacent values.
+/// Decodes MXFP4. kApart selects the form in Hugging Face's files: scales are in a separate tensor, and each byte holds
+/// two adjacent values.
 template <class Format, bool kApart>
 class FourBitFloats {
  public:
@@ -360,8 +359,8 @@ class FourBitFloats {
     const Vec<float> table = hn::Mul(hn::Set(d, scales_[unit]), hn::Load(d, kDoubled));
     if constexpr (kApart) {
       for (int v = 0; v < 2; ++v) {
-        // Expands each byte to two 32-bit lanes. The low 4 bits of the first lane are the byte's low nibble. The low 4
-        // bits of the second lane are its high nibble. look_up() ignores the other bits.
+        // Expands each byte to two 32-bit lanes. The byte's low nibble becomes the low 4 bits of the first lane. Its
+        // high nibble becomes the low 4 bits of the second lane. look_up() ignores the other bits.
         const __m512i bytes = _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + 8 * v)));
         out[v] = look_up(table, _mm512_or_si512(bytes, _mm512_slli_epi64(bytes, 28)));
       }
@@ -379,7 +378,7 @@ class FourBitFloats {
 
  private:
   const std::uint8_t* blocks_;
-  float scales_[kSpan / kChunk];  // half of each block's scale, since the decoded values are doubled
+  float scales_[kSpan / kChunk];  // half of each block's scale, because the decoded values are doubled
 };
 
 template <>

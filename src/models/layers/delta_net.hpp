@@ -21,7 +21,7 @@
 
 namespace headgate::layers {
 
-/// Weights other than projection matrices (elements const T), or their accumulated gradients (elements T).
+/// Weights besides the projection matrices (elements const T), or their accumulated gradients (elements T).
 template <typename T>
 struct DeltaNetVectors {
   View<T, 2> convolution;  ///< (channels,K), dense; the last tap multiplies the current token
@@ -46,16 +46,19 @@ class DeltaNet {
   /// `context` must come from resolved(). Throws Error under the conditions of validate().
   DeltaNet(const DeltaNetShape& shape, const DeltaNetShared<T>& shared, const ExecutionContext& context);
 
-  /// Computes out(N,C) = layer(h) or out += layer(h), as `update` selects, for h(N,C). Elements O of `out` are T or
-  /// Wide<T>. With a cache, the pass continues the cached sequences and then updates the cache. `replaced` overwrites
-  /// the outputs of some value heads. After a pass with a cache or with `replaced`, the backward pass is not possible.
+  /// Computes the layer for h(N,C): out(N,C) = layer(h), or out += layer(h), as `update` selects. Elements O of `out`
+  /// are T or Wide<T>.
+  /// - With `cache`, continues the cached sequences and updates the cache.
+  /// - With `replaced`, overwrites the outputs of some value heads.
+  ///
+  /// After a pass with either, the backward pass is not possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const DeltaNetWeights<const Wide<T>, M>& weights,
                const DeltaNetState<T>& state, Update update, DeltaNetCache* cache = nullptr,
                const HeadOverride<T>* replaced = nullptr) const;
 
   /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be the same as in
-  /// the forward pass. Skips gradients of matrices that are absent in `gradients`.
+  /// the forward pass. A matrix that is absent in `gradients` gets no gradient.
   void backward(View<Wide<T>, 2> dh, const DeltaNetWeights<Wide<T>>& gradients, ConstView<T, 2> dout, ConstView<T, 2> h,
                 const DeltaNetWeights<const Wide<T>, const T>& weights, const DeltaNetState<T>& state) const;
 
@@ -66,7 +69,8 @@ class DeltaNet {
   LinearAttentionOptions rule_options() const;
 
  private:
-  /// A part of a pass: tokens [first, first + count) of each sequence, computed together.
+  /// Tokens [first, first + count) of each sequence, which are computed together. A pass consists of one or more such
+  /// parts.
   struct Part {
     std::int64_t first = 0, count = 0;
   };

@@ -41,7 +41,7 @@ DeltaNetCache::DeltaNetCache(const DeltaNetShape& shape, DType dtype, std::int64
   clear();
 }
 
-/// Adds an unused block. If it throws std::bad_alloc, the cache is unchanged.
+/// Allocates one more block, which holds no state yet. If std::bad_alloc is thrown, the cache is unchanged.
 void DeltaNetCache::add_block() {
   blocks_.emplace_back(convolution_offset(state_shape_, dtype_) + bytes_of(convolution_shape_, dtype_));
 }
@@ -67,7 +67,7 @@ ConstTensorView DeltaNetCache::previous_state() const {
   return state(before->block);
 }
 
-/// Returns a block that holds no kept state. begin_part() and mark() ensure that there is one.
+/// Returns a block without a state in use. begin_part() and mark() ensure that there is one.
 std::size_t DeltaNetCache::unused_block() const {
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const auto holds = [block](const Kept& kept) { return kept.block == block; };

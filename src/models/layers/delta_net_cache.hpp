@@ -16,36 +16,38 @@ namespace headgate::layers {
 ///
 /// A recurrent state cannot forget a token. For truncate(), the cache therefore keeps states of earlier lengths:
 /// - the state before the last pass
-/// - the states that mark() kept
+/// - the states that mark() saved
 /// - the states after each of the last `keep` tokens
 ///
-/// A pass consists of parts (next_part()). A part reads the current state and writes a new state to another block.
-/// commit() then makes the new state the current one.
+/// A forward pass consists of parts (next_part()): ranges of tokens that are computed together. A part reads the
+/// current state and writes a new state to another block of memory. commit() then makes the new state the current one.
 class DeltaNetCache {
  public:
-  /// Buffers of a part of a pass: the states to read and the states to write. Shapes: convolution (B,1,K−1,channels),
-  /// state (B,Hv,D,Dv).
+  /// States that a part of a pass reads, and buffers for the states that it writes. Shapes: convolution
+  /// (B,1,K−1,channels), state (B,Hv,D,Dv).
   struct Pass {
     ConstTensorView convolution, state;
     TensorView next_convolution, next_state;
   };
 
-  /// Creates a cache of zeros. `dtype` is the type of the layer's states. Allocates 2 states, or keep + 3 states if
-  /// keep ≥ 1. mark() allocates up to one more for each mark. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
+  /// Creates a cache of zeros for states of type `dtype`. Allocates memory for 2 states, or for keep + 3 states if keep
+  /// ≥ 1. Each mark can add memory for one more. Throws Error unless `dtype` is f32 or f64 and keep ≥ 0.
   explicit DeltaNetCache(const DeltaNetShape& shape, DType dtype = DType::f32, std::int64_t keep = 0);
 
-  /// Returns the size in bytes of a cache with this shape and type. The memory of `keep` and of mark() is not counted.
+  /// Returns the size in bytes of a cache with this shape and type, before `keep` and mark() add to it.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass. From then on, truncate() can undo the previous pass only if `keep` or a mark permits it.
+  /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark kept the
+  /// state before it.
   void begin_pass();
-  /// Returns the number of tokens of the next part if `left` ≥ 1 tokens of the pass remain. Without `keep`, a pass has
-  /// one part. With `keep`, the first part has all tokens but the last `keep`, and each further part has one token.
+  /// Returns how many tokens the next part of a pass has, when `left` ≥ 1 tokens remain.
+  /// - Without `keep`, a pass has one part.
+  /// - With `keep`, the first part has all tokens but the last `keep`. Each of these is a part of its own.
   std::int64_t next_part(std::int64_t left) const { return left > keep_ ? left - keep_ : 1; }
   /// Begins a part of a pass and returns its buffers.
   Pass begin_part();
-  /// Completes a part of T tokens and makes its new state the current one. Must not be called for a part that failed.
-  /// truncate() can then go back to the length before the pass.
+  /// Completes a part of T tokens and makes its new state the current one. If a part fails, commit() must not be
+  /// called.
   void commit(std::int64_t T);
 
   /// Returns the states (B,Hv,D,Dv) that the last pass read. Valid until the next begin_pass().
@@ -53,31 +55,33 @@ class DeltaNetCache {
 
   /// Returns the number of tokens of each sequence so far.
   std::int64_t length() const { return kept_.back().length; }
-  /// Marks the current state, so that truncate() can go back to the current length. Keeps the newest `most` ≥ 1 marks
-  /// and forgets the others. Allocates at most one state. If it throws std::bad_alloc, the marks are unchanged.
+  /// Marks the current length, so that truncate() can go back to it. Keeps the newest `most` ≥ 1 marks and forgets
+  /// older ones. Allocates memory for at most one state. If std::bad_alloc is thrown, the marks are unchanged.
   void mark(std::int64_t most);
-  /// Returns the largest length ≤ `length` that truncate() can restore. It can restore 0, the length before the last
-  /// pass, marked lengths, the current length and the `keep` lengths before it.
+  /// Returns the largest length ≤ `length` that truncate() can restore. These lengths can be restored:
+  /// - 0, the marked lengths and the current length
+  /// - the length before the last pass
+  /// - the `keep` lengths before the current one
   std::int64_t reachable(std::int64_t length) const;
-  /// Truncates each sequence to its first `length` tokens and restores the state after them bitwise. Throws Error
-  /// unless reachable(length) is `length`.
+  /// Truncates each sequence to its first `length` tokens. The restored state is bitwise identical to the state after
+  /// these tokens. Throws Error unless reachable(length) is `length`.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.
   std::size_t bytes() const { return blocks_.size() * blocks_.front().bytes(); }
-  /// Returns the number of bytes read to decode one more token of each sequence. The same number of bytes is written.
+  /// Returns how many bytes are read to decode one more token of each sequence. As many bytes are written.
   std::size_t step_bytes() const;
 
  private:
-  /// A state that truncate() can restore, and the number of tokens that led to it.
+  /// A state that truncate() can restore, and the length of the sequences at that state.
   struct Kept {
     std::size_t block = 0;  ///< index in blocks_
     std::int64_t length = 0;
     bool marked = false;
   };
 
-  /// Returns the number of blocks for unmarked states: the current state, and the state that a part writes. With
-  /// `keep`, adds blocks for the state before the pass and for the states of the last `keep` tokens.
+  /// Returns how many blocks states without a mark need: one for the current state and one for the state that a part
+  /// writes. `keep` adds blocks for the state before the pass and for the states of the last `keep` tokens.
   static std::size_t least_blocks(std::int64_t keep) { return keep == 0 ? 2 : static_cast<std::size_t>(keep) + 3; }
   void forget();
   TensorView convolution(std::size_t block) const;
@@ -91,7 +95,7 @@ class DeltaNetCache {
   std::int64_t pass_begin_ = 0;  ///< length before the last pass
   Shape convolution_shape_, state_shape_;
   std::vector<Block> blocks_;
-  std::vector<Kept> kept_;  ///< in order of time; the last one is the current state
+  std::vector<Kept> kept_;  ///< in order of length; the last one is the current state
 };
 
 }  // namespace headgate::layers

@@ -50,8 +50,8 @@ T sigmoid(T z) {
   return T{1} / (T{1} + std::exp(-z));
 }
 
-/// Sets `chosen` to the indices of the k largest of E scores, in descending order. Among equal scores the lowest index
-/// comes first. NaN never compares greater, so the k indices are distinct for any scores.
+/// Sets `chosen` to the indices of the k largest of E scores, largest first. Among equal scores the lowest index comes
+/// first. The k indices are distinct even if scores are NaN, because NaN never compares greater.
 template <typename T, class Score>
 void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, const Score& score) {
   for (std::int64_t e = 0; e < E; ++e) {
@@ -70,8 +70,8 @@ void choose(std::int32_t* chosen, T* scores, std::int64_t k, std::int64_t E, con
   }
 }
 
-/// Replaces the logits of the chosen experts by their softmax weights. On entry, `weights` has the chosen experts'
-/// logits in descending order, and `all` has the logits of all E experts.
+/// Computes the softmax weights of the chosen experts. On entry, `weights` has their logits in descending order. `all`
+/// has the logits of all E experts.
 template <typename T>
 void softmax_weights(T* weights, const T* all, const ExpertsShape& shape) {
   const T largest = weights[0];
@@ -92,7 +92,7 @@ void sigmoid_weights(T* weights, const std::int32_t* chosen, const T* all, const
   for (std::int64_t i = 0; i < shape.active; ++i) weights[i] *= factor;
 }
 
-/// Groups the (token, expert) pairs by expert. The pairs of an expert are in the order of the tokens.
+/// Groups the (token, expert) pairs by expert. Each expert's pairs are in the order of the tokens.
 template <typename T>
 void group_by_expert(const ExpertsState<T>& state) {
   const auto [N, active] = state.chosen.shape;
@@ -101,8 +101,8 @@ void group_by_expert(const ExpertsState<T>& state) {
   std::fill_n(first, E + 1, std::int64_t{0});
   for (std::int64_t i = 0; i < N * active; ++i) ++first[state.chosen.data[i] + 1];
   for (std::int64_t e = 0; e < E; ++e) first[e + 1] += first[e];
-  // Filling the slots advances first[e] from the start to the end of expert e's slots. copy_backward() restores the
-  // starts.
+  // The loop uses first[e] as the next free slot of expert e. After the loop, it is the start of the next expert's
+  // slots, and copy_backward() moves it to first[e + 1].
   for (std::int64_t n = 0; n < N; ++n) {
     for (std::int64_t i = 0; i < active; ++i) {
       const std::int64_t slot = first[state.chosen(n, i)]++;
@@ -144,7 +144,7 @@ void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const Expe
 
 namespace {
 
-/// Biases, activation and activation limit of one expert.
+/// The biases, the activation and the activation limit of one expert.
 template <typename T>
 struct ExpertTerms {
   View<const T, 1> gate_up_bias;  ///< (2F) bias of gate and up; absent: no bias
@@ -153,8 +153,8 @@ struct ExpertTerms {
   double limit = 0.0;
 };
 
-/// Applies one expert to the rows of x(n,C). Computes out(n,C) = factor(row) · expert(x), or adds it to out.
-/// factor(row) is the router's weight.
+/// Applies one expert to the rows of x(n,C): out(n,C) = factor(row) · expert(x), or adds this to out. factor(row) is
+/// the weight that the router gave the expert.
 template <typename T>
 struct ExpertPass {
   const ExpertsState<T>& state;
@@ -184,8 +184,8 @@ struct ExpertPass {
     });
   }
 
-  /// Multiplies the activations by factor(row) instead of the outputs, because a row has fewer activations than
-  /// outputs. `first_token` says whether row 0 of x is the first token.
+  /// Multiplies the activations by factor(row), which costs less than multiplying the outputs. `first_token` says
+  /// whether row 0 of x is the first token of its sequence.
   template <typename M, class Factor>
   void operator()(const View<T, 2>& out, const View<const T, 2>& x, const ExpertMatrices<M>& expert,
                   const ExpertTerms<T>& terms, Update update, bool first_token, const Factor& factor) const {
@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // With one token for an expert, the usual case in decoding, adds the expert's output directly to `out`. With a down
-    // bias, takes the general path, which adds the bias to the expert's output before adding it to `out`. The order of
-    // additions must not depend on the number of tokens.
+    // If an expert has one token, as usual in decoding, adds its output directly to `out`. With a down bias, takes the
+    // general path for one token too. The bias is then added to the expert's output before `out`, as for several
+    // tokens, so that rounding does not depend on their number.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

@@ -52,23 +52,22 @@ struct ExpertsShape {
 /// Throws Error unless 1 ≤ active ≤ E and all sizes and limits are valid.
 void validate(const ExpertsShape& shape);
 
-/// Matrices of one SwiGLU expert: down · (silu(gate·x) ∘ up·x). If a file stores gate and up in one tensor, `gate` and
-/// `up` view ranges of its rows.
+/// Matrices of one SwiGLU expert: down · (silu(gate·x) ∘ up·x). `gate` and `up` may view rows of one tensor.
 template <typename M>
 struct ExpertMatrices {
   MatrixOf<M> gate, up;  ///< (I,C), or (S,C) for the shared expert
   MatrixOf<M> down;      ///< (C,I), or (C,S) for the shared expert
 };
 
-/// Weights of a layer of experts. The router and the vectors have elements T. The experts' matrices may have another
-/// element type M, for example bf16 with T = const float.
+/// Weights of a layer of experts. The router and the vectors have elements T. The matrices of experts have elements M,
+/// which may be another type, for example bf16 with T = const float.
 template <typename T, typename M = T>
 struct ExpertsWeights {
   View<T, 2> router;       ///< (E,C)
   View<T, 1> router_bias;  ///< (E) bias of the sigmoid router's scores, used only to choose experts; absent: no bias
   View<T, 1> logit_bias;   ///< (E) bias of the router's logits; absent: no bias
-  /// Returns the matrices of expert e. Called only for experts that the router chose. In a mapped file, the pages of
-  /// other experts are thus never read.
+  /// Returns the matrices of expert e. Called only for experts that the router chose, so that a mapped file is not read
+  /// for the others.
   std::function<ExpertMatrices<M>(std::int64_t e)> expert;
   ExpertMatrices<M> shared;  ///< absent if S is 0
   View<T, 2> shared_gate;    ///< (1,C) σ(shared_gate·x) multiplies the shared expert's output; absent: no gate
@@ -86,8 +85,8 @@ struct ExpertsState {
   View<std::int32_t, 2> chosen;  ///< (N,active) chosen experts, best first
   View<T, 2> weights;            ///< (N,active) weights of the chosen experts
 
-  // The (token, expert) pairs grouped by expert. Slots first[e] … first[e + 1] − 1 hold the tokens of expert e, in
-  // ascending order, and their weights.
+  // The (token, expert) pairs, grouped by expert. Slots first[e] to first[e + 1] − 1 hold the pairs of expert e: the
+  // tokens in ascending order, and their weights.
   View<std::int64_t, 1> first;        ///< (E+1)
   View<std::int32_t, 1> slot_tokens;  ///< (N·active)
   View<T, 1> slot_weights;            ///< (N·active)
@@ -99,13 +98,13 @@ struct ExpertsState {
   View<T, 2> shared_logits;  ///< (N,1) logits of the shared expert's gate; absent if S is 0
 };
 
-/// Computes `chosen`, `weights` and the grouping by expert from `logits`. `bias` is router_bias.
+/// Chooses the experts of each token from `logits`: computes `chosen`, `weights` and the slots. `bias` is router_bias.
 template <typename T>
 void route_tokens(const ExpertsState<T>& state, ConstView<T, 1> bias, const ExpertsShape& shape,
                   const ExecutionContext& context);
 
-/// Computes out(N,C) = Σ weight · expert(h) + shared expert(h), or adds it to out, as `update` selects, for h(N,C).
-/// Adds a token's experts in ascending order of index, then the shared expert. This order is the same at any number of
+/// Computes y = Σ weight · expert(h) + shared expert(h) for h(N,C). Then sets out(N,C) to y or adds y to out, as
+/// `update` selects. Sums a token's experts in ascending order of index, then the shared expert, at any number of
 /// threads. An expert processes all its tokens at once, so its matrices are read once.
 template <typename T, typename M>
 void experts_forward(View<T, 2> out, ConstView<T, 2> h, const ExpertsWeights<const T, M>& weights,

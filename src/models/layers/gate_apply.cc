@@ -181,7 +181,8 @@ HEADGATE_TARGET_TABLE(gate_backward_rows);
 HEADGATE_TARGET_TABLE(shared_gate_rows);
 HEADGATE_TARGET_TABLE(shared_gate_backward_rows);
 
-/// Calls work(begin, end) for ranges of tokens [begin, end) of a tensor (N,H,D), on the threads of the context.
+/// Splits the tokens of a tensor (N,H,D) among the threads of the context. Calls work(begin, end) for each range
+/// [begin, end).
 template <class Work>
 void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext& context, const Work& work) {
   constexpr std::int64_t kOperations = 8;  // cost of an exponential and a division, in elementwise operations
@@ -189,8 +190,8 @@ void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// Returns whether the shape of z fits the gated tensor u: one number per element, or one per head. z holds logits or
-/// their gradients.
+/// Returns whether z, which holds logits or their gradients, has one number per element or one per head of the gated
+/// tensor u.
 template <typename T, typename U>
 bool gates(const View<T, 3>& z, const View<U, 3>& u) {
   return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&

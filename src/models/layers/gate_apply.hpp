@@ -9,8 +9,8 @@
 
 namespace headgate::layers {
 
-// In the functions below `fn` is not GateFn::none. Logits z(N,H,F) have F = D features, or F = 1 for one gate per head.
-// With strides of 0, all tokens or heads share the same logits.
+// In the functions below, `fn` must not be GateFn::none. The logits z(N,H,F) have F = D features, or F = 1 for one gate
+// per head. z may be broadcast over tokens or heads with strides of 0.
 
 /// The function g of a gate, and the operation (mul or add) that combines g(z) with the gated tensor.
 struct GateRule {
@@ -22,15 +22,16 @@ struct GateRule {
 template <typename T>
 void gate_values(View<T, 3> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// Applies a gate to u. Computes u ∘ g(z) for GateOp::mul, or u + g(z) for GateOp::add. Overwrites y(N,H,D) with the
-/// result or adds it to y, as `update` selects. y may be u. Elements of y may be f32 if those of u and z are bf16.
+/// Applies a gate to u: the result is u ∘ g(z) for GateOp::mul, and u + g(z) for GateOp::add. Sets y(N,H,D) to the
+/// result or adds the result to y, as `update` selects. y may be u. If u and z are bf16, y may be f32.
 template <typename Y, typename T = Y>
 void gate_apply(View<Y, 3> y, ConstView<T, 3> u, ConstView<T, 3> z, const GateRule& rule, Update update,
                 const ExecutionContext& context);
 
-/// Computes du(N,H,D) and dz(N,H,F) from dy(N,H,D).
-///   mul: du = dy ∘ g(z), dz = dy ∘ u ∘ g′(z);  add: du = dy, dz = dy ∘ g′(z).
-/// If F = 1, dz is summed over D. du may be dy. dz has an element for every token and head, even where z is broadcast.
+/// Computes the gradients du(N,H,D) and dz(N,H,F) from dy(N,H,D). du may be dy.
+///   mul: du = dy ∘ g(z), dz = dy ∘ u ∘ g′(z)
+///   add: du = dy, dz = dy ∘ g′(z)
+/// If F = 1, dz is summed over D. dz is not broadcast: it has numbers for every token and head, even if z is broadcast.
 template <typename T>
 void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, ConstView<T, 3> u, ConstView<T, 3> z,
                          const GateRule& rule, const ExecutionContext& context);
@@ -39,8 +40,8 @@ void gate_apply_backward(View<T, 3> du, View<T, 3> dz, ConstView<T, 3> dy, Const
 template <typename T>
 void shared_gate(View<T, 2> g, ConstView<T, 3> z, GateFn fn, const ExecutionContext& context);
 
-/// Computes dz(N,H,D) from dg(N,H,D), each head's gradient of the shared gate: dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h'
-/// dg(n,h',d). dz may be dg.
+/// Computes dz(N,H,D) from dg(N,H,D). Row h of dg is the part of the shared gate's gradient that comes from head h:
+/// dz(n,h,d) = g′(z(n,h,d)) / H · Σ_h' dg(n,h',d). dz may be dg.
 template <typename T>
 void shared_gate_backward(View<T, 3> dz, ConstView<T, 3> dg, ConstView<T, 3> z, GateFn fn,
                           const ExecutionContext& context);

@@ -12,8 +12,8 @@
 
 namespace headgate::layers {
 
-/// First column of each part of the fused projection (N,width). The parts are q (Hq·D), the gate logits z if they are
-/// projected, k and v (Hkv·D each).
+/// First column of each part of the fused projection (N,width), which are q (Hq·D columns), the gate logits z, k and v
+/// (Hkv·D columns each). z is included if the logits are projected.
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };
@@ -31,8 +31,8 @@ struct GateSiteRow {
   std::string_view word;
   std::string_view acts_on;
   GateHeads heads;
-  /// Pointer to the member of ProjectionColumns for the gated projection; null if the gate acts on another tensor.
-  /// Gates on projections act before QK-norm and RoPE.
+  /// Where the projection that the gate acts on begins (a member of ProjectionColumns). Null if the gate acts on
+  /// another tensor. Gates on projections act before QK-norm and RoPE.
   std::int64_t ProjectionColumns::*column;
 };
 
@@ -44,7 +44,7 @@ inline constexpr std::array kGateSites{
     GateSiteRow{GateSite::g5, "g5", "the output of W_o", GateHeads::none, nullptr},
 };
 
-/// Returns the row of `site` in kGateSites, or null for GateSite::none.
+/// Returns the entry of kGateSites for `site`, or null for GateSite::none.
 constexpr const GateSiteRow* find_site(GateSite site) {
   for (const GateSiteRow& row : kGateSites) {
     if (row.value == site) return &row;

@@ -21,8 +21,8 @@ std::string underscored(std::string_view text) {
   return out;
 }
 
-/// Returns the longest name of an Enum value that `text` begins with. The name must be followed by '_' or the end of
-/// `text`. Ignores the name "none".
+/// Returns the longest name of an Enum value that begins `text` and is followed by '_' or the end. Ignores the name
+/// "none".
 template <typename Enum>
 std::optional<Word<Enum>> leading_word(std::string_view text) {
   std::optional<Word<Enum>> best;

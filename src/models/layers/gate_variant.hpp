@@ -10,8 +10,8 @@
 #include "library/core/words.hpp"
 #include "models/layers/gate_site.hpp"
 
-// Describes the gate of a layer by a GateVariant, and converts it to a name and back. Comments write h for the layer's
-// input after its pre-norm, from which q, k and v are projected. The gate logits are z = h·Wz (+ bias).
+// Describes the gate of a layer by a GateVariant, and converts a GateVariant to a name and back. In comments, h is the
+// layer's input after its pre-norm, from which q, k and v are projected. The gate logits are z = h·Wz (+ bias).
 
 namespace headgate::layers {
 
@@ -65,12 +65,14 @@ struct GateVariant {
 
 inline bool has_gate(const GateVariant& variant) { return variant.site != GateSite::none; }
 
-// gates_attention() returns whether the gate acts on the attention output, where the attention kernel applies the gate.
-// gates_projection() returns whether the gate acts on q, k or v. gates_layer_output() returns whether the gate acts on
-// the layer's output. At most one of the three returns true.
+// Three functions say where the gate acts. At most one of them returns true.
+// - gates_attention(): on the attention output, where the attention kernel applies it
+// - gates_projection(): on q, k or v
+// - gates_layer_output(): on the layer's output
 inline bool gates_attention(const GateVariant& variant) { return variant.site == GateSite::g1; }
 
-/// Returns whether attention can skip rows with a closed gate. The gate must multiply the attention output.
+/// Returns whether attention can skip query rows with a closed gate, which requires a gate that multiplies the
+/// attention output.
 inline bool can_skip_attention(const GateVariant& variant) {
   return gates_attention(variant) && variant.fn != GateFn::none && variant.op == GateOp::mul;
 }

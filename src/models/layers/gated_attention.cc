@@ -72,8 +72,8 @@ View<const T, 3> GatedAttention<T>::logits(const AttentionVectors<const Wide<T>>
   }
 }
 
-/// Returns the gate logits, to which the gate function of rule() is applied. If all heads share one gate, returns the
-/// values of the shared gate instead, because the function of rule() is then the identity.
+/// Returns the values to which rule() is applied. These are the gate logits. If all heads share one gate, they are the
+/// values of this gate.
 template <typename T>
 View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<const Wide<T>>& weights,
                                                      const AttentionState<T>& state) const {
@@ -81,8 +81,8 @@ View<const T, 3> GatedAttention<T>::effective_logits(const AttentionVectors<cons
   return {state.shared_gate.data, {shape_.N(), gate_logits(shape_).heads, shape_.D}, {shape_.D, 0, 1}};
 }
 
-/// Returns the function and operation of the gate. If all heads share one gate, the function is identity, because
-/// effective_logits() returns the gate's values.
+/// Returns the function and the operation of the gate. If all heads share one gate, the function is the identity,
+/// because effective_logits() has applied it already.
 template <typename T>
 GateRule GatedAttention<T>::rule() const {
   return {shares_gate(shape_.gate) ? GateFn::identity : shape_.gate.fn, shape_.gate.op};
@@ -187,7 +187,7 @@ void GatedAttention<T>::forward(View<O, 2> out, ConstView<T, 2> h, const Attenti
   }
 }
 
-/// Computes y and lse. Also writes the attention output before the gate if the backward pass or an override needs it.
+/// Computes y and lse. Also computes the attention output before the gate, if the backward pass or `replaced` needs it.
 template <typename T>
 void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state,
                                AttentionSkip* skip, AttentionCache* cache, const HeadOverride<T>* replaced) const {
@@ -203,9 +203,9 @@ void GatedAttention<T>::attend(const AttentionVectors<const Wide<T>>& weights, c
   if (cache != nullptr) {
     cached = cache->append(in.k, in.v);
     if (std::is_same_v<T, BFloat16> && cache->dtype() == DType::f32) {
-      // Attention with bf16 queries cannot read an f32 cache, so all keys and values are rounded to bf16. Rounding does
-      // not change keys and values that were bf16 when they were appended. The last keys belong to the current tokens,
-      // as bottom-right causal alignment requires.
+      // Rounds all keys and values to bf16, because attention with bf16 queries cannot read an f32 cache. Those that
+      // were bf16 when they were appended do not change. The last keys belong to the current tokens, as bottom-right
+      // causal alignment requires.
       const AttentionCache::RoundedKeys keys = cache->rounded_keys(context_);
       in.k = keys.k;
       in.v = keys.v;

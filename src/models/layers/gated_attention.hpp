@@ -24,8 +24,8 @@
 
 namespace headgate::layers {
 
-/// Weights other than projection matrices (elements const T), or their accumulated gradients (elements T). Members that
-/// the gate variant does not use are absent.
+/// Weights besides the projection matrices (elements const T), or their accumulated gradients (elements T). Members
+/// that the gate variant does not use are absent.
 template <typename T>
 struct AttentionVectors {
   View<T, 1> gate_bias;       ///< (heads·features) bias of the gate logits
@@ -60,23 +60,27 @@ class GatedAttention {
   /// Sets the positions of the T tokens to first … first + T−1.
   void set_first_position(std::int64_t first);
 
-  /// Computes out(N,C) = layer(h) or out += layer(h), as `update` selects, for h(N,C). Elements O of `out` are T or
-  /// Wide<T>. With a cache, appends keys and values to the cache and attends to all cached keys. After a pass with
-  /// `skip`, a cache or an override, the backward pass is not possible.
+  /// Computes the layer for h(N,C): out(N,C) = layer(h), or out += layer(h), as `update` selects. Elements O of `out`
+  /// are T or Wide<T>.
+  /// - With `cache`, appends keys and values to the cache and attends to all cached keys.
+  /// - With `skip`, skips query rows with closed gates.
+  /// - With `replaced`, overwrites the outputs of some heads.
+  ///
+  /// After a pass with any of these, the backward pass is not possible.
   template <typename O, typename M>
   void forward(View<O, 2> out, ConstView<T, 2> h, const AttentionWeights<const Wide<T>, M>& weights,
                const AttentionState<T>& state, Update update, AttentionSkip* skip = nullptr,
                AttentionCache* cache = nullptr, const HeadOverride<T>* replaced = nullptr) const;
 
   /// Computes dh(N,C) from dout(N,C) and adds the gradients of the weights. h, weights and state must be the same as in
-  /// the forward pass. Skips gradients of matrices that are absent in `gradients`. gradients.in may view only the rows
-  /// of the gate.
+  /// the forward pass. A matrix that is absent in `gradients` gets no gradient. gradients.in may view only the rows of
+  /// the gate.
   void backward(View<Wide<T>, 2> dh, const AttentionWeights<Wide<T>>& gradients, ConstView<T, 2> dout,
                 ConstView<T, 2> h, const AttentionWeights<const Wide<T>, const T>& weights,
                 const AttentionState<T>& state) const;
 
-  /// Returns the gate logits z (N,heads,features); absent without a gate. The token stride is 0 if z does not depend on
-  /// the input.
+  /// Returns the gate logits z (N,heads,features); absent without a gate. If z is the same for all tokens, its token
+  /// stride is 0.
   View<const T, 3> logits(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
 
   /// Returns the sink logits (Hq); absent without sinks.
@@ -97,8 +101,8 @@ class GatedAttention {
   AttentionInputs inputs(const AttentionVectors<const Wide<T>>& weights, const AttentionState<T>& state) const;
   template <typename U>
   ViewOf<U> by_head(const View<U, 3>& tokens) const;
-  /// Views q or k (N,H,D) so that each row is normed as a whole. A norm per head has rows (N,H,D), and a norm over all
-  /// heads has rows (N,1,H·D).
+  /// Views q or k (N,H,D) so that each row is one vector to normalize: a head (N,H,D), or all heads of a token
+  /// (N,1,H·D).
   template <typename U>
   View<U, 3> normed_together(const View<U, 3>& heads) const;
 

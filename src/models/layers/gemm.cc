@@ -89,9 +89,9 @@ void multiply_bf16(const Product<BFloat16, Out>& p, const ExecutionContext& cont
 
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products) {
   constexpr std::int64_t kTile = 16;  // parts begin at multiples of 16, the number of f32 elements in an AVX-512 vector
-  // Counts 16 multiply-adds as one operation. A part then has at least 262,144 multiply-adds, or 4.4 µs at the 118
-  // GFLOP/s of a Zen 4 core. Smaller parts would not pay: each thread packs a copy of the operand that all threads
-  // share.
+  // Counts 16 multiply-adds as one operation, so that a part has at least 262,144 multiply-adds. This takes 4.4 µs at
+  // the 118 GFLOP/s of a Zen 4 core. Smaller parts would not pay, because each thread packs a copy of the shared
+  // operand.
   constexpr std::int64_t kPerOperation = 16;
   return parts_of(context, cut, products / kPerOperation, kTile);
 }

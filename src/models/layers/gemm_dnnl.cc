@@ -16,9 +16,9 @@
 namespace headgate::layers {
 namespace {
 
-/// While the object exists, makes oneDNN compute the calling thread's products on one thread, and blocks signals.
-/// oneDNN's f32 kernels point the stack pointer into a workspace on the heap. A signal handler would overwrite the
-/// workspace with its stack frames.
+/// Makes oneDNN compute the calling thread's products on one thread, and blocks signals, while the object exists.
+/// oneDNN's f32 kernels point the stack pointer into a workspace on the heap. A signal handler's stack frames would
+/// overwrite the workspace.
 class IsolatedCall {
  public:
   IsolatedCall() : threads_before_(omp_get_max_threads()) {
@@ -33,7 +33,7 @@ class IsolatedCall {
   IsolatedCall& operator=(const IsolatedCall&) = delete;
 
  private:
-  /// Returns all signals except those that the thread's own instructions raise, such as SIGSEGV.
+  /// Returns all signals except those that an instruction of the thread itself raises, such as SIGSEGV.
   static const sigset_t& asynchronous_signals() {
     static const sigset_t signals = [] {
       sigset_t set;
@@ -89,8 +89,7 @@ struct Kernel {
 template <typename Out>
 Kernel make_kernel(const Product<BFloat16, Out>& p) {
   dnnl::primitive_attr attributes;
-  // Uses scratch memory of the calling thread. oneDNN's own scratch memory belongs to the thread that creates the
-  // kernel.
+  // Uses scratch memory of the calling thread. By default, it would belong to the thread that creates the kernel.
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (p.update == Update::add) {
     dnnl::post_ops sum;
@@ -214,8 +213,8 @@ bool has_bf16_gemm() {
 }
 
 GemmMemory gemm_memory() {
-  // In the first product, oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few
-  // rows. Each thread packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
+  // In its first product, oneDNN 2.6 maps 6 MiB for its f32 kernels and 12 MiB for the kernels that multiply a few
+  // rows. In addition, each thread packs up to 9984 × 384 numbers of one operand and 384 × 384 of the other.
   return {std::uint64_t{24} << 20, std::uint64_t{16} << 20};
 }
 

@@ -13,11 +13,12 @@
 
 namespace headgate::layers {
 
-/// Splits `cut` rows or columns of a product's output among threads. Each row or column takes `products` multiply-adds.
+/// Splits the output of a product among threads. `cut` is its number of rows or columns, each of which takes `products`
+/// multiply-adds.
 Parts parts_of_product(const ExecutionContext& context, std::int64_t cut, std::int64_t products);
 
-/// Calls body(part, begin, end) for every part, one part per thread. Throws std::bad_alloc if body returns false for a
-/// part.
+/// Calls body(part, begin, end) for every part, one part per thread. body returns false if memory runs out;
+/// std::bad_alloc is then thrown.
 template <class Body>
 void multiply_parts(const Parts& parts, const Body& body) {
   require_products(parts.count);
@@ -35,8 +36,8 @@ void multiply_parts(const Parts& parts, const Body& body) {
 [[nodiscard]] bool gemm(const Product<BFloat16>& product);
 bool has_bf16_gemm();
 
-/// Bytes that the library maps in the first product of the process (first_bytes), and in each thread's first product
-/// (thread_bytes).
+/// Number of bytes that the library maps in the first product of the process (first_bytes), and in the first product of
+/// each thread (thread_bytes).
 struct GemmMemory {
   std::uint64_t first_bytes, thread_bytes;
 };

@@ -9,16 +9,16 @@
 
 namespace headgate::layers {
 
-/// Replaces the outputs of heads first to first + count − 1 of a layer, before W_o reads them. Used in evaluations. The
-/// heads are query heads, or value heads in Gated DeltaNet.
+/// Replaces the outputs of `count` heads of a layer, from head `first` on, before W_o reads them. Used in evaluations.
+/// The heads are query heads, or value heads in Gated DeltaNet.
 template <typename T>
 struct HeadOverride {
   std::int64_t first = 0, count = 0;
-  View<const T, 2> factors;  ///< (count,D) factors that replace the gate of each head; absent: the heads output 0
-  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the attention output before the gate; required with `factors`
+  View<const T, 2> factors;  ///< (count,D) factors in place of the heads' gates; absent: the heads output 0
+  View<T, 3> ungated;        ///< (N,Hq,D) buffer for the attention output before the gate; present if `factors` is
 };
 
-/// Overwrites the replaced heads of y(N,Hq,D).
+/// Overwrites the replaced heads in y(N,Hq,D).
 template <typename T>
 void replace_heads(const View<T, 3>& y, const HeadOverride<T>& replaced) {
   const auto [N, Hq, D] = y.shape;

@@ -6,7 +6,7 @@
 #include "headgate/tensor.hpp"
 #include "library/core/view.hpp"
 
-// Converts views of tokens with heads. The results are rows for matrix products, or tensors (B,H,T,F) for the library's
+// Converts views of tokens with heads to rows, for matrix products, or to tensors (B,H,T,F), for the library's
 // operations.
 
 namespace headgate::layers {

@@ -17,8 +17,8 @@
 namespace headgate::layers {
 namespace {
 
-/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, and decodes the rows of w block by block. widen(rows, first) fills `rows`
-/// with the rows of w from row `first` on, in f32. If x is bf16, the decoded rows are rounded to bf16.
+/// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, decoding some rows of w at a time. widen(rows, first) sets `rows` to the
+/// rows of w from row `first` on, in f32. If x is bf16, these rows are then rounded to bf16.
 template <typename X, typename Y, class Widen>
 void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64_t O, Update update,
                       const ExecutionContext& context, const Widen& widen) {
@@ -49,8 +49,8 @@ void multiply_widened(const View<Y, 2>& y, const View<const X, 2>& x, std::int64
   });
 }
 
-/// Does the same as multiply_widened() for x in bf16, on CPUs without bf16 products. Rounds w to bf16, then multiplies
-/// in f32.
+/// Does what multiply_widened() does for x in bf16, on CPUs without bf16 products: rounds w to bf16, then multiplies in
+/// f32.
 template <typename Y, class Widen>
 void multiply_without_bf16(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std::int64_t O, Update update,
                            const ExecutionContext& context, const Widen& widen_to) {

@@ -12,11 +12,12 @@
 
 namespace headgate::layers {
 
-/// A split of the range [0,n) among threads. It depends only on sizes and on the context's number of threads.
+/// A split of the range [0,n) among threads. It depends only on sizes and on the context's number of threads, not on
+/// how many threads OpenMP starts.
 struct Parts {
   std::int64_t n = 0;
   std::int64_t count = 1;
-  std::int64_t grain = 1;  ///< parts begin at multiples of the grain
+  std::int64_t grain = 1;  ///< every part begins at a multiple of this number
 
   std::int64_t begin(std::int64_t part) const {
     if (part >= count) return n;
@@ -25,17 +26,17 @@ struct Parts {
   }
 };
 
-/// Smallest number of elementwise operations in a part. On Zen 4, this many take 1.2 µs (additions, with numbers in the
-/// second-level cache) to 5 µs (numbers in memory). Starting and joining two threads takes up to 0.9 µs
+/// Smallest number of elementwise operations that is worth a part of its own. They take 1.2 µs (additions in the
+/// second-level cache) to 5 µs (in memory) on Zen 4. Starting and joining two threads takes up to 0.9 µs
 /// (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
-/// Smallest distance, in elements, between writes of two threads that avoids false sharing. Includes the adjacent cache
-/// line, which CPUs fetch together with the one that is accessed.
+/// Distance, in elements, that writes of two threads must keep to avoid false sharing. It covers two cache lines,
+/// because CPUs fetch the adjacent line too.
 template <typename T>
 inline constexpr std::int64_t kFalseSharingElements = Block::kAlign_bytes / sizeof(T);
 
-/// Splits [0,n) into parts. Each of the n items costs `work` elementwise operations.
+/// Splits [0,n) into parts for threads. Each of the n items costs `work` elementwise operations.
 inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int64_t work, std::int64_t grain = 1) {
   const std::int64_t by_work = n * std::max<std::int64_t>(work, 1) / kMinimumWork;
   const std::int64_t by_grain = (n + grain - 1) / grain;
@@ -63,8 +64,8 @@ void for_parts(const Parts& parts, const Body& body) {
   }
 }
 
-/// Returns `count` elements of scratch memory that the calling thread keeps. Valid until the thread's next call of
-/// scratch<T>().
+/// Returns scratch memory of `count` elements. It belongs to the calling thread and is valid until the thread's next
+/// call of scratch<T>().
 template <typename T>
 T* scratch(std::int64_t count) {
   thread_local Block block;

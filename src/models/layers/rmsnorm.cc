@@ -49,7 +49,7 @@ struct NormBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Returns the factor of x·rstd: w + offset, where offset is 0 or 1.
+/// Returns the factor that multiplies x·rstd: w, plus 1 for zero-centred norms.
 template <typename T, class Lanes>
 HWY_INLINE Vec<T> weight_at(const Lanes& lanes, const T* w, Vec<T> offset) {
   return hn::Add(lanes.load(w), offset);
@@ -81,7 +81,7 @@ void norm_forward_rows(const Call& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// Computes dx for tokens [begin, end). Unless dw(D) is null, accumulates the gradient of w over these tokens in dw.
+/// Computes dx for tokens [begin, end). Also adds the gradient of w over these tokens to dw(D), unless dw is null.
 template <class Call>
 void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin, std::int64_t end) {
   using T = typename Call::T;
@@ -154,8 +154,8 @@ void rmsnorm_backward(View<DX, 3> dx, View<Wide<DX>, 1> dw, ConstView<DY, 3> dy,
   const auto kernel = HEADGATE_FOR_TARGET(norm_backward_rows, Call, context.target);
   const Call call{dx, dy, x, w, rstd, options, update_dx};
   const Parts parts = parts_of(context, N, H * D);
-  // Each part sums its own dw(D), on cache lines that no other part writes. Adds the sums in the order of the parts, so
-  // that results are reproducible.
+  // Each part of the tokens has its own sum dw(D), on cache lines that no other part writes. Adds these sums in the
+  // order of the parts, so that results are reproducible.
   const std::int64_t width = D, spacing = D + kFalseSharingElements<T>;
   T* partial = dw.present() ? scratch<T>(spacing * parts.count) : nullptr;
   for_parts(parts, [&](std::int64_t part, std::int64_t begin, std::int64_t end) {

@@ -80,7 +80,7 @@ void rotate(const Rotation<T>& call, const ExecutionContext& context) {
             [&](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { kernel(call, begin, end); });
 }
 
-/// Returns yarn's R/2 weights w. YaRN replaces a frequency f by w·f + (1 − w)·f / factor.
+/// Returns the R/2 weights w with which yarn mixes scaled and unscaled frequencies: f becomes w·f + (1 − w)·f / factor.
 std::vector<double> yarn_weights(std::int64_t R, double base, const RopeScaling& scaling) {
   const auto index_of = [&](double turns) {
     const double wave = static_cast<double>(scaling.original_seq_len) / (turns * 2.0 * std::numbers::pi);

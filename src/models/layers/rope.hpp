@@ -13,8 +13,8 @@ namespace headgate::layers {
 /// Scaling of RoPE's frequencies for sequences longer than `original_seq_len`. Below, s is the number of rotations that
 /// a frequency makes in `original_seq_len` tokens.
 /// - linear: divides all frequencies by `factor`.
-/// - llama3: divides frequencies with s < low_freq_factor, keeps those with s > high_freq_factor, and interpolates
-///   between the two.
+/// - llama3: divides the slow frequencies (s < low_freq_factor), keeps the fast ones (s > high_freq_factor), and
+///   interpolates between them.
 /// - yarn: works like llama3, but interpolates over the index of the frequency. Also multiplies q and k by
 ///   `attention_factor`.
 enum class RopeScalingKind : std::int32_t { none, linear, llama3, yarn };
@@ -25,7 +25,7 @@ struct RopeScaling {
   double low_freq_factor = 1.0;
   double high_freq_factor = 4.0;  ///< above low_freq_factor
   std::int64_t original_seq_len = 8192;
-  bool truncate = true;           ///< yarn: rounds the bounds of the interpolated range of indices outward to integers
+  bool truncate = true;           ///< yarn: rounds the first and last interpolated index outward to integers
   double attention_factor = 0.0;  ///< yarn: factor of q and k; 0 means 0.1 · ln(factor) + 1
 };
 
@@ -41,7 +41,7 @@ struct RopeScaling {
 ///   Then first is raised to at least 0, and last is lowered to at most R − 1.
 std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScaling& scaling = {});
 
-/// Returns the factor that multiplies the rotated features of q and k: 1 unless `scaling` is yarn.
+/// Returns the factor that multiplies the rotated features of q and k, which is 1 without yarn.
 double rope_attention_factor(const RopeScaling& scaling);
 
 /// Computes the tables cos(T,R/2) = factor · cos θ and sin(T,R/2) = factor · sin θ, where θ(t,i) = positions[t] ·
@@ -50,13 +50,13 @@ template <typename T>
 void rope_tables(View<T, 2> cos, View<T, 2> sin, const View<const std::int64_t, 1>& positions,
                  const std::vector<double>& frequencies, double factor = 1.0);
 
-/// Rotates x(B,T,H,D) in place. Row t of the tables rotates token t of every sequence. Features from R on do not
-/// change. Pairs features i and i + R/2 ("rotate half"): (a, b) → (a·cos − b·sin, b·cos + a·sin).
+/// Rotates x(B,T,H,D) in place; row t of the tables is for token t of every sequence. Rotates features i and i + R/2
+/// together ("rotate half"): (a, b) → (a·cos − b·sin, b·cos + a·sin). Features from R on do not change.
 template <typename T>
 void rope_forward(View<T, 4> x, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin, const ExecutionContext& context);
 
-/// Backpropagates through rope_forward(): replaces dx(B,T,H,D), the gradient of the rotated tensor, by the gradient of
-/// RoPE's input. Rotates by −θ, with the same factor.
+/// Computes the gradient of RoPE's input in place. On entry, dx(B,T,H,D) is the gradient of the rotated tensor. Rotates
+/// by −θ, with the same factor.
 template <typename T>
 void rope_backward(View<T, 4> dx, ConstView<Wide<T>, 2> cos, ConstView<Wide<T>, 2> sin,
                    const ExecutionContext& context);

@@ -33,7 +33,7 @@ struct Whole {
   HWY_INLINE void store(Vec<T> v, S* p) const {
     store_as<T>(v, p);
   }
-  /// Returns v with 0 in the lanes beyond the end of the row. A full vector has no such lanes.
+  /// Returns v with the lanes beyond the end of the row set to 0. A full vector has no such lanes.
   HWY_INLINE Vec<T> keep(Vec<T> v) const { return v; }
 };
 
@@ -66,8 +66,8 @@ HWY_INLINE void each_vector(std::int64_t n, const Body& body) {
   if (x < n) body(x, Tail<T>{static_cast<std::size_t>(n - x)});
 }
 
-/// Returns Σ term(x, lanes) over all vectors and lanes of a row. Uses four partial sums so that additions overlap. For
-/// a Tail, term() must return 0 in lanes beyond `count`, as products of loaded values do.
+/// Returns Σ term(x, lanes) over all lanes of a row. Uses four partial sums so that additions overlap. In the last
+/// vector, term() must return 0 in lanes beyond the end of the row, as products of loaded values do.
 template <typename T, class Term>
 HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   const Tag<T> d;

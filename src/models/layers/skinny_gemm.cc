@@ -36,13 +36,13 @@ inline constexpr std::int64_t kLine_bytes = 64;
 /// Prefetch distance in w. Of distances from 4 to 32 KiB, 8 KiB was fastest (docs/design/decoding.md).
 inline constexpr std::int64_t kAhead_bytes = 8192;
 
-/// Tells whether rows of w are read for the first time.
+/// Says whether a tile is the first to read its rows of w.
 ///
 ///   first | the rows come from memory, so the kernel prefetches
 ///   later | the rows are in the first-level cache
 enum class Visit { first, later };
 
-/// Computes the tile of y for kN rows of x from row n on, and kO rows of w from row o on.
+/// Computes the tile of y for kN rows of x, from row n on, and kO rows of w, from row o on.
 template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
 HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;
@@ -101,8 +101,9 @@ HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) 
   if (n < N) multiply_tile<1, kO, Visit::later>(call, n, o);
 }
 
-/// Computes columns [begin, end) of y. With one row of x, reads the rows of w one by one, because sequential reads are
-/// fastest. With more rows of x, reads four rows of w at a time, so that each load of x serves four products.
+/// Computes columns [begin, end) of y.
+/// - One row of x: reads the rows of w one by one, because sequential reads are fastest.
+/// - More rows of x: reads four rows of w at a time, so that each load of x serves four products.
 template <typename M>
 void skinny_gemm_range(const SkinnyGemm<M>& call, std::int64_t begin, std::int64_t end) {
   constexpr std::int64_t kWeightRows = 4;

@@ -45,7 +45,7 @@ struct Spans {
   static constexpr std::int64_t kUnit_bytes = kBytes / (kSpan / kUnit);
   static constexpr std::int64_t kScales_apart = kHasScalesApart<Format> ? kSpan / Format::kNumbers : 0;  ///< bytes
 
-  /// Returns the number of units in the span that begins at column c of a row with C columns.
+  /// Returns how many units the span at column c of a row with C columns has.
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
 };
 
@@ -61,9 +61,8 @@ HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   }
 }
 
-/// Accumulates the products of kN rows of x, from row n on, with kO rows of w, from row r on. If x has fewer rows,
-/// repeats its last row and does not store the surplus sums. Adds vectors of products in the order of the columns, in
-/// which skinny_gemm() adds them too.
+/// Accumulates the products of kN rows of x, from row n on, with kO rows of w, from row r on. If fewer rows of x are
+/// left, repeats the last one and does not store the surplus sums. Adds products in the same order as skinny_gemm().
 template <std::int64_t kN, std::int64_t kO>
 class StoredSums {
  public:
@@ -78,7 +77,7 @@ class StoredSums {
     }
   }
 
-  /// Adds the products of all columns, for a format without blocks.
+  /// Adds the products of all columns, for a format that stores single numbers.
   template <class Format>
   HWY_INLINE void add_numbers() {
     constexpr auto kBytes = static_cast<std::int64_t>(sizeof(typename Format::Number));
@@ -93,7 +92,7 @@ class StoredSums {
   }
 
   /// Adds the products of all columns, for a format with blocks. Decodes the scales of the next span before the
-  /// products of the current one. The latency and cache misses of reading scales then overlap with products.
+  /// products of the current one, so that the latency of reading scales overlaps with products.
   template <class Format>
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;
@@ -142,12 +141,13 @@ class StoredSums {
   std::int64_t n_, r_;
   const float* x_[kN];
   const std::uint8_t* row_[kO];
-  const std::uint8_t* scales_[kO];  // scales of the next span; null unless they are in a separate tensor
+  const std::uint8_t* scales_[kO];  // scales of the next span; null if the blocks contain them
   Vec<float> sums_[kN][kO];
 };
 
-/// Computes y for kO rows of w and all rows of x, kN at a time. Decodes the rows of w again for every kN rows of x,
-/// because more sums at once would exceed the registers and take longer. The rows of w then come from the cache.
+/// Computes y for kO rows of w and all rows of x, kN rows of x at a time. Decodes the rows of w again each time; after
+/// the first time, they are in the cache. This is faster than accumulating more sums, which would not fit into the
+/// registers.
 template <class Format, std::int64_t kN, std::int64_t kO>
 HWY_INLINE void multiply_stored_rows(const StoredProduct& call, std::int64_t r) {
   for (std::int64_t n = 0; n < call.x.shape[0]; n += kN) {

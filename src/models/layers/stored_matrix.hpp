@@ -18,9 +18,9 @@ struct StoredRows {
   const std::uint8_t* data = nullptr;      ///< first row of the tensor, at any alignment
   std::int64_t rows = 0;
   std::int64_t columns = 0;
-  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor, or row r · step if null
+  const std::int64_t* order = nullptr;  ///< row r of the view is row order[r] of the tensor; if null, row r · step
   std::int64_t step = 1;
-  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if they are in the blocks
+  const std::uint8_t* scales = nullptr;  ///< scales of row 0, one byte per block; null if the blocks contain them
 
   std::size_t row_bytes() const { return blocks() * format->bytes; }
   const std::uint8_t* row(std::int64_t r) const { return data + place(r) * row_bytes(); }
@@ -76,7 +76,7 @@ struct StoredMatrix {
   }
 };
 
-/// Tag that replaces the element type of matrices in the blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
+/// Stands for the element type of matrices that are stored in blocks of a file: MatrixOf<StoredBlocks> is StoredMatrix.
 struct StoredBlocks {};
 
 template <typename M>

@@ -30,7 +30,7 @@ struct SwigluBackward {
 HWY_BEFORE_NAMESPACE();
 namespace headgate::layers::HWY_NAMESPACE {
 
-/// Defines silu as act(x) = x·σ(z(x)) with z(x) = x. slope(x) is z′(x) = 1.
+/// silu in the form act(x) = x·σ(z(x)), with z(x) = x. slope(x) is the derivative z′(x), which is 1.
 struct Silu {
   template <class D, class V>
   static V z(D /*d*/, V x) {

@@ -29,7 +29,7 @@ inline constexpr double kShiftedGain = 1.702;
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 
-/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. If h is present, also recomputes h(N,F), so that the
+/// Computes dgate_up(N,2F) from dh(N,F); dgate_up may be gate_up. If h(N,F) is present, recomputes it, so that the
 /// forward pass need not save it. h may be dh.
 template <typename T>
 void swiglu_backward(View<T, 2> dgate_up, View<T, 2> h, ConstView<T, 2> dh, ConstView<T, 2> gate_up,
