@@ -25,7 +25,7 @@ const std::vector<std::string> kFiles = {kCheckpointConfig,       models::kModel
 
 std::string file_of(const std::string& directory, const char* name) { return directory + "/" + name; }
 
-/// Returns the table of the parameters that have moments, according to the checkpoint's trainer state.
+/// Returns the table of the parameters that the checkpoint's trainer state says have moments.
 models::ParameterTable with_moments(const Checkpoint& checkpoint, const models::ParameterTable& table,
                                     const std::string& state_path) {
   if (checkpoint.trainer_state.empty()) return table;

@@ -33,8 +33,8 @@ struct CheckpointView {
   const float* second_moment = nullptr;    ///< one number per trained parameter, or null
   std::string trainer_state;               ///< JSON text, or empty
   std::vector<NamedText> text_files = {};  ///< files of the tokenizer, from SequenceSource::model_files()
-  TrainedPart trained = TrainedPart::all;  ///< which parameters were trained and have moments, as in `trainer_state`
-  /// Says whether BOS precedes a text of a byte-level model. Empty: a tokenizer decides.
+  TrainedPart trained = TrainedPart::all;  ///< which parameters were trained, as in `trainer_state`
+  /// Whether BOS precedes a text, for a model that reads bytes. Empty for a model with a tokenizer.
   std::optional<Bos> bos = std::nullopt;
 };
 
@@ -47,12 +47,12 @@ struct Checkpoint {
   std::string trainer_state;         ///< JSON text, not checked; may be empty
 };
 
-/// Selects the files of a checkpoint to read: only the model, or also moments and trainer state.
+/// Selects what to read from a checkpoint: only the model, or also the moments and the trainer state.
 enum class CheckpointParts { model, all };
 
-/// Writes a checkpoint to `directory` atomically. The old checkpoint remains until the new one is completely on disk,
-/// even if the process is killed. Creates parent directories. Throws io::WriteError, or io::NotReplaceable if the
-/// directory holds anything but a checkpoint's files. The old checkpoint then remains.
+/// Writes a checkpoint to `directory` atomically, and creates parent directories. The old checkpoint remains until the
+/// new one is completely on disk, even if the process is killed. Throws io::WriteError, or io::NotReplaceable if the
+/// directory holds files that are not part of a checkpoint; the old checkpoint then remains.
 void save_checkpoint(const std::string& directory, const CheckpointView& checkpoint);
 
 /// Returns the names of a checkpoint's files.
@@ -65,12 +65,14 @@ void check_checkpoint_replaceable(const std::string& directory);
 std::int64_t checkpoint_step(const std::string& directory);
 
 /// Returns the text of the checkpoint's trainer_state.json without checking it. Returns an empty string if the file is
-/// missing, or if transformers' Trainer has written it. Throws io::FileError.
+/// missing, or if it is a file of transformers' Trainer. Throws io::FileError.
 std::string read_trainer_state(const std::string& directory);
 
-/// Loads a checkpoint and validates all of it before use. Throws io::FileError that names the file and the error:
-/// truncated, corrupt, of wrong shape, too large, or not fitting the config. CheckpointParts::all requires moments and
-/// trainer state. CheckpointParts::model reads no moments, and the trainer state only if present.
+/// Loads a checkpoint and validates all of it before use.
+/// - CheckpointParts::all reads the model, the moments and the trainer state. All must exist.
+/// - CheckpointParts::model reads the model, and the trainer state if there is one.
+///
+/// Throws io::FileError that names the file and the error, such as a truncated file or a wrong shape.
 Checkpoint load_checkpoint(const std::string& directory, CheckpointParts parts);
 
 }  // namespace headgate::train

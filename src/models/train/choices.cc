@@ -49,7 +49,7 @@ void derive_sizes(DecoderConfig& config, const Given<kConfigKeys>& keys) {
   }
 }
 
-/// Returns the gate `before`, changed by --gate and --gate-site. The caller applies the other options of the gate.
+/// Returns `before`, changed by --gate and --gate-site. Does not apply the other options of the gate.
 GateVariant chosen_gate(const GateVariant& before, const ModelChoices& choices) {
   GateVariant gate = before;
   if (!choices.gate.empty()) {
@@ -100,14 +100,14 @@ void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   linear.key_dim = linear.value_dim = config.head_dim;
 }
 
-/// Throws Error if a window is set but --layer-types has no sliding-window layer.
+/// Throws Error if a window is set, but --layer-types gives no layer sliding attention.
 void require_use_of_window(const DecoderConfig& config, const std::string& pattern) {
   require(pattern.empty() || config.window == 0 || has_layer(config, LayerType::sliding_attention),
           "{} {}: {} {} has no layer of sliding attention; write sliding for those with the window",
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
-/// Throws Error if the model has a gate, a control, sinks or biases of q, k and v, but no layer of attention.
+/// Throws Error if no layer has softmax attention, but the model has a gate, a control, sinks or biases of q, k and v.
 void require_use_of_attention(const DecoderConfig& config) {
   if (has_layer(config, LayerType::full_attention) || has_layer(config, LayerType::sliding_attention)) return;
   const std::string reason =
@@ -126,8 +126,8 @@ void require_gate(const GateVariant& gate, const Given<kConfigKeys>& keys) {
   });
 }
 
-/// Describes a gate that starts as the identity. Its matrix starts at 0, so its logits are 0, and g(0) is 1 for `mul`
-/// and 0 for `add`.
+/// Describes a gate that does not change its input at first: x·g(0) = x or x + g(0) = x. The logits are 0 at first,
+/// because the gate's matrix starts at 0.
 struct IdentityGate {
   GateFn fn;
   GateOp op;
@@ -135,7 +135,7 @@ struct IdentityGate {
 constexpr std::array<IdentityGate, 3> kIdentityGates{
     {{GateFn::sigmoid2, GateOp::mul}, {GateFn::silu, GateOp::add}, {GateFn::identity, GateOp::add}}};
 
-/// Throws Error unless `gate`, added to a model, leaves the model's output unchanged until the gate is trained.
+/// Throws Error if adding `gate` to a model would change the model's output before training.
 void require_identity(const GateVariant& gate) {
   std::string known;
   bool is_identity = false;
@@ -151,8 +151,8 @@ void require_identity(const GateVariant& gate) {
           option_of<&GateVariant::init_std>(), gate.init_std);
 }
 
-/// Returns the gate of a run that starts from `model`. `config` is the model's config, changed by options. Throws Error
-/// if the options contradict the model's gate, or if an added gate does not start as the identity.
+/// Returns the gate of a run that starts from `model`. `config` is the model's config with the user's options applied.
+/// Throws Error if the options contradict the model's gate, or if a gate that they add changes the model's output.
 GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, const DecoderConfig& model,
                       const std::string& path) {
   GateVariant gate = config.gate;
@@ -171,7 +171,7 @@ GateVariant gate_from(const DecoderConfig& config, const ModelChoices& choices, 
   return gate;
 }
 
-/// Throws Error if the user gave the option of the config key `row`, with another value than the model's.
+/// Throws Error if the user gave the option of the config key `row`, and its value differs from the model's.
 template <class Row, class Slot>
 void require_same(const Row& row, const Slot& slot, const DecoderConfig& model, const std::string& path) {
   if (!Given<kConfigKeys>::is_given(slot)) return;
@@ -243,7 +243,7 @@ DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos, std::
   models::validate(config, models::NamesIn::command_line);
   config = models::canonical_config(config);
   if (!choices.match_params) return config;
-  // --gate none is accepted: it lets a script pass the same options to every model of a comparison.
+  // Accepts --gate none, so that a script can pass the same options to every model of a comparison.
   require(
       !choices.gate.empty() || models::parameter_count(config) != models::parameter_count(models::baseline_of(config)),
       "--match-params: the model has no parameters beyond those without a gate; it needs a --gate");
@@ -274,7 +274,7 @@ bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_
   try {
     return make_config(choices, task, bos, ids) == config;
   } catch (const Error&) {
-    return false;  // derived sizes may contradict the given sizes
+    return false;  // sizes that were derived may contradict sizes that were given
   }
 }
 

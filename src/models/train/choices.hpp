@@ -13,8 +13,8 @@
 #include "models/train/settings.hpp"
 #include "models/train/task_defaults.hpp"
 
-// Builds a model's config and a run's settings from the user's options. Values without an option come from a file, the
-// defaults of a task or a resumed run. Error messages name options.
+// Builds a model's config and a run's settings from the user's options. A value without an option comes from a file,
+// the task's defaults or the resumed run. Error messages name options.
 
 namespace headgate::train {
 
@@ -22,7 +22,7 @@ namespace headgate::train {
 struct ModelChoices {
   std::string config_file;  ///< config.json to start from; empty: the task's default model
   Given<models::kConfigKeys> keys;
-  std::string gate;         ///< name of a gate variant, for parse_gate(); `keys` may change its parts; empty: not given
+  std::string gate;         ///< name of a gate variant, for parse_gate(); `keys` may change it; empty: not given
   std::string layer_types;  ///< pattern for parse_layer_types(); empty: not given
   bool match_params = false;
 
@@ -39,19 +39,22 @@ using RunChoices = Given<kSettings>;
 /// then M of attention. A pattern such as "gated_delta,attention,sliding" names the type of each layer. Throws Error.
 std::vector<models::LayerType> parse_layer_types(const std::string& pattern, std::int64_t layers);
 
-/// Returns a valid config. An option or a config file can set the size of the vocabulary. Otherwise the size is `ids`,
-/// the tokenizer's number of tokens, rounded up to a multiple of 8. If `ids` is 0, there is no tokenizer: the
-/// vocabulary consists of the bytes and, for Bos::on, kBos. Throws Error, and io::FileError for the config file.
+/// Returns a valid config. The size of the vocabulary is, in this order:
+/// - the value of an option or a config file
+/// - the tokenizer's number of tokens, `ids`, rounded up to a multiple of 8
+/// - without a tokenizer (`ids` is 0): the bytes and, for Bos::on, kBos
+///
+/// Throws Error, and io::FileError for the config file.
 models::DecoderConfig make_config(const ModelChoices& choices, Task task, Bos bos = Bos::off, std::int64_t ids = 0);
 
-/// Returns the config of a run that starts from, or continues, a model with the config `model`. The result equals
-/// `model`, but options may add a gate that starts as the identity. Throws Error that names `path` if an option
+/// Returns the config of a run that starts from, or continues, a model with the config `model`. This is `model` itself,
+/// or `model` with an added gate that does not change the output at first. Throws Error that names `path` if an option
 /// contradicts the model.
 models::DecoderConfig make_config_from(const ModelChoices& choices, const models::DecoderConfig& model,
                                        const std::string& path);
 
-/// Returns the sequence length of a run that starts from `model`. This is the chosen length, or the task's default
-/// limited to the model's number of positions. Throws Error if the chosen length exceeds that number.
+/// Returns the sequence length of a run that starts from `model`: the chosen length or the task's default. The model's
+/// number of positions limits the default. Throws Error if the chosen length exceeds it.
 std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const models::DecoderConfig& model,
                                   const std::string& path);
 
@@ -59,16 +62,16 @@ std::int64_t sequence_length_from(const ModelChoices& choices, Task task, const 
 bool repeats_config(const ModelChoices& choices, Task task, Bos bos, std::int64_t ids,
                     const models::DecoderConfig& config);
 
-/// Throws Error that names the option and `path` if a given option differs from `model`. Also throws for --config and
-/// --match-params, which cannot be compared with a model.
+/// Throws Error that names the option and `path` if a given option differs from `model`. Also throws if --config or
+/// --match-params is given, because these cannot be compared with a model.
 void require_options_of(const ModelChoices& choices, const models::DecoderConfig& model, const std::string& path);
 
 /// Returns valid settings of a new run with sequences of `seq_len` tokens. The task defaults to text. Throws Error if
 /// an option is invalid.
 TrainSettings make_settings(const RunChoices& choices, std::int64_t seq_len);
 
-/// Returns the settings of a resumed run. These are the settings `run`, except for choices that --resume may change.
-/// Throws Error if any other choice differs from `run`.
+/// Returns the settings of a resumed run: `run`, with the choices that --resume may change. Throws Error if any other
+/// choice differs from `run`.
 TrainSettings resumed_settings(const RunChoices& choices, const TrainSettings& run);
 
 /// Formats a value as the user writes it in an option, and as --help shows it.
@@ -81,9 +84,9 @@ std::string option_value_text(const Value& value) {
   }
 }
 
-/// Returns the default of an option for --help. `row` describes the option's field. The default is default_text of the
-/// row if it has one, otherwise the field's value, such as "10000". If the value depends on the task, returns the
-/// values for all tasks: "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
+/// Returns the default of an option for --help. `row` describes the option's field. Returns the row's own default_text,
+/// if any, otherwise the field's value, such as "10000". If the value depends on the task, returns it for all tasks:
+/// "text 6, bigram-backcopy 1". of_task(task) returns the default config or settings of a task.
 template <class Row, class OfTask>
 std::string default_text(const Row& row, const OfTask& of_task) {
   if (row.default_text != nullptr) return row.default_text;

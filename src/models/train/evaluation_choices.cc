@@ -60,7 +60,7 @@ std::int64_t sequence_length(const EvaluationChoices& choices, const std::vector
 }
 
 /// Throws Error if a metric needs the first token, but a model's window hides this token from some queries. Called only
-/// if the user named the metrics. Otherwise the figures of such a metric are null in the report.
+/// for metrics that the user named. If the user named none, such metrics are null in the report.
 void require_seen_first_tokens(const metrics::MetricList& metrics, std::int64_t seq_len,
                                const std::vector<LoadedModel>& models) {
   for (const LoadedModel& model : models) {
@@ -105,7 +105,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   return out;
 }
 
-/// Returns the first of `sources` that provides the same sequences as `source`. Returns `source` if there is none.
+/// Returns an element of `sources` that provides the same sequences as `source`, or `source` itself if there is none.
 Source shared(const std::vector<Source>& sources, Source source) {
   const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
     return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();
@@ -113,20 +113,20 @@ Source shared(const std::vector<Source>& sources, Source source) {
   return same == sources.end() ? source : *same;
 }
 
-/// A text in the form in which a model reads it: tokens or bytes.
+/// A text as a model reads it: as tokens or as bytes.
 struct ReadText {
   std::optional<TokenText> tokens;  ///< empty: the model reads bytes
   Bos bos = Bos::off;               ///< whether a sequence of bytes begins with BOS
 
-  /// Returns the number of ids of the text in a sequence of `seq_len` tokens, including its last target. Tokens before
-  /// the text, such as BOS, do not count.
+  /// Returns how many ids a sequence of `seq_len` tokens takes from the text, including the last target. Tokens in
+  /// front of the text, such as BOS, do not count.
   std::int64_t ids(std::int64_t seq_len) const { return seq_len + 1 - front(); }
   std::int64_t front() const {
     return tokens ? static_cast<std::int64_t>(tokens->front.size()) : static_cast<std::int64_t>(bos == Bos::on);
   }
 };
 
-/// Returns the number of bytes of the text in a sequence of `seq_len` tokens, including its last target.
+/// Returns how many bytes of the text a sequence of `seq_len` tokens covers, including the last target.
 std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   if (!text.tokens) return text.ids(seq_len);
   const std::vector<std::int32_t>& bytes = text.tokens->bytes;
@@ -134,22 +134,22 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the length of the longest sequence that, including its last target, covers at most `bytes` bytes of the
-/// text. The result is between 1 and `seq_len`.
+/// Returns the largest sequence length, from 1 to `seq_len`, with which a sequence and its last target cover at most
+/// `bytes` bytes of the text. Returns 1 if there is none.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
     const auto last = static_cast<std::size_t>(text.ids(seq_len) - 1);
     if (!text.tokens) {
       --excess;
-    } else if (last < text.tokens->bytes.size()) {  // false if the text has fewer ids than a sequence takes
+    } else if (last < text.tokens->bytes.size()) {  // false if the text is shorter than the sequence
       excess -= text.tokens->bytes[last];
     }
   }
   return seq_len;
 }
 
-/// Returns the sequence length of each model in tokens.
+/// Returns the sequence length of each model, in tokens.
 std::vector<std::int64_t> sequence_lengths(const EvaluationChoices& choices, const std::vector<ReadText>& texts,
                                            std::int64_t seq_len) {
   std::vector<std::int64_t> out(texts.size(), seq_len);
@@ -169,8 +169,7 @@ bool same_tokens(const std::vector<Source>& sources) {
   });
 }
 
-/// Returns the source of sequences for each model. If the text is shorter than a sequence, the source has one shorter
-/// sequence.
+/// Returns the source of sequences for each model. If the text is shorter than one sequence, shortens the sequence.
 std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoices& choices,
                                     const std::vector<LoadedModel>& models, std::int64_t seq_len) {
   const std::int64_t begin = choices.held_out ? held_out_begin(corpus.name(), corpus.size(), seq_len) : 0;
@@ -201,15 +200,15 @@ std::vector<Source> sources_of_text(const Corpus& corpus, const EvaluationChoice
   return out;
 }
 
-/// The source of sequences for each model. `limit` describes the part of the text that is read by default, for
-/// messages. It is empty if the whole text is read.
+/// Holds the source of sequences for each model. If only a part of the text is read by default, `limit` describes this
+/// part for messages; otherwise it is empty.
 struct Sources {
   std::vector<Source> list;
   std::string limit{};
 };
 
-/// Opens the text for each model. If the models split the text into different tokens, opens only its first
-/// kDefaultBytes, unless --tokens or `same_text` is given.
+/// Opens the text for each model. Opens only the first kDefaultBytes bytes if the models split the text into different
+/// tokens and neither --tokens nor `same_text` is given.
 Sources limited_sources_of_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                                 std::int64_t seq_len) {
   const Corpus corpus(choices.data, {.include = choices.include, .run = {}});
@@ -276,7 +275,8 @@ std::vector<layers::ActivationRounding> roundings_of(const EvaluationChoices& ch
   return out;
 }
 
-/// Throws Error if --part splits sequences, but a rounding of --activations has one scale for a whole sequence.
+/// Throws Error if --part splits sequences, but --activations names a rounding that needs one scale for a whole
+/// sequence.
 void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   for (const layers::ActivationRounding rounding : plan.activations) {
     require(!spans_tokens(rounding) || plan.part == 0 || seq_len <= plan.part,
@@ -285,14 +285,14 @@ void require_uncut_sequences(const EvaluationPlan& plan, std::int64_t seq_len) {
   }
 }
 
-/// Adds metrics and an evaluation plan to an opened source. `limit` is Sources::limit.
+/// Adds metrics and an evaluation plan to a source that is open. `limit` has the meaning of Sources::limit.
 EvaluationInput with_plan(Source source, const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                           const std::string& limit) {
   EvaluationInput input{std::move(source), {}, {}, limit};
   input.metrics = metrics_of(choices, *input.source, models);
   const std::int64_t seq_len = input.source->seq_len(), sequences = input.source->held_out_count();
   if (metrics::names_each_metric(choices.metrics)) require_seen_first_tokens(input.metrics, seq_len, models);
-  const bool ends = !input.source->has_triggers();  // a task with triggers generates random sequences endlessly
+  const bool ends = !input.source->has_triggers();  // a task with triggers generates random sequences without end
   require(ends || choices.tokens != kAllTokens, "--tokens all: the sequences of this task have no end; give a number");
   const std::int64_t most = choices.tokens.value_or(limit.empty() ? kDefaultTokens : kAllTokens);
   input.plan = plan_evaluation(sequences, most / seq_len, seq_len > choices.part ? 1 : choices.batch);
@@ -322,7 +322,7 @@ void require_attention(const EvaluationChoices& choices, const std::vector<Loade
           models.front().name);
 }
 
-/// Throws Error if a model's vocabulary size differs from the size of the reference, which is the last model.
+/// Throws Error if the vocabulary of a model and of the reference, which is the last model, differ in size.
 void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   const LoadedModel& reference = models.back();
   for (const LoadedModel& model : models) {
@@ -331,7 +331,7 @@ void require_vocabulary_of_reference(const std::vector<LoadedModel>& models) {
   }
 }
 
-/// Throws Error if a model splits the text into other tokens than the reference, which is the last model.
+/// Throws Error if a model and the reference, which is the last model, split the text into different tokens.
 void require_tokens_of_reference(const std::vector<LoadedModel>& models, const std::vector<Source>& sources) {
   for (std::size_t i = 0; i < models.size(); ++i) {
     require(sources[i] == sources.back(), "--against {}: {} reads the text as other tokens", models.back().name,
@@ -339,8 +339,8 @@ void require_tokens_of_reference(const std::vector<LoadedModel>& models, const s
   }
 }
 
-/// Throws Error if --tokens is given and the tokenizers of the models differ. Equal numbers of tokens would cover
-/// different parts of the text.
+/// Throws Error if --tokens is given and the models have different tokenizers, because equal numbers of tokens would
+/// then be different parts of the text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
   if (!choices.tokens || *choices.tokens == kAllTokens || choices.same_text) return;

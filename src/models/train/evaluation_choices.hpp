@@ -22,16 +22,16 @@
 
 namespace headgate::train {
 
-/// Default for EvaluationChoices::part. With this many rows, a matrix product spends only a small part of its time
-/// reading weights.
+/// Default for EvaluationChoices::part, the number of tokens processed at a time. With this many rows, a matrix product
+/// spends only a small part of its time reading weights.
 inline constexpr std::int64_t kPartTokens = 2048;
 
-/// Default maximum number of tokens of an evaluation, which takes minutes for a model of a billion parameters.
+/// Default for the largest number of tokens of an evaluation. A model of a billion parameters takes minutes for them.
 inline constexpr std::int64_t kDefaultTokens = 65536;
 /// Value of EvaluationChoices::tokens that selects every sequence of the text.
 inline constexpr std::int64_t kAllTokens = std::numeric_limits<std::int64_t>::max();
-/// Default number of bytes, from the beginning of the text, that models with different tokenizers read. The limit makes
-/// all models read the same text.
+/// Default number of bytes at the beginning of the text that models with different tokenizers read. They thus all read
+/// the same text.
 inline constexpr std::int64_t kDefaultBytes = 4 * kDefaultTokens;
 
 /// The options of an evaluation that the user gave.
@@ -41,14 +41,14 @@ struct EvaluationChoices {
   std::string task;       ///< name of the task; empty: the task on which the models were trained
   std::optional<std::int64_t> seq_len;
   std::optional<std::int64_t> tokens;      ///< maximum number of tokens; empty: kDefaultTokens
-  std::optional<std::int64_t> text_bytes;  ///< bytes at the beginning of the text that tokenizers read; empty: all
-  std::int64_t longest_of_others = 512;    ///< largest default of seq_len if a model has a tokenizer
+  std::optional<std::int64_t> text_bytes;  ///< number of bytes at the beginning of the text to tokenize; empty: all
+  std::int64_t longest_of_others = 512;    ///< limit of the default of seq_len if a model has a tokenizer
   std::optional<std::uint64_t> seed;
   std::int64_t batch = 16;
   std::int64_t part = kPartTokens;  ///< EvaluationPlan::part
   bool held_out = false;
-  /// Evaluates the same beginning of the text with every model, as one sequence. It is the longest beginning that takes
-  /// at most `tokens` tokens with every model's tokenizer.
+  /// Evaluates the same beginning of the text with every model, as one sequence. The beginning is as long as possible
+  /// with at most `tokens` tokens for each model.
   bool same_text = false;
   models::ModelPrecision precision = models::ModelPrecision::f32;
   DType cache = DType::none;     ///< EvaluationPlan::cache
@@ -64,20 +64,20 @@ struct LoadedModel {
   models::DecoderConfig config;
   std::vector<float> parameters;
   std::optional<TrainSettings> trained;  ///< settings of the model's training run; empty: there is no trainer state
-  bool reads_bytes = true;               ///< bytes are tokens; otherwise the model has its own tokenizer
+  bool reads_bytes = true;               ///< bytes are tokens; false: the model has its own tokenizer
   Bos bos = Bos::off;                    ///< whether BOS precedes a text of bytes
   std::string tokenizer{};               ///< path of the model's tokenizer, for tokenize::open_tokenizer()
 };
 
-/// Resolves `path` with io::given_path() and returns the directory or file that models::ModelFile opens. The path may
-/// name a checkpoint, a run, a directory of another program, or a GGUF file. For a run, returns its newest checkpoint.
-/// Throws io::FileError.
+/// Returns the directory or file from which models::ModelFile opens the model at `path`, after io::given_path() has
+/// resolved it. The path may name a checkpoint, a run, a directory of another program, or a GGUF file. For a run,
+/// returns its newest checkpoint. Throws io::FileError.
 std::string model_path(const std::string& path);
 
 /// Loads the model in model_path(`path`). Throws Error and io::FileError.
 LoadedModel load_model(const std::string& path);
-/// Does the same as load_model(), but does not read parameters. `path` is the path that the user gave; `file` is opened
-/// from model_path(path).
+/// Does what load_model() does, but leaves the parameters empty. `path` is the path that the user gave; `file` was
+/// opened from model_path(path).
 LoadedModel describe_model(const std::string& path, const models::ModelFile& file);
 
 /// The data, metrics and sequences for the evaluation of a model.
@@ -85,14 +85,14 @@ struct EvaluationInput {
   std::shared_ptr<const SequenceSource> source;
   metrics::MetricList metrics;
   EvaluationPlan plan;
-  /// Describes which part of the text is evaluated, if defaults leave out the rest: "65536 of the text's 80000 tokens,
-  /// …". Otherwise empty.
+  /// Describes the evaluated part of the text if defaults limit it: "65536 of the text's 80000 tokens, …". Otherwise
+  /// empty.
   std::string limit;
 };
 
-/// Returns one input for each model, including the reference. Values come from the user's options, otherwise from the
-/// models' training settings, otherwise from the defaults. Models that read the same tokens share a source. Models with
-/// different tokenizers read the same text, each in its own tokens.
+/// Returns one input for each model, including the reference. Options of the user come first, then the models' training
+/// settings, then the defaults. Models that read the same tokens share a source. Models with different tokenizers read
+/// the same text, each in its own tokens.
 ///
 /// Throws Error if:
 /// - the models disagree on something that no option sets;
@@ -101,8 +101,8 @@ struct EvaluationInput {
 std::vector<EvaluationInput> evaluation_inputs(const EvaluationChoices& choices,
                                                const std::vector<LoadedModel>& models);
 
-/// Compares a model with the same model under each rounding of the evaluator's plan. Then compares the model with
-/// `reference`, if `reference` is not null.
+/// Compares a model with itself under each rounding of the evaluator's plan. Then compares the model with `reference`,
+/// if it is not null.
 std::vector<Comparison> comparisons_of(HeldOutEvaluator& evaluator, const LoadedModel& model,
                                        const LoadedModel* reference);
 

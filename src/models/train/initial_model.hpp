@@ -26,8 +26,8 @@ class InitialModel {
   /// Returns whether BOS precedes a text, for a model that reads bytes.
   Bos bos() const { return about_.bos; }
 
-  /// Returns all parameters for `config` in one flat buffer. `config` is the model's config, with or without an added
-  /// gate. The parameters of an added gate are 0.
+  /// Returns all parameters for `config` in one flat buffer. `config` is the model's config, possibly with an added
+  /// gate, whose parameters are 0.
   std::vector<float> parameters(const models::DecoderConfig& config) const;
 
  private:

@@ -20,8 +20,8 @@ bool evaluation_due(const Trainer& trainer) {
          (due(trainer.steps_done(), settings.eval_every) || trainer.finished());
 }
 
-/// Takes the next training step and returns its report, with rates such as tokens per second. If Cancelled is thrown,
-/// the step has not been taken.
+/// Takes the next training step. Returns its report, and rates such as tokens per second. If Cancelled is thrown, the
+/// step has not been taken.
 Progress advance(Trainer& trainer, const LoopOptions& options) {
   Progress progress;
   progress.step = trainer.step();
@@ -46,7 +46,7 @@ std::optional<Evaluation> evaluated(Trainer& trainer) {
 class Interruptible {
  public:
   Interruptible(Trainer& trainer, LoopObserver& observer) : trainer_(trainer) {
-    // Processes of a group must not cancel passes, because all of them must end after the same step.
+    // In a group of processes, none may cancel, because all of them must end after the same step.
     if (trainer.group().size() == 1) trainer.cancel_when([&observer] { return observer.interrupted(); });
   }
   Interruptible(const Interruptible&) = delete;
@@ -165,8 +165,8 @@ void follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, con
   while (!ends && !trainer.finished()) {
     trainer.step();
     ends = reason_to_end(trainer, interrupted(), options).has_value();
-    // Checks for divergence at the steps at which the leading process saves, so that all processes throw Diverged
-    // together.
+    // Checks for divergence at the same steps as the leading process, which checks when it saves. All processes thus
+    // throw Diverged together.
     if (ends || due(trainer.steps_done(), trainer.settings().save_every)) trainer.require_finite();
   }
 }

@@ -13,7 +13,8 @@ namespace headgate::train {
 
 struct LoopOptions {
   std::int64_t stop_at = 0;  ///< stop after this step, as if interrupted; 0: never
-  /// Peak rate of fused multiply-adds of the run's threads, in GFLOP/s. 0: unknown, so that MFU is not reported.
+  /// Peak rate of fused multiply-adds of the run's threads, in GFLOP/s, from which MFU is computed. 0: unknown, so no
+  /// MFU is reported.
   double fma_peak_gflops = 0.0;
 };
 
@@ -21,17 +22,17 @@ class LoopObserver {
  public:
   virtual ~LoopObserver() = default;
   virtual void after_step(const Progress& progress) = 0;
-  /// Called at the start of a resumed run that had been interrupted before the evaluation of `step`. `evaluation` is
-  /// the missing evaluation, which the resumed run has computed.
+  /// Called at the start of a resumed run, if the run was interrupted before the evaluation of `step`. `evaluation` is
+  /// this evaluation, which the resumed run has computed.
   virtual void evaluated(std::int64_t step, const Evaluation& evaluation) = 0;
-  /// Called after a checkpoint was saved. `directory` differs from the previous call if the previous directory could
-  /// not be replaced (RunDirectory::save).
+  /// Called after a checkpoint was saved to `directory`. This is a new directory if the previous one could not be
+  /// replaced (RunDirectory::save).
   virtual void saved(std::int64_t step, const std::string& directory) = 0;
   /// Called if something could not be written; training continues. `what` is one line that names the file, the reason
   /// and what happens next.
   virtual void not_written(const std::string& what) = 0;
-  /// Returns true to end the loop, which then saves the last whole step. Called after each step. In a process that
-  /// trains alone, also called between parts of a step and of an evaluation.
+  /// Returns true to end the loop, which then saves the state after the last whole step. Called after each step. A
+  /// process that trains alone also calls it within a step and within an evaluation.
   virtual bool interrupted() = 0;
 };
 
@@ -45,7 +46,7 @@ struct LoopEnd {
   std::string not_logged;       ///< reason why metrics.jsonl lacks lines; empty if it is complete
 };
 
-/// Returns whether the evaluation of the last step is due but missing, because the run was interrupted. Throws
+/// Returns whether the evaluation of the last step is missing, because the run was interrupted before it. Throws
 /// io::FileError.
 bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 
@@ -54,14 +55,14 @@ bool lacks_evaluation(const Trainer& trainer, const RunDirectory& run);
 /// - Saves at the start of a new run, every save_every steps and at the end.
 /// - Evaluates every eval_every steps and at the last step.
 /// - Drops an interrupted step. A resumed run takes it again, bitwise identically.
-/// - If a write fails after the start, for example on a full disk, tries again at the next save or line.
+/// - If a checkpoint or a metrics line cannot be written, for example on a full disk, tries again at the next one.
 ///
-/// Throws Diverged; the checkpoint of the last save then remains. Throws io::FileError before the first step if
-/// something cannot be written, and later if the data has changed.
+/// Throws Diverged; the checkpoint of the last save then remains. Throws io::FileError if something cannot be written
+/// before the first step, or if the data changes during training.
 LoopEnd run_loop(Trainer& trainer, RunDirectory& run, LoopObserver& observer, const LoopOptions& options);
 
-/// Takes the same steps as run_loop() in a process that does not lead its group. Does not write or evaluate. An
-/// interruption of any process ends the loops of all processes.
+/// Takes the same steps as run_loop(), in the processes of a group that do not lead it. Does not write or evaluate. If
+/// any process is interrupted, the loops of all processes end.
 void follow_loop(Trainer& trainer, const std::function<bool()>& interrupted, const LoopOptions& options);
 
 }  // namespace headgate::train

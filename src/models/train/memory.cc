@@ -32,11 +32,11 @@ std::optional<std::uint64_t> number_after(const std::string& file, const std::st
 std::optional<std::uint64_t> number_in(const std::string& file) {
   std::ifstream in(file);
   std::uint64_t number = 0;
-  if (!(in >> number)) return std::nullopt;  // the file holds "max": there is no limit
+  if (!(in >> number)) return std::nullopt;  // no number: the file holds "max", which means no limit
   return number;
 }
 
-/// Names of the files of control groups (cgroups), in one version of the kernel's interface.
+/// The file names of one version of control groups (cgroups), which limit the memory of processes.
 struct GroupFiles {
   const char* controller;  ///< name of the controller in /proc/self/cgroup
   const char* root;
@@ -66,7 +66,8 @@ void lower(std::optional<std::uint64_t>& least, std::optional<std::uint64_t> val
   if (value) least = std::min(least.value_or(*value), *value);
 }
 
-/// Returns how many more bytes the process's control groups allow: the minimum over these groups and their ancestors.
+/// Returns how many more bytes the control groups of the process allow: the minimum over these groups and their
+/// ancestors.
 std::optional<std::uint64_t> remaining_in_groups(const std::string& root) {
   std::optional<std::uint64_t> least;
   std::ifstream groups(root + "/proc/self/cgroup");

@@ -23,7 +23,8 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-/// Visits the fields that every record has, in their order in the file. Used both to write and to recognise records.
+/// Calls a function for the fields that every record has, in the order of the file. Both writing and recognising
+/// records use it.
 template <class Visit>
 void visit_fields(const Visit& visit, const Progress& progress) {
   visit(std::string(kStepKey), progress.step.step);
@@ -63,13 +64,13 @@ std::int64_t step_of(const std::string& line) {
 
 struct Kept {
   std::int64_t bytes = 0;
-  bool ends_line = true;        ///< whether the kept part ends with a newline
+  bool ends_line = true;        ///< whether the kept lines end with a newline
   std::int64_t last_begin = 0;  ///< offset of the last kept line, in bytes
-  std::string last;             ///< the last kept line if it is the record of `step`; otherwise empty
+  std::string last;             ///< the last kept line, if it is the record of `step`; otherwise empty
 };
 
-/// Reads a line as std::getline() does, but at most as many bytes as a record can have. A file of another kind may be
-/// one line of any size.
+/// Reads a line as std::getline() does, up to the longest possible record. A file that is no metrics.jsonl may consist
+/// of one huge line.
 bool next_line(std::istream& in, std::string& line) {
   line.clear();
   for (int c = in.get(); c != std::istream::traits_type::eof(); c = in.get()) {
@@ -79,8 +80,8 @@ bool next_line(std::istream& in, std::string& line) {
   return !line.empty();
 }
 
-/// Returns the part of the file with the records up to `step`. Throws io::FileError if the file holds anything but
-/// records.
+/// Returns the lines of the file that a log opened after `step` keeps: the records up to `step`. Throws io::FileError
+/// if the file holds anything but records.
 Kept kept_part(const std::string& path, std::int64_t step) {
   Kept kept;
   std::error_code error;

@@ -24,24 +24,25 @@ std::string metrics_line(const Progress& progress);
 /// Throws io::FileError if `path` holds anything but records of a run.
 void check_metrics(const std::string& path);
 
-/// Returns whether `path` has a record of `step` without an evaluation. Throws the errors of check_metrics().
+/// Returns whether `path` has a record of `step`, and this record has no evaluation. Throws the errors of
+/// check_metrics().
 bool has_step_without_evaluation(const std::string& path, std::int64_t step);
 
-/// Writes metrics.jsonl, which has one line for each step, a JSON object. Writes each line at once. If writing fails,
-/// for example on a full disk, keeps the lines in memory and writes them with the next line.
+/// Writes metrics.jsonl, which has one JSON object per line and step. Each line is in the file at once. If writing
+/// fails, for example on a full disk, keeps the lines in memory and writes them with the next line.
 class MetricsLog {
  public:
-  /// Opens the file to append records after `step`. Removes records of later steps, which a run wrote after its last
-  /// checkpoint. Throws the errors of check_metrics(), and io::FileError if the file cannot be written. The file is
-  /// then unchanged.
+  /// Opens the file to append records after `step`. Removes records of later steps, which the run wrote after its last
+  /// checkpoint. Throws the errors of check_metrics(). Throws io::FileError if the file cannot be written. In both
+  /// cases the file is unchanged.
   MetricsLog(const std::string& path, std::int64_t step);
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
   ~MetricsLog();
 
   void add(const Progress& progress);
-  /// Adds an evaluation to the record of the step at which the log was opened, if that record exists. Must be called
-  /// before the first add(). Throws io::FileError if the file cannot be read or truncated.
+  /// Adds an evaluation to the record of the step at which the log was opened, if there is such a record. Must be
+  /// called before the first add(). Throws io::FileError if the file cannot be read or truncated.
   void add_evaluation(const Evaluation& evaluation);
   /// Retries writing the lines that are kept in memory.
   void flush();

@@ -29,9 +29,9 @@ namespace {
 using io::Json;
 
 constexpr std::size_t kMostBytes = std::size_t{1}
-                                   << 30;  // limit of the file's size; curves take at most about as much memory
+                                   << 30;  // limit of the file's size; the curves take at most about as much memory
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // limit of counts; JSON readers may store doubles
+constexpr std::int64_t kMostCounted = std::int64_t{1} << 53;  // limit of counts, up to which doubles are exact
 
 /// Calls take(line, number, ended) for each line of the file. `ended` is false if the newline is missing. Reports
 /// progress.
@@ -96,7 +96,7 @@ struct Record {
   }
 };
 
-/// Says where a record holds a figure: at the top level, in the evaluation, or in the evaluation by trigger.
+/// Says which object of a record holds a figure: the record itself, the evaluation, or the evaluation by trigger.
 enum class Place { step, evaluation, by_trigger };
 
 std::vector<std::pair<const metrics::Figure*, Place>> figures_and_places() {
@@ -164,7 +164,7 @@ class Reader {
     }
   }
 
-  /// Removes the records of `step` and later steps. A resumed run has written them again.
+  /// Removes the records from `step` on, because a resumed run has written them again.
   void take_back_to(std::int64_t step) {
     const auto shorten = [step](std::vector<std::int64_t>& steps) {
       const auto from = std::lower_bound(steps.begin(), steps.end(), step);
@@ -182,7 +182,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< has a curve for every figure; finished() removes curves without numbers
+  RecordedRun run_;  ///< a curve for every figure; finished() removes those without numbers
   std::vector<Place> places_;
 };
 

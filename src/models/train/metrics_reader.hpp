@@ -24,14 +24,16 @@ struct RecordedRun {
   std::vector<std::int64_t> spikes;    ///< steps at which a loss spike begins
   std::vector<Curve> curves;  ///< curves with at least one number, in the order of recorded_figures(); never empty
   std::int64_t replaced = 0;  ///< number of records that were replaced because a resumed run repeated their steps
-  bool cut_off = false;       ///< whether the last line was incomplete and is left out
+  bool cut_off = false;       ///< whether the last line was incomplete and therefore skipped
 
   /// Returns the curve of a figure, or null if the run does not have that figure.
   const Curve* find(const metrics::Figure& figure) const;
 };
 
-/// Returns every figure that a record may have, in this order: the step's loss, the figures of an evaluation, the
-/// step's other figures.
+/// Returns every figure that a record may have, in this order:
+/// - the loss of the step
+/// - the figures of an evaluation
+/// - the other figures of the step
 std::vector<const metrics::Figure*> recorded_figures();
 
 /// Reads metrics.jsonl of a run, which may still be running. If a resumed run has repeated steps, later records replace

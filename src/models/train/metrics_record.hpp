@@ -46,7 +46,7 @@ inline constexpr metrics::Figure kMfu{
 
 inline constexpr std::array kStepFigures{&kStepLoss, &kStepBits, &kGradNorm, &kLearningRate, &kTokensPerSecond, &kMfu};
 
-/// Returns whether an incomplete line may be the beginning of a record. A writer that is killed may leave such a line.
+/// Returns whether an incomplete line may be the beginning of a record, as a writer that was killed leaves it.
 bool may_begin_record(std::string_view line);
 
 }  // namespace headgate::train

@@ -36,8 +36,8 @@ class MpiGroup : public ProcessGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
-  /// Sums x over the processes. Each process receives its own slice of x from all processes, adds the slices in the
-  /// order of the ranks, and sends the total to all.
+  /// Sums x over the processes. Each process adds up one slice of x: it receives the slice from all processes, adds in
+  /// the order of the ranks, and sends the sum to all.
   void sum(float* x, std::int64_t n) override {
     for (std::int64_t first = 0; first < n; first += kPiece) sum_piece(x + first, std::min(kPiece, n - first));
   }
@@ -109,7 +109,7 @@ class MpiGroup : public ProcessGroup {
   std::function<bool()> signalled_;
   int rank_ = 0, size_ = 1;
   bool lost_ = false;
-  std::vector<float> slices_;  // this process's slice of x, one copy from each process
+  std::vector<float> slices_;  // this process's slice of x, as received from each process
 };
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr int kMaxNumber = 99;
 
-/// Returns the directories for a run's checkpoints. Always includes the first directory, even if it does not exist yet.
+/// Returns the checkpoint directories of a run. The first one is always included, even if it does not exist yet.
 std::vector<std::string> checkpoint_directories(const std::string& run) {
   std::vector<std::string> out;
   for (int number = 0; number <= kMaxNumber; ++number) {

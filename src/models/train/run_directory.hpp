@@ -27,8 +27,8 @@ std::string newest_checkpoint(const std::string& run);
 /// Returns the paths of all files that a run in `run` writes, whether they exist or not.
 std::vector<std::string> files_of_run(const std::string& run);
 
-/// Returns the files of the model or run at `path`, which outputs must not overwrite. If `path` is a checkpoint of a
-/// run, includes the run's metrics.jsonl. Includes files that do not exist yet but that the model or run may have.
+/// Returns the files of the model or run at `path`, which outputs must not overwrite. Includes files that may be
+/// written later. If `path` is a checkpoint of a run, includes the run's metrics.jsonl.
 std::vector<std::string> files_of_model_or_run(const std::string& path);
 
 /// Throws io::FileError in these cases:
@@ -42,9 +42,11 @@ enum class RunStart { fresh, resumed };
 /// Locks a run's directory against other trainers while the object exists.
 class RunDirectory {
  public:
-  /// Opens and locks the directory. RunStart::fresh calls require_no_run() and creates the directory if it is missing,
-  /// but not its parent. With RunStart::resumed, the directory must exist. Throws io::FileError if the directory cannot
-  /// be used. Examples:
+  /// Opens and locks the directory.
+  /// - RunStart::fresh: calls require_no_run(), and creates the directory if it is missing, but not its parent.
+  /// - RunStart::resumed: the directory must exist.
+  ///
+  /// Throws io::FileError if the directory cannot be used, for example in these cases:
   /// - Another process holds the lock.
   /// - metrics.jsonl does not belong to a run.
   /// - The newest checkpoint cannot be replaced.
@@ -56,7 +58,7 @@ class RunDirectory {
   /// Returns the reason why the file system cannot lock the directory; empty if the directory is locked.
   const std::string& lock_unavailable() const { return lock_.unavailable(); }
 
-  /// Replaces the newest checkpoint. If the checkpoint's directory holds other files, saves to a new directory, which
+  /// Replaces the newest checkpoint. If its directory holds other files too, saves to a new directory, which
   /// checkpoint() then returns. Throws io::WriteError and Diverged; the last checkpoint then remains.
   void save(const Trainer& trainer);
 

@@ -21,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headgate-trainer-1";
 
-/// Visits every key of a trainer state except the settings. Used both to write and to read the state.
+/// Calls a function for every key of a trainer state except the settings. Both writing and reading the state use it.
 template <class Archive, class State>
 void visit_progress(const Archive& at, State& state) {
   at("step", state.step);
@@ -31,7 +31,7 @@ void visit_progress(const Archive& at, State& state) {
   at("recent_losses", state.recent_losses);
 }
 
-// The read_value() functions throw Error where nlohmann/json would silently convert a number to another type.
+// The read_value() functions throw Error for a number of another type, which nlohmann/json would convert silently.
 void read_value(bool& out, const json& value) {
   if (!value.is_boolean()) throw Error("not true or false");
   out = value.get<bool>();
@@ -95,8 +95,8 @@ json parse_state(const std::string& text) {
   }
 }
 
-/// Throws Error if `value` is or contains a string that is not UTF-8, because JSON cannot store it. Accepts all values
-/// that are neither strings nor lists of strings.
+/// Throws Error if `value` is a string, or contains a string, that is not UTF-8, because JSON cannot store it. Accepts
+/// values of other types.
 template <class Row, typename Value>
 void require_utf8(const Row& row, const Value& value) {
   if constexpr (std::is_same_v<Value, std::string>) {

@@ -66,8 +66,8 @@ struct SettingRules {
   InState in_state = InState::required;
 };
 
-/// Describes one field of TrainSettings or of its schedule. Used for the saved state, the command line, the checks and
-/// the documents.
+/// Describes one field of TrainSettings or of its schedule, for the saved state, the command line, the checks and the
+/// documents.
 template <class Owner, typename V>
 struct Setting : FieldText, SettingRules<V> {
   using Value = V;
@@ -254,13 +254,13 @@ void validate(const TrainSettings& settings);
 /// Returns whether the run's sequences begin with BOS. Sequences of bigram_backcopy always begin with it.
 Bos bos_of(const TrainSettings& settings);
 
-/// Returns the data options of a run in the directory `run`, which need not exist yet. `tokenizer` is the tokenizer of
-/// the settings, opened.
+/// Returns the data options of a run in the directory `run`, which need not exist yet. `tokenizer` is the opened
+/// tokenizer that the settings name.
 DataOptions data_of(const TrainSettings& settings, const std::string& run,
                     std::shared_ptr<const tokenize::TokenizerFile> tokenizer = nullptr);
 
-/// The state of a run besides its parameters and moments. With state, parameters and moments, a run continues as if it
-/// had never been interrupted. The data needs no state, because it is drawn by index.
+/// The state of a run besides its parameters and moments. A run that continues with all three computes the same as if
+/// it had never been interrupted. The data has no state, because the index of a sequence determines its tokens.
 struct TrainerState {
   TrainSettings settings;
   std::int64_t step = 0;  ///< steps done
@@ -274,8 +274,8 @@ struct TrainerState {
 std::string write_state(const TrainerState& state);
 /// Parses the untrusted text of a state and validates the result. Throws Error that names the key.
 TrainerState read_state(const std::string& text);
-/// Returns which parameters have moments, from the untrusted text of a state. Returns TrainedPart::all if the text does
-/// not say. Throws Error.
+/// Returns which parameters have moments, according to the untrusted text of a state, or TrainedPart::all if the text
+/// does not say. Throws Error.
 TrainedPart read_trained_part(const std::string& text);
 
 }  // namespace headgate::train

@@ -25,7 +25,7 @@ class SpikeCounter {
   std::int64_t count() const { return count_; }
   bool inside() const { return inside_; }
   const std::vector<double>& window() const { return window_; }
-  /// Restores the state of another counter.
+  /// Continues from the state of another counter.
   void restore(const std::vector<double>& window, std::int64_t count, bool inside);
 
  private:

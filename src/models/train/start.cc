@@ -68,7 +68,7 @@ TrainSettings settings_to_resume(const RunChoices& choices, const TrainSettings&
   return settings;
 }
 
-/// Calls note() if the schedules `before` and `now` differ in the learning rate of `step`, the next step.
+/// Calls note() if the schedules `before` and `now` give `step`, the next step, different learning rates.
 void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_t step, const Note& note) {
   const double was = learning_rate(before, std::min(step, before.steps)), is = learning_rate(now, step);
   if (is == was) return;
@@ -76,8 +76,8 @@ void note_learning_rate(const Schedule& before, const Schedule& now, std::int64_
                    was, now.steps, before.steps));
 }
 
-/// Calls work() in each process of the group. If work() throws in some processes, the one with the lowest rank rethrows
-/// its error. All other processes throw OtherProcessFailed.
+/// Calls work() in each process of the group. If it throws in some processes, the one with the lowest rank among them
+/// rethrows its error. All other processes throw OtherProcessFailed.
 template <class Work>
 void in_each_process(ProcessGroup& group, const Work& work) {
   std::exception_ptr error;
@@ -93,8 +93,8 @@ void in_each_process(ProcessGroup& group, const Work& work) {
   throw OtherProcessFailed("another process of the run has failed");
 }
 
-/// Returns the names of the inputs that differ between the processes of the group, although they must agree. Empty if
-/// none differ.
+/// Returns the names of the inputs that must be the same in all processes of the group but are not. Empty if there are
+/// none.
 std::string disagreement(const Run& run) {
   const Trainer& trainer = *run.trainer;
   const auto differs = [&trainer](std::uint64_t own) {
@@ -150,7 +150,7 @@ void require_separate_files(const std::string& out, const TrainSettings& setting
   io::check_overwrites(written, read);
 }
 
-/// Inputs of a run's trainer, except the run's directory and data.
+/// Inputs of a run's trainer besides the run's directory and data.
 struct Prepared {
   models::DecoderConfig config;
   TrainSettings settings;
@@ -189,13 +189,13 @@ std::string tokenizer_of(const RunRequest& request, Task task, const std::option
   return init->tokenizer();
 }
 
-/// Reads the parameters of the initial model. If there is too little memory to train them, throws Error before reading.
+/// Reads the parameters of the initial model. Before reading, throws Error if there is too little memory to train them.
 std::vector<float> initial_parameters(const InitialModel& init, const Prepared& run) {
   return with_memory(parameter_memory(run.config, run.settings.trained), 0,
                      [&] { return init.parameters(run.config); });
 }
 
-/// Sets the config and the settings of a new run, except the settings of the tokenizer. Throws Error if the config's
+/// Sets the config and the settings of a new run, but not the settings of the tokenizer. Throws Error if the config's
 /// vocabulary is smaller than the tokenizer's.
 void choose_model(Prepared& run, const RunRequest& request, Bos bos, const std::string& tokenizer,
                   const std::optional<InitialModel>& init) {
@@ -307,8 +307,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   return p;
 }
 
-/// Tokenizes the text of a run into a file that all processes read. Runs only in the leading process. For a new run,
-/// creates the directory first. Does nothing if bytes are tokens.
+/// Tokenizes the text of a run into a file that all processes read, unless bytes are tokens. Runs only in the leading
+/// process. For a new run, first creates the directory.
 void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
   if (!prepared.tokenizer || !group.leads()) return;
   if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);

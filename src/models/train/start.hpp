@@ -39,11 +39,12 @@ class OtherProcessFailed : public std::runtime_error {
 };
 
 /// start_run() starts a new run, and resume_run() continues one. All processes of the group call the same function at
-/// the same time; the group must outlive the run.
+/// the same time. The group must outlive the run.
 ///
 /// Both throw io::FileError, and Error with messages that name options. They also throw if the processes differ in
-/// data, settings, parameters or vector target. If one process fails, the others throw OtherProcessFailed. Nothing is
-/// written then except the file of token ids, which all processes read from the leading process's directory.
+/// data, settings, parameters or vector target. If one process fails, the others throw OtherProcessFailed. A run that
+/// could not begin has written no file but the token ids, which all processes read from the leading process's
+/// directory.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 

@@ -12,8 +12,8 @@ namespace headgate::train {
 /// Selects the parameters that a run trains. All other parameters stay bitwise unchanged and have no moments.
 enum class TrainedPart : std::int32_t { all, gates };
 
-/// Returns the table of trained parameters, with offsets in a flat buffer that holds only these. The optimizer's
-/// moments have this layout. Throws Error if no parameters are trained.
+/// Returns the table of trained parameters. Offsets refer to a flat buffer that holds only these parameters, as the
+/// optimizer's moments do. Throws Error if no parameters are trained.
 models::ParameterTable trained_parameters(const models::ParameterTable& table, TrainedPart part);
 
 }  // namespace headgate::train

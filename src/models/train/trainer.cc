@@ -18,7 +18,7 @@ namespace {
 bool never() { return false; }
 
 [[noreturn]] void throw_diverged(std::int64_t step, const char* what, double value) {
-  const double shown = std::isnan(value) ? std::abs(value) : value;  // shows NaN without its meaningless sign
+  const double shown = std::isnan(value) ? std::abs(value) : value;  // writes NaN without a sign, which has no meaning
   throw Diverged(fmt::format("step {}: {} is {}", step, what, shown));
 }
 
@@ -135,8 +135,8 @@ void Trainer::plan() {
   }
 }
 
-/// Merges adjacent trained parameters into ranges_. Splits each range into segments_, so that all parameters of a
-/// segment have weight decay or none has.
+/// Merges adjacent trained parameters into ranges_. Splits each range into segments_, each with or without weight
+/// decay.
 void Trainer::plan_update() {
   const auto ends_at = [](const Range& range) { return range.offset + range.count; };
   auto next = trained_.entries().begin();  // trained_ has the order of the decoder's table
@@ -201,7 +201,7 @@ double Trainer::gradient_norm() const {
   return std::sqrt(square);
 }
 
-/// Converts the loss of the next step to bits per byte of text. Counts the bytes of the sequences of all processes.
+/// Converts the loss of the next step to bits per byte of text, over the sequences of all processes.
 std::optional<double> Trainer::bits_per_byte(double loss) const {
   const std::int64_t sequences = settings_.batch * settings_.accumulate;
   std::int64_t bytes = 0;

@@ -28,7 +28,7 @@ class Diverged : public std::runtime_error {
 
 struct StepReport {
   std::int64_t step = 0;                  ///< number of the step, from 1 on
-  double loss = 0.0;                      ///< mean over the step's tokens, before the update, in nats
+  double loss = 0.0;                      ///< mean over the step's tokens, in nats, before the update
   std::optional<double> bits_per_byte{};  ///< the loss in bits per byte of text; empty if the text is unknown
   double grad_norm = 0.0;                 ///< norm of the gradient before clipping
   double lr = 0.0;
@@ -45,12 +45,12 @@ void require_equal_shares(const TrainSettings& settings, const ProcessGroup& gro
 std::vector<models::MemoryItem> training_memory(const models::DecoderConfig& config, const TrainSettings& settings,
                                                 const SequenceSource& source, const ProcessGroup& group);
 
-/// Returns the items of training_memory() that do not depend on the data: parameters, gradients and moments.
+/// Returns the items of training_memory() for parameters, gradients and moments, which do not depend on the data.
 std::vector<models::MemoryItem> parameter_memory(const models::DecoderConfig& config, TrainedPart trained);
 
 /// Trains a model: holds its parameters and AdamW's moments, and takes training steps on settings.threads threads. In a
-/// group of n processes, each process holds all parameters and computes 1/n of every batch. The ranks split the batch
-/// in their order. Gradients and losses are summed over the processes, so that all take the same step.
+/// group of n processes, each process holds all parameters and computes 1/n of every batch: rank 0 the first part, rank
+/// 1 the next, and so on. Gradients and losses are summed over the processes, so that all take the same step.
 class Trainer {
  public:
   /// Starts a new run with parameters initialised from settings.seed. `source` and `group` must outlive the trainer.
@@ -69,13 +69,13 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  /// Makes step() and evaluate() call `cancelled` between parts of their passes, and throw Cancelled if it returns
-  /// true. An empty function never cancels. Call this function only in a process that trains alone, because other
+  /// Makes step() and evaluate() cancellable: they call `cancelled` between parts of their passes, and throw Cancelled
+  /// if it returns true. An empty function never cancels. Only for a process that trains alone, because the other
   /// processes of a group would wait forever.
   void cancel_when(std::function<bool()> cancelled);
 
-  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If step() throws Diverged or
-  /// Cancelled, the parameters are not updated yet, so save() still saves the state before the step.
+  /// Takes a step: forward and backward passes over its batches, clipping, AdamW. If it throws Diverged or Cancelled,
+  /// the parameters are unchanged, and save() still saves the state before the step.
   StepReport step();
 
   /// Evaluates held-out sequences in the process that leads the group. Throws Error if eval_tokens is 0. Throws
@@ -103,12 +103,12 @@ class Trainer {
   std::vector<models::MemoryItem> memory_plan() const { return training_memory(config(), settings_, source_, group_); }
 
  private:
-  /// A range of adjacent trained parameters.
+  /// Trained parameters that are adjacent in the decoder's table.
   struct Range {
     std::int64_t offset = 0;
     std::int64_t count = 0;
   };
-  /// A range of adjacent trained parameters with the same weight decay.
+  /// Adjacent trained parameters that all have weight decay, or all have none.
   struct Segment : Range {
     std::int64_t moments = 0;  ///< offset of the range's moments in first_moment_ and second_moment_
     bool decays = false;
