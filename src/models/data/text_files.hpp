@@ -26,8 +26,8 @@ struct LeftOut {
   std::size_t bytes = 0;                 ///< number of text bytes for which the tokenizer has no token
 
   /// Returns a phrase for each list that is not empty, such as "2 files that are not UTF-8 text (a.png, b.zip)". A
-  /// phrase contains the number of paths and the first three. Adds a phrase for `bytes` if it is not 0. Omits
-  /// `unmatched` unless `all` is true.
+  /// phrase contains the number of paths and the first three. Adds a phrase for `bytes` if it is not 0. The list
+  /// `unmatched` gets a phrase if `all` is true.
   std::vector<std::string> phrases(bool all = false) const;
 };
 

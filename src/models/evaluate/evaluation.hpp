@@ -68,7 +68,7 @@ std::vector<models::MemoryItem> evaluation_memory(const models::DecoderConfig& c
 /// Evaluates models that share one configuration on held-out sequences.
 class HeldOutEvaluator {
  public:
-  /// Computes those of `metrics` that apply to the source's task. `source` must outlive the evaluator. Throws Error if
+  /// Computes the given metrics that apply to the source's task. `source` must outlive the evaluator. Throws Error if
   /// the model's vocabulary is too small for the data.
   HeldOutEvaluator(const models::DecoderConfig& config, const SequenceSource& source, const EvaluationPlan& plan,
                    const metrics::MetricList& metrics, const ExecutionContext& context = {});

@@ -20,7 +20,7 @@
 
 namespace headgate::metrics {
 
-/// Inputs that a metric can read. The evaluator computes only those that some metric reads.
+/// Inputs that a metric can read. The evaluator computes an input if some metric reads it.
 enum class Input {
   token_losses,         ///< LossSample::token_losses
   exit_loss,            ///< LayerView::exit_loss; costs one pass through the vocabulary head per layer
@@ -61,7 +61,7 @@ struct LayerSample {
   View<const T, 2> gates;
   RuleStatistics rule;                   ///< statistics of the delta rule, in layers of linear attention
   View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
-  std::int64_t counted_targets = 0;      ///< number of targets other than layers::kIgnoredTarget
+  std::int64_t counted_targets = 0;      ///< number of targets that are not layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
   std::int64_t position(std::int64_t n) const { return view.first_position + n % view.shape.seq; }

@@ -87,7 +87,7 @@ void refuse_own_keys(ConfigReader& in, const Family& family) {
   });
 }
 
-/// Refuses a partial_rotary_factor other than 1 unless the family supports partial rotation.
+/// Refuses partial rotation of heads (a partial_rotary_factor other than 1) for families that do not support it.
 void refuse_rope_share(ConfigReader& in, const Family& family) {
   const auto& shared = family.shared_keys;
   if (std::find(shared.begin(), shared.end(), kRopeShare) != shared.end()) return;

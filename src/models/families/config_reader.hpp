@@ -63,8 +63,9 @@ class ConfigReader {
   io::Json take(std::string_view key);
   /// Accepts the key with any value.
   void ignore(std::string_view key) { known_.emplace_back(key); }
-  /// Copies rope_parameters (newer files) or rope_scaling (older files) to flat keys of this library. Throws if the
-  /// object lacks a number that its type of scaling needs, or has a key that the type does not use.
+  /// Copies the RoPE parameters to flat keys of this library. Newer files have them in rope_parameters, older files in
+  /// rope_scaling. Throws if a number is missing that the type of scaling needs. Throws if there is a key that the type
+  /// does not use.
   void unfold_rope(RopeObject layout);
   /// Throws for the first key that was never looked up and is not null. Must be called last.
   void finish();

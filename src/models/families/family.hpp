@@ -90,7 +90,7 @@ struct Family {
   /// Sets the features that all models of a GGUF architecture share, and reads the keys that only this architecture
   /// has.
   void (*finish_gguf)(GgufValues& in, DecoderConfig& config) = nullptr;
-  /// Corrects `out`, the location of a layer's parameter in a GGUF file, if this architecture does not follow
+  /// Corrects `out`, the location of a layer's parameter in a GGUF file, where this architecture departs from
   /// llama.cpp's usual names and layout. `rest` is the parameter's name after "model.layers.N."; `block` is "blk.N.".
   void (*locate_gguf)(TensorLocation& out, const Parameter& parameter, std::string_view rest, const std::string& block,
                       const DecoderConfig& config) = nullptr;

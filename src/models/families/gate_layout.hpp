@@ -32,7 +32,7 @@ FusedRows fused_rows(GateLayout layout, const DecoderConfig& config);
 /// Returns the number of rows of q_proj.weight in the file, including the gate's rows if the layout stores them there.
 std::int64_t q_projection_rows(GateLayout layout, const DecoderConfig& config);
 
-/// Throws Error unless `layout` can store the gate of `config`. GateLayout::separate can store any gate. The other
+/// Throws Error if `layout` cannot store the gate of `config`. GateLayout::separate can store any gate. The other
 /// layouts require:
 /// - a gate at g1 or g4
 /// - gate logits that are projected from the layer's input

@@ -150,9 +150,9 @@ struct ScalingParameters {
 };
 constexpr std::array<ScalingParameters, 2> kScalings{{{1.0, 4.0, 8192}, {1.0, 32.0, 131072}}};  // Llama 3, Step 3.5
 
-/// Compares the divisors of RoPE's frequencies in a file, `factors`, with the divisors that a scaling has. These are
-/// plain[i] / scaled[i], and 1 for i ≥ plain.size(), where `plain` and `scaled` are the frequencies without and with
-/// the scaling. Returns the index of the first difference, or factors.size() if there is none.
+/// Compares a file's divisors of RoPE's frequencies, `factors`, with the divisors of a scaling. `plain` and `scaled`
+/// are the frequencies without and with this scaling. Divisor i is then plain[i] / scaled[i], or 1 for i ≥
+/// plain.size(). Returns the index of the first difference, or factors.size() if there is none.
 std::size_t first_other_factor(const std::vector<float>& factors, const std::vector<double>& plain,
                                const std::vector<double>& scaled) {
   constexpr double kRounding = 1e-5;  // largest relative rounding error of divisors stored in f32
@@ -235,7 +235,7 @@ void check_scaled_windows(const io::GgufFile& file, const Family& family, const 
        family.architecture, config.rope_factor);
 }
 
-/// Throws unless the file's lists `heads` and `kv_heads` agree with `config` in every layer. Does not check lists with
+/// Throws if the file's lists `heads` and `kv_heads` differ from `config` in some layer. Does not check lists with
 /// fewer than two elements. Ignores elements after the last layer, which describe multi-token-prediction (MTP) layers.
 void check_heads(const io::GgufFile& file, const DecoderConfig& config, const std::vector<std::int64_t>& heads,
                  const std::vector<std::int64_t>& kv_heads) {

@@ -33,9 +33,9 @@ inline double rounded_to_int8(double x, double scale) { return scale == 0.0 ? x 
 /// Returns the scale of numbers whose largest magnitude is `largest`.
 constexpr double int8_scale(double largest) { return largest / 127.0; }
 
-/// Rounds x(N,C), the input of a product, in place. The rows of x are the tokens of one sequence in ascending order,
-/// and `begins_sequence` says whether row 0 is the first token. If a number is infinite, all numbers that share its
-/// scale become NaN.
+/// Rounds x(N,C), the input of a product, in place. Its rows are the tokens of one sequence, in order.
+/// `begins_sequence` says whether row 0 is the sequence's first token. If a number is infinite, all numbers that share
+/// its scale become NaN.
 template <typename T>
 void round_activations(View<T, 2> x, ActivationRounding rounding, const ExecutionContext& context,
                        bool begins_sequence = true);

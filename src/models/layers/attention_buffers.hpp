@@ -76,7 +76,7 @@ struct AttentionState {
   View<Wide<T>, 2> k_rstd;  ///< 1/rms of k: (N,Hkv), or (N,1) if one norm spans all heads
 
   View<T, 2> shared_gate;      ///< (N,D) gate shared by all heads: mean over heads of g(z)
-  View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; absent unless the backward pass needs it
+  View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; present if the backward pass needs it
   View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
   View<Wide<T>, 3> lse;        ///< (B,Hq,T)
   View<T, 3> controlled;       ///< (N,Hq,D) input of W_o: y after OutputControl, or y itself without a control
@@ -87,12 +87,12 @@ struct AttentionState {
 /// Views the buffers that all layers share.
 template <typename T>
 struct AttentionShared {
-  /// Allocates the buffers. The buffers of the backward pass are allocated only if `training` is true.
+  /// Allocates the buffers. Allocates those of the backward pass if `training` is true.
   AttentionShared(Workspace& ws, const GatedAttentionShape& shape, bool training);
 
   View<Wide<T>, 2> cos, sin;    ///< (T,rotary_dim/2)
   View<Wide<T>, 1> zero_sinks;  ///< (Hq)
-  View<T, 2> gate_parameter;  ///< (heads,features) the layer's gate parameter rounded to bf16; absent unless T is bf16
+  View<T, 2> gate_parameter;    ///< (heads,features) the layer's gate parameter rounded to bf16; present if T is bf16
 
   // Buffers of the backward pass.
   View<T, 2> dprojection;   ///< (N,width) gradient of `projection`: dq, dk, dv, and dlogits if z is projected

@@ -98,8 +98,8 @@ void AttentionCache::slide() {
   if (window_ == 0) return;
   const std::int64_t since_mark = marked_ < 0 ? 0 : length() - marked_;
   const std::int64_t kept = window_ + std::max(since_mark, keep_);
-  // Once KvCache has dropped one of the unrounded tokens, it reads the others rounded. Keeps all pages until none of
-  // these tokens is needed, so that results do not depend on how many tokens are appended at a time.
+  // Once KvCache has dropped one of the unrounded tokens, it reads the others rounded. Results would then depend on how
+  // many tokens are appended at a time. Therefore keeps all pages as long as any unrounded token is needed.
   if (length() - kept < cache_.shape().whole_first) return;
   for (const std::int64_t s : sequences_) cache_.slide(s, 0, kept);
 }

@@ -52,7 +52,7 @@ class AttentionCache {
   /// to go back to this length.
   void mark() { marked_ = length(); }
 
-  /// Returns the number of tokens of each sequence so far, including those freed by slide().
+  /// Returns the number of tokens of each sequence so far. Tokens freed by slide() count too.
   std::int64_t length() const;
   /// Returns `length`, which must be in [0, length()], if truncate() can go back to it. Returns 0 if slide() has freed
   /// keys that the token after `length` needs.

@@ -55,7 +55,7 @@ struct DeltaNetState {
   View<T, 3> y;                  ///< (N,Hv,Dv) normed and gated output; input of W_o
 };
 
-/// Views the buffers of the backward pass that all layers share. They are absent unless `training` is true.
+/// Views the buffers of the backward pass that all layers share. They are present if `training` is true.
 template <typename T>
 struct DeltaNetShared {
   DeltaNetShared(Workspace& ws, const DeltaNetShape& shape, bool training);

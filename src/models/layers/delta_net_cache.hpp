@@ -37,8 +37,8 @@ class DeltaNetCache {
   /// Returns the size in bytes of a cache with this shape and type, before `keep` and mark() add to it.
   static std::size_t planned_bytes(const DeltaNetShape& shape, DType dtype);
 
-  /// Begins a forward pass. truncate() can then no longer undo the previous pass, unless `keep` or a mark kept the
-  /// state before it.
+  /// Begins a forward pass. From then on, truncate() can undo the previous pass only with `keep` or a mark, which keep
+  /// the state before it.
   void begin_pass();
   /// Returns how many tokens the next part of a pass has, when `left` ≥ 1 tokens remain.
   /// - Without `keep`, a pass has one part.
@@ -64,7 +64,7 @@ class DeltaNetCache {
   /// - the `keep` lengths before the current one
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. The restored state is bitwise identical to the state after
-  /// these tokens. Throws Error unless reachable(length) is `length`.
+  /// these tokens. reachable(length) must be `length`, otherwise throws Error.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.

@@ -245,9 +245,9 @@ void add_experts(const View<T, 2>& out, const View<const T, 2>& h, const Experts
       terms.gate_up_bias = weights.gate_up_bias.range(0, 2 * e * shape.I, 2 * shape.I);
     if (weights.down_bias.present()) terms.down_bias = weights.down_bias.range(0, e * shape.C, shape.C);
     const auto factor = [&](std::int64_t row) { return state.slot_weights(slot + row); };
-    // If an expert has one token, as usual in decoding, adds its output directly to `out`. With a down bias, takes the
-    // general path for one token too. The bias is then added to the expert's output before `out`, as for several
-    // tokens, so that rounding does not depend on their number.
+    // If an expert has one token, as usual in decoding, its output can be added directly to `out`. This would change
+    // the order of additions if there is a down bias. For several tokens, the bias is added to the expert's output
+    // first. One token with a down bias therefore takes the same path as several.
     if (count == 1 && !terms.down_bias.present()) {
       const std::int64_t n = state.slot_tokens(slot);
       pass(out.range(0, n, 1), h.range(0, n, 1), expert, terms, Update::add, n == 0, factor);

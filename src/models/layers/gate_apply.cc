@@ -190,8 +190,8 @@ void for_tokens(const std::array<std::int64_t, 3>& shape, const ExecutionContext
             [&work](std::int64_t /*part*/, std::int64_t begin, std::int64_t end) { work(begin, end); });
 }
 
-/// Returns whether z, which holds logits or their gradients, has one number per element or one per head of the gated
-/// tensor u.
+/// Returns whether z, which holds logits or their gradients, fits the gated tensor u. z needs one number per element or
+/// one per head.
 template <typename T, typename U>
 bool gates(const View<T, 3>& z, const View<U, 3>& u) {
   return z.shape[0] == u.shape[0] && z.shape[1] == u.shape[1] && (z.shape[2] == u.shape[2] || z.shape[2] == 1) &&

@@ -12,8 +12,8 @@
 
 namespace headgate::layers {
 
-/// First column of each part of the fused projection (N,width), which are q (Hq·D columns), the gate logits z, k and v
-/// (Hkv·D columns each). z is included if the logits are projected.
+/// First column of each part of the fused projection (N,width). The parts are q (Hq·D columns), the gate logits z, k
+/// and v (Hkv·D columns each). z is present if the gate logits are projected.
 struct ProjectionColumns {
   std::int64_t q = 0, gate = 0, k = 0, v = 0, width = 0;
 };

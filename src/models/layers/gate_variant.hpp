@@ -90,7 +90,7 @@ inline bool shares_gate(const GateVariant& variant) {
 /// - a gate without a function
 /// - head_shared at g5
 /// - an output_control together with a gate
-/// - a bias without a matrix Wz
+/// - a bias of the logits without a matrix Wz
 ///
 /// The message is one line that begins with the config.json key of the invalid part. Does not check numbers.
 void validate(const GateVariant& variant);

@@ -64,7 +64,7 @@ void multiply(const Product<double>& product, const ExecutionContext& context);
 void multiply(const Product<BFloat16, float>& product, const ExecutionContext& context);
 void multiply(const Product<BFloat16>& product, const ExecutionContext& context);
 
-/// Throws Error unless memory for products on `threads` threads is available. multiply() calls this function; a program
+/// Throws Error if memory for products on `threads` threads is not available. multiply() calls this function; a program
 /// can call it earlier to fail early.
 void require_products(std::int64_t threads);
 

@@ -183,7 +183,7 @@ bool gemm_bf16(const Product<BFloat16, Out>& loose) {
                                       {DNNL_ARG_SCRATCHPAD, memory(kernel.scratch, scratch.data())}});
     moved.store();
     return true;
-  } catch (const std::exception&) {  // expected only if memory runs out
+  } catch (const std::exception&) {  // expected if memory runs out
     return false;
   }
 }

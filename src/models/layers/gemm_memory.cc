@@ -27,7 +27,7 @@ std::uint64_t remaining_bytes(std::uint64_t limit) {
   return limit - std::min(limit, pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)));
 }
 
-/// Throws Error unless the process can map `bytes` more bytes.
+/// Throws Error if the process cannot map `bytes` more bytes.
 void require_space(std::uint64_t bytes, std::int64_t threads) {
   if (can_map(bytes)) return;
   constexpr std::uint64_t kMega = 1000 * 1000;

@@ -36,8 +36,8 @@ void multiply_parts(const Parts& parts, const Body& body) {
 [[nodiscard]] bool gemm(const Product<BFloat16>& product);
 bool has_bf16_gemm();
 
-/// Number of bytes that the library maps in the first product of the process (first_bytes), and in the first product of
-/// each thread (thread_bytes).
+/// Number of bytes that the library maps in a first product: of the process (first_bytes), and of each thread
+/// (thread_bytes).
 struct GemmMemory {
   std::uint64_t first_bytes, thread_bytes;
 };

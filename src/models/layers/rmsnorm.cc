@@ -81,7 +81,7 @@ void norm_forward_rows(const Call& a, std::int64_t begin, std::int64_t end) {
   }
 }
 
-/// Computes dx for tokens [begin, end). Also adds the gradient of w over these tokens to dw(D), unless dw is null.
+/// Computes dx for tokens [begin, end). If dw(D) is not null, also adds the gradient of w over these tokens to it.
 template <class Call>
 void norm_backward_rows(const Call& a, typename Call::T* dw, std::int64_t begin, std::int64_t end) {
   using T = typename Call::T;

@@ -42,7 +42,7 @@ inline constexpr std::int64_t kAhead_bytes = 8192;
 ///   later | the rows are in the first-level cache
 enum class Visit { first, later };
 
-/// Computes the tile of y for kN rows of x, from row n on, and kO rows of w, from row o on.
+/// Computes a tile of y: rows n to n + kN − 1 of x times rows o to o + kO − 1 of w.
 template <std::int64_t kN, std::int64_t kO, Visit kVisit, typename M>
 HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::int64_t o) {
   using T = Widened<M>;

@@ -92,7 +92,7 @@ class StoredSums {
   }
 
   /// Adds the products of all columns, for a format with blocks. Decodes the scales of the next span before the
-  /// products of the current one, so that the latency of reading scales overlaps with products.
+  /// products of the current one. The latency of reading scales then overlaps with the products.
   template <class Format>
   HWY_INLINE void add_blocks() {
     const std::int64_t C = call_.w->columns;

@@ -21,8 +21,8 @@ bool is_multiplied(const io::GgufFormat& format);
 void widen_rows(View<float, 2> out, const StoredMatrix& w, std::int64_t first, std::int64_t target);
 
 /// Computes y(N,O) = x(N,C) wᵀ or y += x wᵀ, as `update` selects, for N ≤ kSkinnyRows. Decodes each weight once per
-/// four rows of x. The result is bitwise identical to skinny_gemm() with the widened matrix, so a row of y depends only
-/// on its row of x.
+/// four rows of x. The result is bitwise identical to skinny_gemm() with the widened matrix. Each row of y depends only
+/// on w and its row of x.
 void stored_gemm(View<float, 2> y, ConstView<float, 2> x, const StoredMatrix& w, Update update,
                  const ExecutionContext& context);
 

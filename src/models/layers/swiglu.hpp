@@ -24,8 +24,8 @@ void swiglu_clamped_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit,
 
 /// Factor of the sigmoid's argument in swiglu_shifted_forward().
 inline constexpr double kShiftedGain = 1.702;
-/// Computes h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1), with g = min(gate, limit) and u = clamp(up, −limit, limit). A
-/// limit of 0 means no bounds. NaN propagates.
+/// Computes h(N,F) = g · σ(kShiftedGain · g) ∘ (u + 1). Here g is min(gate, limit), and u is clamp(up, −limit, limit).
+/// A limit of 0 means no bounds. NaN propagates.
 template <typename T>
 void swiglu_shifted_forward(View<T, 2> h, ConstView<T, 2> gate_up, double limit, const ExecutionContext& context);
 

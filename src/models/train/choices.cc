@@ -89,8 +89,8 @@ bool read_ratio(const std::string& text, std::int64_t& linear, std::int64_t& att
   return second.ec == std::errc{} && second.ptr == end && fits(linear) && fits(attention) && linear + attention > 0;
 }
 
-/// Applies --layer-types. Layers of linear attention get the heads and the head size of attention, unless the config
-/// file sets them.
+/// Applies --layer-types. Gives layers of linear attention the heads and the head size of attention, if the config file
+/// does not set them.
 void apply_layer_types(DecoderConfig& config, const std::string& pattern) {
   if (pattern.empty()) return;
   config.layer_types = parse_layer_types(pattern, config.layers);
@@ -107,7 +107,8 @@ void require_use_of_window(const DecoderConfig& config, const std::string& patte
           option_of<&DecoderConfig::window>(), config.window, kLayerTypesOption, io::printable(pattern));
 }
 
-/// Throws Error if no layer has softmax attention, but the model has a gate, a control, sinks or biases of q, k and v.
+/// Throws Error if the model has parts of softmax attention (a gate, a control, sinks or biases of q, k and v), but no
+/// such layer.
 void require_use_of_attention(const DecoderConfig& config) {
   if (has_layer(config, LayerType::full_attention) || has_layer(config, LayerType::sliding_attention)) return;
   const std::string reason =

@@ -134,8 +134,8 @@ std::int64_t bytes_of(const ReadText& text, std::int64_t seq_len) {
   return std::accumulate(bytes.begin(), bytes.begin() + ids, std::int64_t{0});
 }
 
-/// Returns the largest sequence length, from 1 to `seq_len`, with which a sequence and its last target cover at most
-/// `bytes` bytes of the text. Returns 1 if there is none.
+/// Returns the length, at most `seq_len`, of the longest sequence that covers at most `bytes` bytes of the text. The
+/// bytes of its last target count too. Returns at least 1.
 std::int64_t sequence_within(const ReadText& text, std::int64_t seq_len, std::int64_t bytes) {
   std::int64_t excess = bytes_of(text, seq_len) - bytes;
   for (; seq_len > 1 && excess > 0; --seq_len) {
@@ -339,8 +339,8 @@ void require_tokens_of_reference(const std::vector<LoadedModel>& models, const s
   }
 }
 
-/// Throws Error if --tokens is given and the models have different tokenizers, because equal numbers of tokens would
-/// then be different parts of the text.
+/// Throws Error if --tokens is given and the models have different tokenizers. The same number of tokens would then
+/// cover different parts of the text.
 void require_whole_text(const EvaluationChoices& choices, const std::vector<LoadedModel>& models,
                         const std::vector<Source>& sources) {
   if (!choices.tokens || *choices.tokens == kAllTokens || choices.same_text) return;

@@ -81,8 +81,8 @@ class RunWriter {
     observer_.saved(saved_step_, run_.checkpoint());
   }
 
-  /// Saves a checkpoint unless the last step is saved already. Returns an empty string, or the reason why saving
-  /// failed. The previous checkpoint then remains.
+  /// Saves a checkpoint if the last step is not saved yet. Returns an empty string, or the reason why saving failed.
+  /// After a failure, the previous checkpoint remains.
   std::string save() {
     if (saved_step_ == trainer_.steps_done()) return "";
     try {

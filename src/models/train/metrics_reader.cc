@@ -182,7 +182,7 @@ class Reader {
   }
 
   std::string path_;
-  RecordedRun run_;  ///< a curve for every figure; finished() removes those without numbers
+  RecordedRun run_;  ///< a curve for every figure; finished() removes curves without numbers
   std::vector<Place> places_;
 };
 

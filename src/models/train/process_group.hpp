@@ -50,7 +50,7 @@ class GroupLost : public std::runtime_error {
 /// build without MPI.
 ///
 /// signalled() returns whether a signal has told this process to end. From then on, functions of the group wait only
-/// for a short time and then throw GroupLost, before the launcher kills the process.
+/// for a short time and then throw GroupLost. The process can thus end before the launcher kills it.
 std::unique_ptr<ProcessGroup> launched_group(std::function<bool()> signalled);
 
 /// Returns the number of processes according to the launcher's environment variables; 1 without a launcher.

@@ -307,8 +307,8 @@ Prepared continued_run(Run& run, const RunRequest& request, const Note& note, Pr
   return p;
 }
 
-/// Tokenizes the text of a run into a file that all processes read, unless bytes are tokens. Runs only in the leading
-/// process. For a new run, first creates the directory.
+/// Tokenizes the text of a run into a file that all processes read. Does nothing if bytes are tokens. Runs only in the
+/// leading process. For a new run, first creates the directory.
 void encode_text(Run& run, const RunRequest& request, const Prepared& prepared, const Note& note, ProcessGroup& group) {
   if (!prepared.tokenizer || !group.leads()) return;
   if (!run.directory) run.directory = open_directory(request.directory, RunStart::fresh, note);

@@ -42,8 +42,9 @@ class OtherProcessFailed : public std::runtime_error {
 /// the same time. The group must outlive the run.
 ///
 /// Both throw io::FileError, and Error with messages that name options. They also throw if the processes differ in
-/// data, settings, parameters or vector target. If one process fails, the others throw OtherProcessFailed. A run that
-/// could not begin has written no file but the token ids, which all processes read from the leading process's
+/// data, settings, parameters or vector target. If one process fails, the others throw OtherProcessFailed.
+///
+/// A run that fails to begin writes no file but the token ids. All processes read this file from the leading process's
 /// directory.
 Run start_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
 Run resume_run(const RunRequest& request, const Note& note, ProcessGroup& group = alone());
