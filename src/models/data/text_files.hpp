@@ -19,7 +19,7 @@ struct FileChoice {
 
 /// Lists the given files and directories that training skips, and counts the text bytes that it cannot encode.
 struct LeftOut {
-  std::vector<std::string> not_text;     ///< files that are not UTF-8
+  std::vector<std::string> not_text;     ///< files that are not UTF-8 text
   std::vector<std::string> runs;         ///< directories of runs, and metrics.jsonl if the given directory is a run
   std::vector<std::string> unmatched;    ///< files that no pattern matches
   std::vector<std::string> unreachable;  ///< dangling links, and paths beyond PATH_MAX

@@ -47,7 +47,7 @@ struct ComparedRow {
   std::string_view reference_key;  ///< JSON key of the reference's loss
   std::string_view text;           ///< text before Comparison::name in a printed line
   std::string_view note;           ///< text after Comparison::name in a printed line
-  std::string_view reference;      ///< words for the reference's loss in a printed line
+  std::string_view reference;      ///< name of the reference's loss in a printed line
 };
 inline constexpr std::array<ComparedRow, 3> kComparedRows{{
     {Compared::cache, "cache", "dtype", "unrounded_loss_nats", "cache", "", "not rounded"},

@@ -37,7 +37,7 @@ ordered_json rows_json(const std::vector<metrics::FigureRow>& rows) {
   return out;
 }
 
-/// Returns how many tokens a comparison computes log-probabilities for at a time.
+/// Returns the number of tokens that a comparison processes at a time.
 std::int64_t compared_tokens(const EvaluationPlan& plan, std::int64_t seq_len) {
   return std::min({kComparedTokens, seq_len, plan.part > 0 ? plan.part : kComparedTokens});
 }

@@ -28,7 +28,7 @@ Inputs inputs_of(const MetricList& metrics) {
   return out;
 }
 
-/// Returns the metrics that apply to the model. Leaves out metrics of linear attention if the model has no such layer.
+/// Returns the given metrics, without metrics of linear attention if the model has no such layer.
 MetricList metrics_of(const MetricList& metrics, const DecoderConfig& config) {
   MetricList out;
   for (const Metric* metric : metrics) {

@@ -31,8 +31,8 @@ models::PartOptions parts_of(std::int64_t tokens, const MetricList& metrics);
 template <typename T>
 class Evaluator : private models::LayerObserver<T> {
  public:
-  /// Leaves out metrics of linear attention if the model has no such layer. `decoder` must outlive the evaluator.
-  /// Metrics run with the decoder's context.
+  /// Drops metrics of linear attention from `metrics` if the model has no such layer. `decoder` must outlive the
+  /// evaluator. Metrics are computed with the decoder's context.
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at

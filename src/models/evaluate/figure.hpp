@@ -7,14 +7,14 @@
 
 namespace headgate::metrics {
 
-/// Number of decimals of figures that the tables do not show.
+/// Value of Figure::decimals and demo_decimals that hides the figure in the tables.
 inline constexpr int kNoColumn = -1;
 
 /// Selects how a model's value is computed from the values of its layers.
 enum class OverLayers {
   mean,
   maximum,
-  of_the_maximum,  ///< value of the layer in which the metric's first figure is largest
+  of_the_maximum,  ///< value of the layer with the largest value of the metric's first figure
 };
 
 /// Describes a figure, which is one of the numbers that a metric computes, and how to display it.

@@ -53,7 +53,7 @@ class FirstTokenValueNormRatioSums : public Sums<T> {
   };
 
   Mean ratio_;
-  std::vector<Norms> norms_;  // (B,H) norms in the current layer: first token, mean of the others so far
+  std::vector<Norms> norms_;  // (B,H) norms of values: first token, and mean of later tokens so far
 };
 
 inline constexpr Metric kFirstTokenValueNormRatioMetric{

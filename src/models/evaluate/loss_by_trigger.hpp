@@ -10,8 +10,8 @@
 
 namespace headgate::metrics {
 
-/// Mean losses on trigger tokens and on other tokens. loss_trigger is null for sequences of one token, which hold only
-/// BOS.
+/// Mean losses on trigger tokens and on other tokens. loss_trigger is null for sequences of one token, because this
+/// token is BOS.
 inline constexpr std::array<Figure, 2> kLossByTriggerFigures{{
     {.key = "loss_trigger", .null_for_one_token = true, .decimals = 4, .demo_decimals = 4},
     {.key = "loss_other", .decimals = 4},

@@ -51,7 +51,7 @@ struct RuleStatistics {
 template <typename T>
 struct LayerSample {
   const models::LayerView<T>& view;
-  const ExecutionContext& context;  ///< context returned by resolved()
+  const ExecutionContext& context;  ///< context from resolved() (runtime.hpp)
   /// (Hq,N) softmax weight of each query on token 0 of its sequence. Metrics ignore query 0, which attends only to
   /// itself.
   View<const double, 2> first_token_weights;

@@ -225,8 +225,8 @@ bool is_qwen35(const DecoderConfig& config) {
   }
 }
 
-/// Returns whether transformers' LlamaConfig accepts the config. LlamaConfig requires that heads divides dim and that
-/// init_std ≤ 1.
+/// Returns whether transformers' LlamaConfig accepts the config. LlamaConfig requires that `dim` is a multiple of
+/// `heads`, and that `init_std` is at most 1.
 bool is_llama_config(const DecoderConfig& c) { return c.dim % c.heads == 0 && c.init_std <= 1.0; }
 
 }  // namespace

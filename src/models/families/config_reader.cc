@@ -72,7 +72,7 @@ std::string shown(const Json& value) {
   return printable(value.is_structured() && text.size() > kMost ? std::string(value.type_name()) : text);
 }
 
-/// Throws Error unless `value` is in the range that kConfigKeys gives for `key`. Messages call the value `name`.
+/// Throws Error if `value` is outside the range that kConfigKeys gives for `key`. Messages call the value `name`.
 void require_in_row(std::string_view key, const std::string& name, double value) {
   for_each_row(kConfigKeys, [&](const auto& row) {
     if constexpr (std::is_same_v<ValueOf<std::remove_cvref_t<decltype(row)>>, double>) {

@@ -124,8 +124,7 @@ void complete_heads(ConfigReader& in);
 /// Reads attention_bias: whether q, k, v and the output projection have biases.
 void read_attention_bias(ConfigReader& in, DecoderConfig& config);
 
-/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is null in
-/// that case.
+/// Sets attention_window to sliding_window if layer_types has sliding_attention. Throws if sliding_window is then null.
 void complete_window(ConfigReader& in);
 
 /// Sets layer_types and the window of Qwen2 and Qwen3. If use_sliding_window is true, layers max_window_layers and

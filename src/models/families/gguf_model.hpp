@@ -19,7 +19,7 @@ DecoderConfig config_of_gguf(const io::GgufFile& file, const Family& family);
 /// Locates a parameter in a GGUF file.
 TensorLocation stored_in_gguf(const Parameter& parameter, const DecoderConfig& config, const Family& family);
 
-/// Returns whether a GGUF file may contain the tensor although it is no parameter of the model.
+/// Returns whether a GGUF file may contain the tensor, although the model has no such parameter.
 bool is_extra_tensor_in_gguf(const std::string& name, const FileConfig& file);
 
 /// Returns FileConfig::further_layers.

@@ -38,7 +38,8 @@ constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::string_view kQProjection = "self_attn.q_proj.weight";
 constexpr std::string_view kGateProjection = "self_attn.gate_proj.weight";
 
-/// Returns whether a model's directory may contain the tensor although the decoder has no such parameter:
+/// Returns whether a model's directory may contain the tensor, although the decoder has no such parameter. Such tensors
+/// are:
 /// - frequencies of RoPE, stored by old programs
 /// - a copy of tied embeddings
 /// - vision models and multi-token-prediction (MTP) layers
@@ -96,7 +97,7 @@ std::vector<std::string> files_of_model(const std::string& path) {
   for (const std::string& name : names) out.push_back(fmt::format("{}/{}", path, name));
   for (const auto& entry : io::directory_entries(path, error)) {
     const std::string name = entry.path().filename().string();
-    // Includes shards and indices that the model does not use, and weights in other formats.
+    // Adds weights in other formats too, and shards and indices that the model does not use.
     const bool weights = name.ends_with(".safetensors") || name.ends_with(".bin") || name.ends_with(".gguf");
     if (weights || name.ends_with(".index.json")) out.push_back(fmt::format("{}/{}", path, name));
   }

@@ -75,8 +75,8 @@ class ModelFile {
   /// Returns the GGUF file, for its tokenizer and other values, or null for a directory.
   const io::GgufFile* gguf() const { return gguf_.get(); }
 
-  /// Returns all parameters in the layout of ParameterTable(config()). Checks all tensors before allocating. Calls
-  /// io::report_work after each parameter, as read_each() and read_in_place() do.
+  /// Returns all parameters in the layout of ParameterTable(config()). Checks all tensors before allocating. Like
+  /// read_each() and read_in_place(), calls io::report_work after each parameter.
   std::vector<float> read() const;
   /// Throws io::FileError if a tensor is missing, is unknown, or has the wrong shape.
   void check_tensors() const { checked(ParameterTable(file_.config)); }

@@ -53,8 +53,8 @@ GateLogits gate_logits(const GatedAttentionShape& shape);
 
 ProjectionColumns projection_columns(const GatedAttentionShape& shape);
 
-/// Views the activations that the forward pass saves for the backward pass. Buffers that the gate variant does not need
-/// are absent.
+/// Views the activations that the forward pass saves for the backward pass. A buffer that the gate variant does not
+/// need is absent.
 template <typename T>
 struct AttentionState {
   AttentionState(Workspace& ws, const GatedAttentionShape& shape);
@@ -77,14 +77,14 @@ struct AttentionState {
 
   View<T, 2> shared_gate;      ///< (N,D) gate shared by all heads: mean over heads of g(z)
   View<T, 3> attn;             ///< (N,Hq,D) attention output before the gate; present if the backward pass needs it
-  View<T, 3> y;                ///< (N,Hq,D) the attention output, after the gate if the gate acts on it
+  View<T, 3> y;                ///< (N,Hq,D) attention output; after the gate, if there is a gate on it
   View<Wide<T>, 3> lse;        ///< (B,Hq,T)
   View<T, 3> controlled;       ///< (N,Hq,D) input of W_o: y after OutputControl, or y itself without a control
   View<Wide<T>, 2> head_rstd;  ///< (N,Hq)
   View<T, 2> ungated_out;      ///< (N,C) output of W_o before a gate on it (g5); absent without such a gate
 };
 
-/// Views the buffers that all layers share.
+/// Views the buffers that all layers of a model share.
 template <typename T>
 struct AttentionShared {
   /// Allocates the buffers. Allocates those of the backward pass if `training` is true.

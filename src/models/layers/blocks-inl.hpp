@@ -23,8 +23,8 @@ namespace headgate::layers::HWY_NAMESPACE {
 /// Number of values in a chunk. The decoders return one chunk at a time.
 inline constexpr std::int64_t kChunk = 32;
 inline constexpr std::int64_t kChunkVectors = kChunk / kLanes<float>;
-/// Number of values in a span: one super-block of 256, or up to eight blocks of 32. Scales are decoded for a whole
-/// span.
+/// Number of values in a span: one super-block of 256 values, or up to eight blocks of 32. The scales of a span are
+/// decoded at once.
 inline constexpr std::int64_t kSpan = 256;
 
 using Bytes = hn::CappedTag<std::uint8_t, kChunk>;
@@ -261,7 +261,7 @@ class GroupedBlocks {
     for (std::size_t i = 0; i < kChunk; i += hn::Lanes(d)) {
       const auto bytes = hn::LoadU(d, low + i);
       auto code = kPart == 0 ? hn::And(bytes, hn::Set(d, std::uint8_t{0x0F})) : hn::ShiftRight<4>(bytes);
-      if constexpr (kFifth) {  // bit g of byte i: fifth bit of number i of group g
+      if constexpr (kFifth) {  // bit g of byte i is the fifth bit of number i in group g
         const auto is_clear = hn::Eq(hn::And(hn::LoadU(d, block_ + 16 + i), bit), hn::Zero(d));
         code = hn::Or(code, hn::IfThenZeroElse(is_clear, hn::Set(d, std::uint8_t{16})));
       }

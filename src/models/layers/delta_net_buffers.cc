@@ -11,7 +11,7 @@ namespace headgate::layers {
 
 namespace {
 
-/// Views the columns of [q | k | v] by head.
+/// Views the columns q, k and v of the rows [q | k | v], split into heads.
 template <typename T>
 struct MixedHeads {
   View<T, 3> q, k, v;

@@ -21,7 +21,7 @@ struct DeltaNetShape {
   std::int64_t K = 4;                 ///< number of taps of the convolution
   double norm_eps = 1e-6;             ///< epsilon of the norm of each head's output
   double beta_scale = 1.0;            ///< β = beta_scale·σ(b); 2 allows negative eigenvalues of the state transition
-  GateFn output_gate = GateFn::silu;  ///< function g of the output gate: norm(o)·g(z)
+  GateFn output_gate = GateFn::silu;  ///< function g of the output gate g(z), which multiplies norm(o)
   ActivationRounding rounding = ActivationRounding::none;  ///< rounding of the input of the output projection
 
   std::int64_t N() const { return B * T; }
@@ -32,7 +32,7 @@ struct DeltaNetShape {
 /// Throws Error if the operations do not support the sizes.
 void validate(const DeltaNetShape& shape);
 
-/// First column of each part of a projected token [q | k | v | z | b | a]. q begins at column 0.
+/// First column of each part of a token's projection [q | k | v | z | b | a]. q begins at column 0.
 struct DeltaNetColumns {
   std::int64_t k = 0, v = 0, z = 0, b = 0, a = 0, width = 0;
 };

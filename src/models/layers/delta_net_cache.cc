@@ -82,8 +82,8 @@ void DeltaNetCache::begin_pass() {
   forget();
 }
 
-/// Drops the states that truncate() does not need. Keeps marked states, the state before the last pass, and the states
-/// after each of the last `keep` tokens.
+/// Drops the states that truncate() does not need. These are all but the marked states, the state before the last pass,
+/// and the states after each of the last `keep` tokens.
 void DeltaNetCache::forget() {
   const auto forgotten = [this](const Kept& kept) {
     return !kept.marked && kept.length != pass_begin_ && kept.length < length() - keep_;

@@ -80,8 +80,8 @@ void multiply_rounded(const View<Y, 2>& y, const View<const BFloat16, 2>& x, std
                   : multiply_without_bf16(y, x, O, update, context, widen);
 }
 
-/// Computes y = x wᵀ or y += x wᵀ for a w with column_order. Permutes the columns of x to the order in which w is
-/// stored.
+/// Computes y = x wᵀ or y += x wᵀ for a matrix w with column_order: its columns are stored in another order. Permutes
+/// the columns of x to this order.
 template <typename X, typename Y>
 void multiply_reordered(const View<Y, 2>& y, const View<const X, 2>& x, const StoredMatrix& w, Update update,
                         const ExecutionContext& context) {

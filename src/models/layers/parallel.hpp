@@ -44,7 +44,8 @@ inline Parts parts_of(const ExecutionContext& context, std::int64_t n, std::int6
   return {n, std::max<std::int64_t>(1, std::min({threads, by_work, by_grain})), grain};
 }
 
-/// Returns the number of threads for a parallel region: context.threads, or 1 in a thread of a forked child process.
+/// Returns the number of threads for a parallel region. It is context.threads, or 1 in a thread of a forked child
+/// process.
 inline int team_size(const ExecutionContext& context) { return forked_thread() ? 1 : context.threads; }
 
 /// Calls body(part, begin, end) for every part, one part per thread. In a thread of a forked child process, runs the

@@ -115,7 +115,7 @@ std::vector<double> rope_frequencies(std::int64_t R, double base, const RopeScal
   for (std::int64_t i = 0; i < R / 2; ++i) {
     const double f = std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(R));
     const double turns = static_cast<double>(scaling.original_seq_len) * f / (2.0 * std::numbers::pi);
-    double kept = 1.0;  // weight of f in the result; the weight of f / factor is 1 − kept
+    double kept = 1.0;  // weight w of f in the result w·f + (1 − w)·f / factor
     if (scaling.kind == RopeScalingKind::linear) kept = 0.0;
     if (scaling.kind == RopeScalingKind::llama3) kept = std::clamp((turns - low) / (high - low), 0.0, 1.0);
     if (!weights.empty()) kept = weights[static_cast<std::size_t>(i)];

@@ -85,7 +85,7 @@ HWY_INLINE T sum_vectors(std::int64_t n, const Term& term) {
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
 }
 
-/// Computes e^x for x ≤ 0. The relative error is that of exp2_fast plus |x| roundoffs.
+/// Computes e^x for x ≤ 0. Its relative error is that of exp2_fast plus |x| rounding errors.
 template <class D>
 HWY_INLINE hn::Vec<D> exp_fast(D d, hn::Vec<D> x) {
   return exp2_fast(d, hn::Mul(x, hn::Set(d, static_cast<hn::TFromD<D>>(kLog2e))));

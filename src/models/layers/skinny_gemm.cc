@@ -83,8 +83,8 @@ HWY_INLINE void multiply_tile(const SkinnyGemm<M>& call, std::int64_t n, std::in
   }
 }
 
-/// Multiplies two or more rows of x by kO rows of w, up to four rows of x at a time. After the first of these tiles,
-/// the rows of w are in the first-level cache.
+/// Multiplies two or more rows of x by kO rows of w, with up to four rows of x in a tile. The first tile reads the rows
+/// of w from memory; later tiles find them in the first-level cache.
 template <std::int64_t kO, typename M>
 HWY_INLINE void multiply_weight_rows(const SkinnyGemm<M>& call, std::int64_t o) {
   const std::int64_t N = call.x.shape[0];

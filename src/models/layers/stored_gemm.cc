@@ -49,7 +49,7 @@ struct Spans {
   static HWY_INLINE std::int64_t units(std::int64_t c, std::int64_t C) { return std::min(kSpan, C - c) / kUnit; }
 };
 
-/// Prefetches bytes for a later unit, kStoredAhead_bytes after this one.
+/// Prefetches the bytes that lie kStoredAhead_bytes after a unit.
 template <class Format>
 HWY_INLINE void prefetch_ahead(const std::uint8_t* span, std::int64_t unit) {
   constexpr std::int64_t kLine_bytes = 64;

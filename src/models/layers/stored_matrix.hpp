@@ -47,7 +47,8 @@ struct StoredRows {
   std::size_t place(std::int64_t r) const { return static_cast<std::size_t>(order == nullptr ? r * step : order[r]); }
 };
 
-/// Views a matrix (O,C) as the concatenated rows of several tensors, its parts. Parts may have different formats.
+/// Views a matrix (O,C) that is stored in several tensors, its parts. Its rows are the rows of the first part, then
+/// those of the second, and so on. Parts may have different formats.
 struct StoredMatrix {
   std::vector<StoredRows> parts;
   const std::int64_t* column_order = nullptr;  ///< matrix column c is column column_order[c] of the parts; null: c

@@ -95,7 +95,7 @@ void swiglu_clamped_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
     each_vector<W>(F, [&](std::int64_t f, auto lanes) HWY_ATTR {
       const auto z = lanes.load(a + f), up = lanes.load(b + f);
       const auto silu = hn::Mul(z, SigmoidPair<Tag<W>>(d, z).sigma);
-      // Clamps with comparisons, which keep NaN; Min and Max may replace NaN by the limit.
+      // Clamps with comparisons, because they keep NaN; Min and Max may return the limit instead.
       const auto gate = hn::IfThenElse(hn::Gt(silu, most), most, silu);
       const auto below = hn::IfThenElse(hn::Gt(up, most), most, up);
       lanes.store(hn::Mul(gate, hn::IfThenElse(hn::Lt(below, least), least, below)), out + f);
@@ -111,7 +111,7 @@ void swiglu_shifted_rows(const View<T, 2>& h, const View<const T, 2>& gate_up, W
   const std::int64_t F = h.shape[1];
   const auto most = hn::Set(d, limit), least = hn::Set(d, -limit);
   const auto one = hn::Set(d, 1), gain = hn::Set(d, static_cast<W>(kShiftedGain));
-  // Clamps with comparisons, which keep NaN; Min and Max may replace NaN by the limit.
+  // Clamps with comparisons, because they keep NaN; Min and Max may return the limit instead.
   const auto at_most = [most](auto x) HWY_ATTR { return hn::IfThenElse(hn::Gt(x, most), most, x); };
   for (std::int64_t n = begin; n < end; ++n) {
     const T* a = gate_up.at(n);

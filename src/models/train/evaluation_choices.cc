@@ -105,7 +105,7 @@ TokenText text_of(const LoadedModel& model, const Corpus& corpus, std::int64_t b
   return out;
 }
 
-/// Returns an element of `sources` that provides the same sequences as `source`, or `source` itself if there is none.
+/// Returns the element of `sources` with the same sequences as `source`, or `source` if there is none.
 Source shared(const std::vector<Source>& sources, Source source) {
   const auto same = std::find_if(sources.begin(), sources.end(), [&](const Source& other) {
     return !other->tokens_are_bytes() && other->fingerprint() == source->fingerprint();

@@ -14,9 +14,9 @@ namespace headgate::train {
 
 using MemoryPlan = std::vector<models::MemoryItem>;
 
-/// Returns the number of bytes that this process can still allocate: the machine's available memory and swap, or less
-/// if a control group limits the process. Returns nothing if the kernel does not report it. `root` is put in front of
-/// /proc and /sys, for tests.
+/// Returns the number of bytes that this process can still allocate. This is the machine's available memory and swap,
+/// or less if a control group limits the process. Returns nothing if the kernel does not report it. `root` is put in
+/// front of /proc and /sys, for tests.
 std::optional<std::uint64_t> available_memory(const std::string& root = "");
 
 /// Returns one line: "not enough memory: 3.20 TB are needed but 22.06 GB are available; the largest items are …". If

@@ -22,7 +22,7 @@ class ProcessGroup {
   virtual void sum(float* x, std::int64_t n) = 0;
   /// Returns the value `x` of each process, in the order of the ranks.
   virtual std::vector<double> gather(double x) = 0;
-  /// Ends all processes at once. For errors that only this process has.
+  /// Ends all processes at once, after an error that only this process has.
   [[noreturn]] virtual void end_all(int status) = 0;
 
   /// Returns whether this process has rank 0, which reports and writes.

@@ -7,13 +7,12 @@
 
 namespace headgate::train {
 
-/// Counts loss spikes. Compares the loss of each step with the mean of up to kWindow losses before it. A step is high
-/// if its loss exceeds this mean by more than kDeviations standard deviations and by more than kLeast nats. Consecutive
-/// high steps are one spike.
+/// Counts loss spikes. A step is high if its loss exceeds the mean of the previous losses, at most kWindow of them, by
+/// more than kDeviations standard deviations and by more than kLeast nats. Consecutive high steps are one spike.
 class SpikeCounter {
  public:
   static constexpr std::size_t kWindow = 100;
-  static constexpr std::size_t kFewest = 20;  ///< number of earlier losses needed to judge a step
+  static constexpr std::size_t kFewest = 20;  ///< smallest number of earlier losses with which a step is judged
   static constexpr double kDeviations = 6.0;
   static constexpr double kLeast = 0.1;
 

@@ -247,8 +247,8 @@ Prepared prepared_run(const RunRequest& request, ProcessGroup& group) {
   return run;
 }
 
-/// Returns the tokenizer of a resumed run: the one that the user gave, or the one in the checkpoint. Throws Error if
-/// the run was trained with another tokenizer.
+/// Returns the tokenizer of a resumed run: the one that the user gave, otherwise the one in the checkpoint. Throws
+/// Error if the run was trained with another tokenizer.
 std::shared_ptr<const tokenize::TokenizerFile> tokenizer_to_resume(const RunChoices& choices,
                                                                    const TrainSettings& settings,
                                                                    const std::string& checkpoint) {
