@@ -27,7 +27,7 @@ enum class Bos { off, on };
 
 inline constexpr std::int32_t kBos = tokenize::kByteBos;
 
-/// Counts the targets of a sequence that are not ignored, and the text bytes that these targets represent.
+/// Number of targets of a sequence, without ignored ones, and number of text bytes that they represent.
 struct TargetText {
   std::int64_t targets = 0, bytes = 0;
 };
@@ -52,8 +52,8 @@ class SequenceSource {
   virtual std::int64_t held_out_count() const = 0;
   /// Writes tokens(T) and targets(T) of held-out sequence `index` in [0, held_out_count()).
   virtual void held_out_sequence(std::int32_t* tokens, std::int32_t* targets, std::int64_t index) const = 0;
-  /// Returns whether a token is a trigger of the task, for example kTriggers of bigram_backcopy. Always false for tasks
-  /// without triggers.
+  /// Returns whether a token is a trigger, which means that the next token copies an earlier one (kTriggers). Always
+  /// false for tasks other than bigram_backcopy.
   virtual bool is_trigger(std::int32_t /*token*/) const { return false; }
   virtual bool has_triggers() const { return false; }
   /// Returns whether the data are text with one token per byte.

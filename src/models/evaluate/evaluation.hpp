@@ -118,7 +118,7 @@ class HeldOutEvaluator {
   std::unique_ptr<models::SequenceDecoder<float>> decoder_;
   std::vector<std::int32_t> tokens_;    // (batch,T)
   std::vector<std::int32_t> targets_;   // (batch,T)
-  std::vector<std::uint8_t> triggers_;  // (batch,T), empty for tasks without triggers
+  std::vector<std::uint8_t> triggers_;  // (batch,T) nonzero at trigger tokens; empty for tasks without them
 };
 
 /// Describes where a report first has a number that is not finite: "in layer 1" or "in the loss", for example. Returns

@@ -36,7 +36,8 @@ class Evaluator : private models::LayerObserver<T> {
   Evaluator(models::SequenceDecoder<T>& decoder, const MetricList& metrics);
 
   /// Adds a batch of N tokens. `tokens` (N) and `targets` (N) are as in Decoder::loss. `triggers` (N) is nonzero at
-  /// trigger tokens. Either all batches have `triggers`, or none has.
+  /// trigger tokens, after which the bigram_backcopy task copies a token. Either all batches have `triggers`, or none
+  /// has.
   void add(const T* parameters, const std::int32_t* tokens, const std::int32_t* targets,
            const std::uint8_t* triggers = nullptr);
 

@@ -54,7 +54,7 @@ void add_queries(MeanByHead& mean, const LayerSample<T>& sample, const Value& va
   }
 }
 
-/// Base of metrics with one figure: a mean for each head. A mean of no terms is null.
+/// Base of metrics with one figure: a mean for each head. The mean is null if there is nothing to average.
 template <typename T>
 class HeadMeanSums : public Sums<T> {
  public:
@@ -152,7 +152,7 @@ class MeanByGate {
  private:
   static std::int64_t one_or(std::int64_t count) { return count == 0 ? 1 : count; }
 
-  /// For each layer: number of query heads per head with gates of its own; 0 if heads have none.
+  /// For each layer: number of query heads that share a head's gates; 0 if heads have no gates of their own.
   PerLayer<std::int64_t> queries_;
   MeanByHead mean_;
 };

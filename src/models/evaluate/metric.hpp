@@ -60,7 +60,7 @@ struct LayerSample {
   /// (N,gate_width) gates g(z), averaged over heads if all heads share one gate. Absent without a gate.
   View<const T, 2> gates;
   RuleStatistics rule;                   ///< statistics of the delta rule, in layers of linear attention
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent if the task has none
   std::int64_t counted_targets = 0;      ///< number of targets that are not layers::kIgnoredTarget
 
   std::int64_t tokens() const { return view.shape.batch * view.shape.seq; }
@@ -73,7 +73,7 @@ template <typename T>
 struct LossSample {
   View<const T, 1> token_losses;         ///< (N)
   View<const std::int32_t, 1> targets;   ///< (N) target ids; layers::kIgnoredTarget for targets without a loss
-  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent for tasks without triggers
+  View<const std::uint8_t, 1> triggers;  ///< (N) nonzero at trigger tokens; absent if the task has none
 
   std::int64_t tokens() const { return targets.shape[0]; }
 };

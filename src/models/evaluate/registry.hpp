@@ -33,14 +33,14 @@ MetricList parse_metrics(const std::vector<std::string>& words);
 /// and with the word "all".
 bool names_each_metric(const std::vector<std::string>& words);
 
-/// Returns the metrics that apply to a task. Metrics of Scope::triggers need a task with triggers.
+/// Returns the metrics that apply to a task. Metrics of Scope::triggers apply to tasks with trigger tokens.
 MetricList that_apply(const MetricList& metrics, bool has_triggers);
 
 /// Returns the metrics with figures for each head.
 MetricList of_heads(const MetricList& metrics);
 
 /// Returns the figures of metrics that need trigger tokens (Scope::triggers) if `of_triggers` is true, otherwise the
-/// figures of all other metrics. Lists a figure of two metrics once.
+/// figures of all other metrics. If two metrics have the same figure, lists it once.
 std::vector<const Figure*> figures_of(const MetricList& metrics, bool of_triggers);
 
 }  // namespace headgate::metrics

@@ -79,8 +79,8 @@ void refuse_own_keys(ConfigReader& in, const Family& family) {
     const bool common = row.presence == Presence::required || row.presence == Presence::always;
     const bool shared =
         std::find(family.shared_keys.begin(), family.shared_keys.end(), row.key) != family.shared_keys.end();
-    // partial_rotary_factor is a case of its own. With RopeObject::flat, refuse_rope_share() checks it later. With
-    // by_layer_type, it is valid only inside rope_parameters, so it is refused here at the top level.
+    // partial_rotary_factor is checked elsewhere or refused. With RopeObject::flat, refuse_rope_share() checks it
+    // later. With by_layer_type, it is valid only inside rope_parameters, so it is refused here at the top level.
     const bool known = row.key == kRopeShare ? family.rope == RopeObject::flat : common || shared;
     if (known || in.take(row.key).is_null()) return;
     fail(in.path(), "{} is not a key of model_type {}; model_type {} has it", row.key, family.name, kHeadgate.name);

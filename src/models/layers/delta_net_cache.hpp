@@ -64,7 +64,7 @@ class DeltaNetCache {
   /// - the `keep` lengths before the current one
   std::int64_t reachable(std::int64_t length) const;
   /// Truncates each sequence to its first `length` tokens. The restored state is bitwise identical to the state after
-  /// these tokens. reachable(length) must be `length`, otherwise throws Error.
+  /// these tokens. Throws Error if reachable(length) is not `length`.
   void truncate(std::int64_t length);
 
   /// Returns the number of bytes allocated.

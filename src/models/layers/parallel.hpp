@@ -26,8 +26,8 @@ struct Parts {
   }
 };
 
-/// Smallest number of elementwise operations that is worth a part of its own. They take 1.2 µs (additions in the
-/// second-level cache) to 5 µs (in memory) on Zen 4. Starting and joining two threads takes up to 0.9 µs
+/// Smallest number of elementwise operations for which a part gets a thread. On Zen 4, they take 1.2 µs (additions in
+/// the second-level cache) to 5 µs (in memory). Starting and joining two threads takes up to 0.9 µs
 /// (docs/design/training.md).
 inline constexpr std::int64_t kMinimumWork = 16384;
 
