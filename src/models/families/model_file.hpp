@@ -84,8 +84,8 @@ class ModelFile {
   /// during the call. Throws the errors of read().
   void read_each(const std::function<void(const Parameter&, const float*)>& at) const;
 
-  /// Returns whether it is faster to multiply by matrices in the mapped file than to widen them to f32 first. True for
-  /// a GGUF file with a matrix that is not f32, and for a directory with MXFP4 blocks.
+  /// Returns whether to multiply by matrices in the mapped file instead of widening them to f32 first. True for a GGUF
+  /// file with a matrix that is not f32, and for a directory with MXFP4 blocks.
   bool stores_narrow_matrices() const { return weights_->stores_narrow_matrices(); }
   /// Calls matrix(parameter, location) for each matrix and vector(parameter, numbers) for each other parameter, in the
   /// order of the table. A location refers to tensors of weights().
