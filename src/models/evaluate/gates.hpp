@@ -20,6 +20,7 @@ std::int64_t most_gates(const models::DecoderConfig& config);
 /// - the number of key/value heads, if the gate is on keys or values
 /// - the number of query heads, if the gate is on queries or the attention output
 /// - 0 without a gate, if all heads share one gate, or if the gate is on the layer's output
+/// - 0 for linear attention
 std::int64_t gate_owners(const models::DecoderConfig& config, std::int64_t layer);
 
 /// Computes out(N,gate_width) = g(z), the gates of a layer of softmax attention. `view` must have Tap::gate_logits and
