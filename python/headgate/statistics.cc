@@ -31,7 +31,7 @@ struct Selection {
 
 /// Returns the name of the argument that adds `output` to the default outputs. For example, "queries" adds the outputs
 /// of chosen queries. Returns "" if `output` is always a default output, and null if it never is.
-const char* asked_by(const StatisticsOutput& output) {
+const char* enabling_argument(const StatisticsOutput& output) {
   using S = AttentionStatistics;
   if (output.fourth == StatisticsDim::top_keys) return "top_keys";
   if (output.third == StatisticsDim::chosen_rows) return "queries";
@@ -44,8 +44,8 @@ const char* asked_by(const StatisticsOutput& output) {
 }
 
 /// Returns whether `output` is a default output: one that a call computes without a list of output names.
-bool is_default(const StatisticsOutput& output, const Selection& selection, bool gated) {
-  const char* const argument = asked_by(output);
+bool is_default_output(const StatisticsOutput& output, const Selection& selection, bool gated) {
+  const char* const argument = enabling_argument(output);
   if (argument == nullptr) return false;
   const std::string_view name = argument;
   if (name == "top_keys") return selection.top_keys > 0;
@@ -56,14 +56,14 @@ bool is_default(const StatisticsOutput& output, const Selection& selection, bool
 }
 
 /// Returns the outputs as a list for headgate.torch. Each entry is a tuple: the name, the dimensions of the array as
-/// letters, whether the array holds indices, and the result of asked_by(). The letter M means the first dimension of
-/// key_mass.
+/// letters, whether the array holds indices, and the result of enabling_argument(). The letter M means the first
+/// dimension of key_mass.
 nb::list statistics_rows() {
   nb::list rows;
   for (const StatisticsOutput& output : kStatisticsOutputs) {
     const std::string letters = letters_of(output, "N", "M");
-    rows.append(
-        nb::make_tuple(output.name, letters.substr(1, letters.size() - 2), output.is_index(), asked_by(output)));
+    rows.append(nb::make_tuple(output.name, letters.substr(1, letters.size() - 2), output.is_index(),
+                               enabling_argument(output)));
   }
   return rows;
 }
@@ -111,7 +111,8 @@ StatisticsResults statistics(const Keywords& keywords) {
   const bool gated = in.views.gate.present() && options.gate_fn != GateFn::none && options.gate_op == GateOp::mul;
   std::vector<bool> defaults;
   defaults.reserve(kStatisticsOutputs.size());
-  for (const StatisticsOutput& output : kStatisticsOutputs) defaults.push_back(is_default(output, selection, gated));
+  for (const StatisticsOutput& output : kStatisticsOutputs)
+    defaults.push_back(is_default_output(output, selection, gated));
   const auto* out = take_out<StatisticsResults>(keywords, "AttentionStatistics");
   const std::vector<bool> chosen = chosen_of<AttentionStatistics>(
       keywords, "outputs", kStatisticsOutputs, [](const StatisticsOutput& output) { return output.name; }, out,

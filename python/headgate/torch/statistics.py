@@ -31,13 +31,13 @@ class _Figure(NamedTuple):
 
     - letters: its dimensions
     - is_index: whether it holds indices
-    - asked_by: the argument that requests it. "" means that every call without output names computes it. None means
-      that only calls that name it compute it.
+    - enabled_by: the argument that adds it to the default outputs. "" means that it is always a default output. None
+      means that it never is.
     """
 
     letters: str
     is_index: bool
-    asked_by: str | None
+    enabled_by: str | None
 
 
 def _selecting(rows: dict[str, Any], tensors: list[str], numbers: dict[str, int], first: str, unread: str) -> Operation:
@@ -107,19 +107,24 @@ class _FigureOperation:
         return made
 
     def call(
-        self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str] = ()
+        self,
+        given: dict[str, Any],
+        arguments: dict[str, Any],
+        outputs: Sequence[str] | None,
+        enabling: Sequence[str] = (),
     ) -> Any:
         """Calls the operator with the tensors `given` and `arguments`. Computes the results that `outputs` names.
 
-        If `outputs` is None, computes the results whose asked_by is "" or is in `asks`.
+        If `outputs` is None, computes the results whose enabled_by is "" or is in `enabling`, the enabling arguments of
+        the call.
         """
-        return call_as(self.name, {}, self._call, given, arguments, outputs, asks)
+        return call_as(self.name, {}, self._call, given, arguments, outputs, enabling)
 
     def _call(
-        self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, asks: Sequence[str]
+        self, given: dict[str, Any], arguments: dict[str, Any], outputs: Sequence[str] | None, enabling: Sequence[str]
     ) -> Any:
         if outputs is None:
-            outputs = [name for name, figure in self.figures.items() if figure.asked_by in ("", *asks)]
+            outputs = [name for name, figure in self.figures.items() if figure.enabled_by in ("", *enabling)]
         listed = isinstance(outputs, Collection) and not isinstance(outputs, str)
         if not listed or not all(isinstance(name, str) for name in outputs):
             raise TypeError(f"{self.name}: outputs is {outputs!r} but must be a sequence of names")
@@ -170,7 +175,7 @@ def _linear_sizes(named: Named, layout: str = "bhtd", **_: Any) -> Sizes:
 
 
 def _figures(rows: list[tuple[str, str, bool, str | None]]) -> dict[str, _Figure]:
-    return {name: _Figure(letters, is_index, asked_by) for name, letters, is_index, asked_by in rows}
+    return {name: _Figure(letters, is_index, enabled_by) for name, letters, is_index, enabled_by in rows}
 
 
 _ATTENTION = _FigureOperation(
@@ -233,10 +238,10 @@ def attention_statistics(
         if (unread := arguments.pop(of_values, None)) is not None:
             require_tensor(name, of_values, unread)
     gated = gate is not None and arguments.get("gate_fn") != "none" and arguments.get("gate_op") != "add"
-    asks = [name for name, value in (("keys", keys), ("queries", queries)) if value is not None]
-    asks += ["gate"] * gated + ["window"] * (numbers["window"] >= 0) + ["top_keys"] * (numbers["top_keys"] > 0)
+    enabling = [name for name, value in (("keys", keys), ("queries", queries)) if value is not None]
+    enabling += ["gate"] * gated + ["window"] * (numbers["window"] >= 0) + ["top_keys"] * (numbers["top_keys"] > 0)
     numbers["window"] = max(numbers["window"], 0)
-    return _ATTENTION.call(given, {**numbers, **arguments}, outputs, asks)
+    return _ATTENTION.call(given, {**numbers, **arguments}, outputs, enabling)
 
 
 @takes(*_LINEAR_KEYWORDS, *LINEAR_ATTENTION.options, operation=LINEAR_ATTENTION)
