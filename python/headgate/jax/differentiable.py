@@ -76,8 +76,8 @@ def _function(call: Call, keeps_output: bool) -> Any:
             found["dy"] = jnp.zeros(shape, dtype)
         saved = {"lse" if name == SAVED_LSE else name: x for name, x in saved.items()}
         wanted = tuple(name for name in OPERATIONS[call.operation].differentiable if name in kept["wanted"])
-        asked = call._replace(outputs=("y",), gradients=wanted, rows_of_max_logit=False)
-        given = backward(asked, found, saved, inputs) if wanted else {}
+        backward_call = call._replace(outputs=("y",), gradients=wanted, rows_of_max_logit=False)
+        given = backward(backward_call, found, saved, inputs) if wanted else {}
         return ({name: _sharded_like(x, given[name]) if name in given else None for name, x in inputs.items()},)
 
     compute.defvjp(compute_and_save, gradients, symbolic_zeros=True)

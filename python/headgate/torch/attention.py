@@ -147,7 +147,7 @@ def _backward(
     wanted: list[bool],
     **options: Any,
 ) -> tuple[Tensor, ...]:
-    names = ["d" + name for name, asked in zip(DIFFERENTIABLE, wanted) if asked]
+    names = ["d" + name for name, is_wanted in zip(DIFFERENTIABLE, wanted) if is_wanted]
     saved: dict[str, Any] = {"y": y, "lse": lse, "attn": attn, "dlse": dlse}
     found = headgate.attention_backward(dy, gradients=names, **saved, **_given(tensors), **ATTENTION.changed(options))
     gradients = [getattr(found, "d" + name) for name in DIFFERENTIABLE]
@@ -167,8 +167,8 @@ def _(
 ) -> tuple[Tensor, ...]:
     inputs = dict(zip(TENSORS, tensors))
     return tuple(
-        inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
-        for name, asked in zip(DIFFERENTIABLE, wanted)
+        inputs[name].new_empty(inputs[name].shape) if is_wanted else dy.new_empty(0)
+        for name, is_wanted in zip(DIFFERENTIABLE, wanted)
     )
 
 
@@ -188,9 +188,9 @@ def as_returned(lse: Tensor, y: Tensor) -> Tensor:
 
 class _EagerAttention(EagerOperation):
     def forward(
-        self, named: Named, options: dict[str, Any], keep: "_Asked | None", recorded: bool
+        self, named: Named, options: dict[str, Any], extra_outputs: "_ExtraOutputs | None", recorded: bool
     ) -> tuple[Any, tuple[Any, ...]]:
-        if not (keep or recorded):
+        if not (extra_outputs or recorded):
             return headgate.attention(**named, **options), ()
         keep_attn = (
             recorded
@@ -198,16 +198,16 @@ class _EagerAttention(EagerOperation):
             and keeps_output(options.get("gate_fn", _DEFAULTS["gate_fn"]), options.get("gate_op", _DEFAULTS["gate_op"]))
         )
         logits = placed = None
-        if keep and keep.max_logit != _NO_MAX:
-            logits = _empty_max_logit(named, keep.max_logit, options.get("layout", "bhtd"))
-            placed = _placed(logits, keep.max_logit)
+        if extra_outputs and extra_outputs.max_logit != _NO_MAX:
+            logits = _empty_max_logit(named, extra_outputs.max_logit, options.get("layout", "bhtd"))
+            placed = _placed(logits, extra_outputs.max_logit)
         out = headgate.attention_forward(outputs=_Y_LSE_ATTN if keep_attn else _Y_LSE, out=placed, **named, **options)
         y, lse = out.y, out.lse
         observers.report_lse(lse)
-        return keep.select(y, lse, logits) if keep else y, (y, lse, out.attn)
+        return extra_outputs.select(y, lse, logits) if extra_outputs else y, (y, lse, out.attn)
 
-    def without_gradient(self, result: Any, keep: "_Asked") -> tuple[Tensor, ...]:
-        return () if keep.max_logit == _NO_MAX else (result[-1],)
+    def without_gradient(self, result: Any, extra_outputs: "_ExtraOutputs") -> tuple[Tensor, ...]:
+        return () if extra_outputs.max_logit == _NO_MAX else (result[-1],)
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         named, options, (y, lse, attn), _ = recorded
@@ -226,7 +226,7 @@ class _EagerAttention(EagerOperation):
         return torch.zeros_like(recorded.saved[0]) if dy is None else dy, dlse
 
 
-class _Asked(NamedTuple):
+class _ExtraOutputs(NamedTuple):
     """Selects what a call returns in addition to y. `max_logit` is the operator's argument of that name."""
 
     lse: bool
@@ -238,13 +238,13 @@ class _Asked(NamedTuple):
         return (y, *own) if self.max_logit == _NO_MAX else (y, *own, max_logit)
 
 
-def _asked(return_lse: bool, return_max_logit: Any) -> _Asked | None:
+def _select_extra_outputs(return_lse: bool, return_max_logit: Any) -> _ExtraOutputs | None:
     """Returns the selection of a call. Returns None if the call returns only y."""
     if not return_max_logit:
-        return _Asked(True, _NO_MAX) if return_lse else None
+        return _ExtraOutputs(True, _NO_MAX) if return_lse else None
     if return_max_logit is not True and return_max_logit != _ROWS:
         raise ValueError(f"{NAME}: return_max_logit is {return_max_logit!r} but must be True, False or '{_ROWS}'")
-    return _Asked(return_lse, _HEADS if return_max_logit is True else _ROWS)
+    return _ExtraOutputs(return_lse, _HEADS if return_max_logit is True else _ROWS)
 
 
 _EAGER = _EagerAttention(ATTENTION)
@@ -331,16 +331,16 @@ def gated_attention(
     given = {"q": q, "k": k, "v": v, "gate": gate}
     for observer in observers.ATTENTION:
         observer(given, arguments)
-    asked = _asked(return_lse, return_max_logit)
+    extra_outputs = _select_extra_outputs(return_lse, return_max_logit)
     backend = backend_of(q)
     if backend is not None:
-        if asked and asked.max_logit != _NO_MAX:
+        if extra_outputs and extra_outputs.max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit is supported on CPUs only, and q lies on {q.device}")
         return backend.gated_attention(given, arguments, return_lse)
     if arguments.get("dropout") and arguments.get("dropout_seed") is None:
         arguments["dropout_seed"] = draw_seed()
-    result = _EAGER.call(given, arguments, asked)
-    return _call_generally(given, arguments, asked) if result is None else result
+    result = _EAGER.call(given, arguments, extra_outputs)
+    return _call_generally(given, arguments, extra_outputs) if result is None else result
 
 
 def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -> tuple[Tensor, Tensor]:
@@ -352,7 +352,7 @@ def _call_with_lse(tensors: dict[str, Tensor | None], options: dict[str, Any]) -
 
 @in_words_of(NAME, {})
 def _call_generally(
-    given: dict[str, Tensor | None], arguments: dict[str, Any], asked: _Asked | None
+    given: dict[str, Tensor | None], arguments: dict[str, Any], extra_outputs: _ExtraOutputs | None
 ) -> Tensor | tuple[Tensor, ...]:
     """Computes gated_attention through PyTorch's dispatcher (torch.ops.headgate)."""
     tensors = {**_NO_TENSORS, **given}
@@ -363,14 +363,14 @@ def _call_generally(
     options = {**_DEFAULTS, **checked_options(NAME, given)}
     if recorded and options["gate_threshold"] > 0:
         raise ValueError(f"{NAME}: with gate_threshold there are no gradients: call it under torch.no_grad()")
-    max_logit = asked.max_logit if asked else _NO_MAX
+    max_logit = extra_outputs.max_logit if extra_outputs else _NO_MAX
     if are_dtensors(tensors):
         if max_logit != _NO_MAX:
             raise ValueError(f"{NAME}: return_max_logit does not support DTensors: call it on their local tensors")
         if options["dropout"] > 0:  # dropout depends on indices that restart in each process
             raise ValueError(f"{NAME}: dropout does not support DTensors: call it on their local tensors")
         y, lse = attend_on_dtensors(NAME, tensors, options["layout"], lambda own: _call_with_lse(own, given))
-        return (y, lse) if asked else y
+        return (y, lse) if extra_outputs else y
     nested = unnest(NAME, tensors, options["layout"])
     autocast(tensors)
     transformed = transforms_are_active()
@@ -387,8 +387,8 @@ def _call_generally(
         )
     if nested is not None:
         y = torch.nested.nested_tensor_from_jagged(y, nested.offsets(), jagged_dim=nested._ragged_idx)
-        if asked and asked.lse:
+        if extra_outputs and extra_outputs.lse:
             lse = torch.nested.nested_tensor_from_jagged(lse, nested.offsets(), jagged_dim=2)
         if max_logit == _ROWS:
             logits = torch.nested.nested_tensor_from_jagged(logits, nested.offsets(), jagged_dim=2)
-    return asked.select(y, lse, logits) if asked else y
+    return extra_outputs.select(y, lse, logits) if extra_outputs else y

@@ -33,7 +33,7 @@ def register_autograd(
         needed = dict(zip(tensors, ctx.needs_input_grad))
         wanted = [needed.get(tensor, False) for tensor in differentiable]
         found = backward(*leading, *inputs, wanted=wanted, **ctx.options)
-        by_name = {tensor: gradient for tensor, gradient, asked in zip(differentiable, found, wanted) if asked}
+        by_name = {tensor: gradient for tensor, gradient, is_wanted in zip(differentiable, found, wanted) if is_wanted}
         return tuple(by_name.get(tensor) for tensor in tensors)
 
     def refuse_second(ctx: Any, *_: Tensor | None) -> NoReturn:

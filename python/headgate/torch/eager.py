@@ -88,16 +88,20 @@ class EagerOperation:
     def __init__(self, arguments: Operation):
         self.arguments = arguments
 
-    def forward(self, named: Named, options: dict[str, Any], keep: Any, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
+    def forward(
+        self, named: Named, options: dict[str, Any], extra_outputs: Any, recorded: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
         """Computes a call. Returns its result and a tuple of values that the backward pass needs in addition to the
         inputs.
 
-        `keep` selects the optional outputs in the result. `recorded` is true if autograd records the call.
+        `extra_outputs` selects what the result holds in addition to y. `recorded` is true if autograd records the call.
         """
         raise NotImplementedError
 
-    def without_gradient(self, result: Any, keep: Any) -> tuple[Tensor, ...]:
-        """Returns the optional outputs in `result` that are not differentiable. `keep` is the argument of forward()."""
+    def without_gradient(self, result: Any, extra_outputs: Any) -> tuple[Tensor, ...]:
+        """Returns the extra outputs in `result` that are not differentiable. `extra_outputs` is the argument of
+        forward().
+        """
         return ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
@@ -113,7 +117,7 @@ class EagerOperation:
         gradient."""
         raise NotImplementedError
 
-    def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], keep: Any) -> Any:
+    def call(self, given: dict[str, Tensor | None], arguments: dict[str, Any], extra_outputs: Any) -> Any:
         """Returns the result of a call with the tensors `given` and the other `arguments`. Returns None if the call
         needs the general path.
         """
@@ -135,10 +139,10 @@ class EagerOperation:
             recorded = any([tensor.requires_grad for tensor in named.values()])
         try:
             if not (recorded and _is_grad_enabled()):
-                return self.forward(named, options, keep, False)[0]
+                return self.forward(named, options, extra_outputs, False)[0]
             # All inputs in `given` are differentiable. Only a call with `arguments` needs the check.
             if not arguments or self._has_gradients(named, options):
-                return _record((self, named, options, keep), *named.values())
+                return _record((self, named, options, extra_outputs), *named.values())
         except _ERRORS as error:
             if is_of_caller(error):
                 raise
@@ -185,9 +189,9 @@ class EagerOperation:
 
 
 @functools.cache
-def _wanted(names: tuple[str, ...], asked: tuple[bool, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _wanted(names: tuple[str, ...], needs_gradient: tuple[bool, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the inputs that need a gradient, and the names of the gradients."""
-    wanted = tuple(name for name, needed in zip(names, asked) if needed)
+    wanted = tuple(name for name, needed in zip(names, needs_gradient) if needed)
     return wanted, tuple("d" + name for name in wanted)
 
 
@@ -196,13 +200,13 @@ class HeadgateCall(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: tuple[EagerOperation, Named, dict[str, Any], Any], *tensors: Tensor) -> Any:
-        operation, named, options, keep = call  # `tensors` are `named`'s values
-        result, saved = operation.forward(named, options, keep, True)
+        operation, named, options, extra_outputs = call  # `tensors` are `named`'s values
+        result, saved = operation.forward(named, options, extra_outputs, True)
         ctx.call = operation, tuple(named), options
         ctx.save_for_backward(*tensors, *saved)
         ctx.set_materialize_grads(False)
-        if keep:
-            ctx.mark_non_differentiable(*operation.without_gradient(result, keep))
+        if extra_outputs:
+            ctx.mark_non_differentiable(*operation.without_gradient(result, extra_outputs))
         return result
 
     @staticmethod

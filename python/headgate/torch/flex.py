@@ -284,7 +284,7 @@ def flex_attention(
             raise ValueError(f"{NAME}: kernel_options has '{name}', which is none of {', '.join(KERNEL_OPTIONS)}")
     if score_mod is not None:
         raise ValueError(f"{NAME}: score_mod is not supported: use gated_attention's bias, alibi_slopes or softcap")
-    asked = _checked_aux(return_lse, return_aux)
+    aux = _checked_aux(return_lse, return_aux)
     _check_tensors(query, key, value, gate, enable_gqa)
     if options.get("gate_fn") == "none":
         gate = None
@@ -292,12 +292,12 @@ def flex_attention(
         key, value = (x.expand(query.shape[0], -1, -1, -1) for x in (key, value))
     options["scale"] = scale
     if block_mask is None:
-        more = {"return_lse": True, "return_max_logit": "rows" if asked.max_scores else False}
+        more = {"return_lse": True, "return_max_logit": "rows" if aux.max_scores else False}
         y, lse, *rest = call_as(NAME, ARGUMENTS, gated_attention, query, key, value, gate, **more, **options)
     else:
         _check_mask(block_mask, query, key, value, gate)
         tensors = {"q": query, "k": key, "v": value, "gate": gate}
-        y, lse, *rest = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options, asked.max_scores)
+        y, lse, *rest = call_as(NAME, ARGUMENTS, _attend_in_blocks, tensors, block_mask, options, aux.max_scores)
     if return_aux is not None:
-        return y, AuxOutput(lse=lse if asked.lse else None, max_scores=rest[0] if asked.max_scores else None)
-    return (y, lse) if asked.lse else y
+        return y, AuxOutput(lse=lse if aux.lse else None, max_scores=rest[0] if aux.max_scores else None)
+    return (y, lse) if aux.lse else y

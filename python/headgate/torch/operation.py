@@ -108,7 +108,7 @@ class CustomOperation:
         self, dy: Tensor, dstate: Tensor | None, *tensors: Tensor | None, wanted: list[bool], **options: Any
     ) -> tuple[Tensor, ...]:
         states = {} if dstate is None else {"dstate": dstate}
-        names = ["d" + name for name, asked in zip(self.arguments.differentiable, wanted) if asked]
+        names = ["d" + name for name, is_wanted in zip(self.arguments.differentiable, wanted) if is_wanted]
         compute = getattr(headgate, self.name + "_backward")
         found = compute(dy, gradients=names, **states, **self._named(tensors), **self.arguments.changed(options))
         gradients = [getattr(found, "d" + name) for name in self.arguments.differentiable]
@@ -122,8 +122,8 @@ class CustomOperation:
     ) -> tuple[Tensor, ...]:
         inputs = dict(zip(self.arguments.tensors, tensors[1:] if self.has_state else tensors))
         return tuple(
-            inputs[name].new_empty(inputs[name].shape) if asked else dy.new_empty(0)
-            for name, asked in zip(self.arguments.differentiable, wanted)
+            inputs[name].new_empty(inputs[name].shape) if is_wanted else dy.new_empty(0)
+            for name, is_wanted in zip(self.arguments.differentiable, wanted)
         )
 
     def keywords(self, *positional: str) -> tuple[str, ...]:
@@ -162,11 +162,14 @@ class _EagerCustomOperation(EagerOperation):
         self._forward = getattr(headgate, name + "_forward", None)
         self._backward = getattr(headgate, name + "_backward")
 
-    def forward(self, named: Named, options: dict[str, Any], keep: bool, recorded: bool) -> tuple[Any, tuple[Any, ...]]:
-        if not keep and SNAPSHOT_LENGTHS not in named:
+    def forward(
+        self, named: Named, options: dict[str, Any], extra_outputs: bool, recorded: bool
+    ) -> tuple[Any, tuple[Any, ...]]:
+        keep_state = extra_outputs
+        if not keep_state and SNAPSHOT_LENGTHS not in named:
             return self._y_alone(**named, **options), ()
-        found = self._forward(outputs=_outputs(named, keep), **named, **options)
-        return _wanted((found.y, found.state, found.snapshots), keep, SNAPSHOT_LENGTHS in named), ()
+        found = self._forward(outputs=_outputs(named, keep_state), **named, **options)
+        return _wanted((found.y, found.state, found.snapshots), keep_state, SNAPSHOT_LENGTHS in named), ()
 
     def backward(self, recorded: RecordedCall, names: tuple[str, ...]) -> Any:
         dy, dstate = self._incoming(recorded)

@@ -43,8 +43,8 @@ class FunctionalAttention(torch.autograd.Function):
     """Wraps torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=…, max_logit=…) for torch.func."""
 
     @staticmethod
-    def forward(options: dict[str, Any], keep_attn: bool, asked: str, *tensors: Tensor | None) -> Results:
-        return torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=keep_attn, max_logit=asked)
+    def forward(options: dict[str, Any], keep_attn: bool, max_logit: str, *tensors: Tensor | None) -> Results:
+        return torch.ops.headgate.gated_attention(*tensors, **options, keep_attn=keep_attn, max_logit=max_logit)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Results) -> None:
@@ -70,10 +70,10 @@ class FunctionalAttention(torch.autograd.Function):
 
     @staticmethod
     def vmap(
-        info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, asked: str, *tensors: Tensor | None
+        info: Any, in_dims: tuple[Any, ...], options: Any, keep_attn: bool, max_logit: str, *tensors: Tensor | None
     ) -> Any:
         def call(*x: Tensor | None) -> Results:
-            return FunctionalAttention.apply(options, keep_attn, asked, *x)
+            return FunctionalAttention.apply(options, keep_attn, max_logit, *x)
 
         return over_batch(call, info.batch_size, in_dims[3:], tensors, 0, options)
 

@@ -43,7 +43,7 @@ def _backward(
     wanted: Sequence[bool],
     **options: Any,
 ) -> tuple[Tensor, ...]:
-    names = tuple(name for name, asked in zip(_DIFFERENTIABLE, wanted) if asked)
+    names = tuple(name for name, is_wanted in zip(_DIFFERENTIABLE, wanted) if is_wanted)
     inputs, settings = launch.Inputs(*tensors), launch.Options(**options)
     found = launch.backward(dy, dlse, y, lse, attn, inputs, settings, names, wrap_triton)
     return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)

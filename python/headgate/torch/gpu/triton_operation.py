@@ -127,7 +127,7 @@ class TritonOperation:
 
         def backward(dy: Tensor, *tensors: Tensor | None, wanted: Sequence[bool], **options: Any) -> Any:
             incoming, inputs = ((dy, tensors[0]), tensors[1:]) if has_state else ((dy,), tensors)
-            names = tuple(name for name, asked in zip(differentiable, wanted) if asked)
+            names = tuple(name for name, is_wanted in zip(differentiable, wanted) if is_wanted)
             found = compute.backward(*incoming, compute.Inputs(*inputs), compute.Options(**options), names, wrap_triton)
             return tuple(dy.new_empty(0) if gradient is None else gradient for gradient in found)
 
