@@ -16,7 +16,7 @@ namespace headgate::python {
 namespace nb = nanobind;
 
 /// Describes the memory of a Python array, and keeps that memory alive.
-struct ArrayMemory : PlainArray {
+struct ArrayMemory : StridedArray {
   std::size_t ndim() const { return rank; }
   const std::int64_t* shape_ptr() const { return shape.data(); }
   const std::int64_t* stride_ptr() const { return strides.data(); }

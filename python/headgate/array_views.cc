@@ -37,7 +37,7 @@ Ranks ranks_of(ArrayKind kind) {
 
 /// Returns a 4-D view of `array`. Missing leading dimensions get size 1 and stride 0.
 template <typename View>
-View aligned(const PlainArray& array) {
+View aligned(const StridedArray& array) {
   View view;
   view.data = array.data;
   view.dtype = array.dtype;
@@ -77,7 +77,7 @@ void refuse_rank(const char* function, const char* name, std::span<const std::in
 }
 
 template <typename View>
-View view_of_array(const char* function, const char* name, const PlainArray& array, ArrayKind kind, Layout layout) {
+View view_of_array(const char* function, const char* name, const StridedArray& array, ArrayKind kind, Layout layout) {
   const auto [low, high] = ranks_of(kind);
   if (array.rank < low || array.rank > high) {
     refuse_rank(function, name, {array.shape.data(), array.rank}, kind, layout);
@@ -92,8 +92,8 @@ View view_of_array(const char* function, const char* name, const PlainArray& arr
   return view;
 }
 
-template ConstTensorView view_of_array(const char*, const char*, const PlainArray&, ArrayKind, Layout);
-template TensorView view_of_array(const char*, const char*, const PlainArray&, ArrayKind, Layout);
+template ConstTensorView view_of_array(const char*, const char*, const StridedArray&, ArrayKind, Layout);
+template TensorView view_of_array(const char*, const char*, const StridedArray&, ArrayKind, Layout);
 
 std::string sizes_text(std::span<const std::int64_t> sizes) {
   std::string text;

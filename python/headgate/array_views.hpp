@@ -78,7 +78,7 @@ constexpr ArrayKind array_kind(TensorKind kind) {
 }
 
 /// The memory of an array: address, dtype, shape and strides.
-struct PlainArray {
+struct StridedArray {
   static constexpr std::size_t kMaxRank = 4;
 
   void* data = nullptr;
@@ -90,7 +90,7 @@ struct PlainArray {
 /// Returns a four-dimensional view of `array`. `kind` and `layout` determine which dimension of the array becomes which
 /// dimension of the view. Throws Error, "FUNCTION: NAME …", if the array's rank does not match `kind`.
 template <typename View>
-View view_of_array(const char* function, const char* name, const PlainArray& array, ArrayKind kind, Layout layout);
+View view_of_array(const char* function, const char* name, const StridedArray& array, ArrayKind kind, Layout layout);
 
 /// Throws Error, "FUNCTION: NAME has shape …", with the dimensions that an array of `kind` must have.
 [[noreturn]] void refuse_rank(const char* function, const char* name, std::span<const std::int64_t> sizes,

@@ -181,11 +181,11 @@ ArrayMemory find_writable(const char* function, const char* name, nb::handle giv
   return memory_of(function, name, object, array, as_bfloat16, kind, layout);
 }
 
-/// Creates arrays in CPU memory with NumPy or PyTorch. Caches the library's `empty` function and dtypes, and never
-/// releases them.
-class Program {
+/// NumPy or PyTorch, as a source of new arrays in CPU memory. Caches the library's `empty` function and dtypes, and
+/// never releases them.
+class ArrayLibrary {
  public:
-  explicit Program(const char* name) : name_(name) {}
+  explicit ArrayLibrary(const char* name) : name_(name) {}
 
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) {
     if (!empty_.is_valid()) load();
@@ -238,13 +238,13 @@ Input input_of(const char* function, const char* name, nb::handle given, ArrayKi
   return input;
 }
 
-Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
-  Output output = made_output_of(keywords.function(), name, object, kind, layout);
+Output passed_output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+  Output output = new_output_of(keywords.function(), name, object, kind, layout);
   if (output.object.is_valid()) keywords.note_written(output.object);
   return output;
 }
 
-Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
+Output new_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout) {
   Output output;
   if (!object.is_valid() || object.is_none()) return output;
   refuse_recorded(function, name, object);
@@ -256,12 +256,12 @@ Output made_output_of(const char* function, const char* name, nb::handle object,
   return output;
 }
 
-nb::object Maker::empty(std::span<const std::int64_t> sizes, DType dtype) const {
-  static Program numpy("numpy"), torch("torch");
+nb::object ArrayFactory::empty(std::span<const std::int64_t> sizes, DType dtype) const {
+  static ArrayLibrary numpy("numpy"), torch("torch");
   return (makes_tensors_ ? torch : numpy).empty(sizes, dtype);
 }
 
-nb::object Maker::empty_like(const Input& of) const {
+nb::object ArrayFactory::empty_like(const Input& of) const {
   // torch.empty_like is faster than torch.empty, but copies the strides of its argument. Only a contiguous argument
   // gives a contiguous output.
   if (makes_tensors_ && of.array.owner.is_valid() && is_contiguous(of.array)) {

@@ -43,19 +43,19 @@ Input input_of(const char* function, const char* name, nb::handle object, ArrayK
 /// Returns the output for the array `object` that the caller passed. Throws Error as input_of() does, and also for
 /// read-only arrays and for tensors with a lazy negation or conjugation. Records the array in `keywords`, which reports
 /// the write to autograd after the call.
-Output output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+Output passed_output_of(const Keywords& keywords, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
-/// Returns the output for the array `object` that `function` itself created. Throws Error as output_of() does. Records
-/// nothing for autograd.
-Output made_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
+/// Returns the output for the array `object` that `function` itself created. Throws Error as passed_output_of() does.
+/// Records nothing for autograd.
+Output new_output_of(const char* function, const char* name, nb::handle object, ArrayKind kind, Layout layout);
 
 /// Returns the output for `array`. If `array` is None, first sets `array` to the new array that make() returns.
 template <class Make>
 Output place_output(const Keywords& keywords, const char* name, nb::object& array, ArrayKind kind, Layout layout,
                     const Make& make) {
-  if (!array.is_none()) return output_of(keywords, name, array, kind, layout);
+  if (!array.is_none()) return passed_output_of(keywords, name, array, kind, layout);
   array = make();
-  return made_output_of(keywords.function(), name, array, kind, layout);
+  return new_output_of(keywords.function(), name, array, kind, layout);
 }
 
 /// Parses the name of a dtype, in Headgate's spelling ("f32") or NumPy's ("float32"). Throws Error, "FUNCTION: NAME:
@@ -63,9 +63,9 @@ Output place_output(const Keywords& keywords, const char* name, nb::object& arra
 DType dtype_of_word(const char* function, const char* name, const std::string& word);
 
 /// Creates output arrays of the library of `like`: PyTorch tensors if `like` is a tensor, otherwise NumPy arrays.
-class Maker {
+class ArrayFactory {
  public:
-  explicit Maker(nb::handle like) : makes_tensors_(is_tensor(like)) {}
+  explicit ArrayFactory(nb::handle like) : makes_tensors_(is_tensor(like)) {}
   nb::object empty(std::span<const std::int64_t> sizes, DType dtype) const;
 
   /// Creates an uninitialized array with the shape and dtype of the input `of`.
@@ -81,8 +81,8 @@ nb::object array_over(const TensorView& view, ArrayKind kind, Layout layout, nb:
 /// Returns a new NumPy array of shape `sizes` with the elements `values`.
 template <typename T>
 nb::object array_of(const std::vector<T>& values, const std::vector<std::int64_t>& sizes) {
-  nb::object array = Maker(nb::none()).empty(sizes, dtype_of<T>());
-  const Output output = made_output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
+  nb::object array = ArrayFactory(nb::none()).empty(sizes, dtype_of<T>());
+  const Output output = new_output_of("headgate", "values", array, ArrayKind::any, Layout::bhtd);
   std::copy(values.begin(), values.end(), static_cast<T*>(output.view.data));
   return array;
 }

@@ -26,15 +26,15 @@ using BackwardResults = ResultsOf<kAttentionGradients>;
 
 ForwardResults run_forward(const Keywords& keywords, const Inputs& in, AttentionOptions options,
                            const std::vector<bool>& chosen, ForwardResults results) {
-  const Maker maker(in.first);
+  const ArrayFactory factory(in.first);
   AttentionOutputs outputs;
   const auto held =
       place_results<kAttentionOutputs>(keywords, in.layout, chosen, results, outputs, [&](const AttentionOutput& row) {
         const DType dtype = dtype_of(row, in.views);
         const Shape shape = shape_of(row, in.views);
-        if (row.kind != TensorKind::rows_or_heads) return make_output(maker, row, in, shape, dtype);
+        if (row.kind != TensorKind::rows_or_heads) return make_output(factory, row, in, shape, dtype);
         const bool of_sequences = in.has_batch() || in.views.cu_seqlens_q.present();
-        return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, of_sequences), dtype);
+        return factory.empty(sizes_of(shape, array_kind(row.kind), in.layout, of_sequences), dtype);
       });
   interruptible(keywords, options.context, [&] { attention_forward(outputs, in.views, options); });
   return results;

@@ -24,7 +24,7 @@ nb::object convert_array(const Keywords& keywords) {
   const DType dtype = dtype_of_word(function, "dtype", keywords.take("dtype", std::string("f32")));
   nb::object to = keywords.take("out");
   const Output output = place_output(keywords, "out", to, ArrayKind::any, Layout::bhtd, [&] {
-    return Maker(array).empty({from.array.shape_ptr(), from.array.ndim()}, dtype);
+    return ArrayFactory(array).empty({from.array.shape_ptr(), from.array.ndim()}, dtype);
   });
   {
     const nb::gil_scoped_release released;
@@ -39,12 +39,12 @@ nb::tuple quantize_array(const Keywords& keywords) {
   const Input from = input_of(function, "array", array, ArrayKind::any, Layout::bhtd);
   require(from.view.present() && from.array.ndim() > 0, "{}: array is None or has no dimension", function);
   std::vector<std::int64_t> sizes(from.array.shape_ptr(), from.array.shape_ptr() + from.array.ndim());
-  const Maker maker(array);
-  const nb::object to = maker.empty(sizes, DType::i8);
+  const ArrayFactory factory(array);
+  const nb::object to = factory.empty(sizes, DType::i8);
   sizes.back() = 1;
-  const nb::object scale = maker.empty(sizes, DType::f32);
-  const Output output = made_output_of(function, "out", to, ArrayKind::any, Layout::bhtd);
-  const Output scales = made_output_of(function, "scale", scale, ArrayKind::any, Layout::bhtd);
+  const nb::object scale = factory.empty(sizes, DType::f32);
+  const Output output = new_output_of(function, "out", to, ArrayKind::any, Layout::bhtd);
+  const Output scales = new_output_of(function, "scale", scale, ArrayKind::any, Layout::bhtd);
   {
     const nb::gil_scoped_release released;
     quantize(output.view, scales.view, from.view);

@@ -33,7 +33,7 @@ nb::object gated_norm(const Keywords& keywords) {
   auto options = take_options_of<kNormOptions, GatedNormOptions>(keywords);
   nb::object y = keywords.take("out");
   const Output held = place_output(keywords, "y", y, array_kind(kX.kind), in.layout,
-                                   [&] { return Maker(in.first).empty_like(in.arrays[&GatedNormInputs::x]); });
+                                   [&] { return ArrayFactory(in.first).empty_like(in.arrays[&GatedNormInputs::x]); });
   interruptible(keywords, options.context, [&] { gated_norm_forward(held.view, in.views, options); });
   return y;
 }

@@ -51,9 +51,9 @@ inline constexpr std::array<ElementType, 8> kElementTypes{{{ffi::F32, DType::f32
 
 /// Describes a contiguous buffer of XLA. A u32 buffer stores each f64 number as two integers in its last dimension,
 /// since JAX has no f64 by default.
-inline PlainArray array_of(const char* function, const char* name, const ffi::AnyBuffer& buffer, ArrayKind kind,
-                           Layout layout) {
-  PlainArray array;
+inline StridedArray array_of(const char* function, const char* name, const ffi::AnyBuffer& buffer, ArrayKind kind,
+                             Layout layout) {
+  StridedArray array;
   array.data = buffer.untyped_data();
   array.rank = buffer.dimensions().size();
   const ffi::DataType type = buffer.element_type();
@@ -65,7 +65,7 @@ inline PlainArray array_of(const char* function, const char* name, const ffi::An
     if (row.xla == type) array.dtype = row.dtype;
   }
   const auto sizes = buffer.dimensions();
-  if (array.rank > PlainArray::kMaxRank) refuse_rank(function, name, {sizes.begin(), sizes.size()}, kind, layout);
+  if (array.rank > StridedArray::kMaxRank) refuse_rank(function, name, {sizes.begin(), sizes.size()}, kind, layout);
   std::int64_t stride = 1;
   for (std::size_t d = array.rank; d-- > 0;) {
     array.shape[d] = sizes[d];
@@ -225,7 +225,7 @@ class Buffers {
  private:
   template <typename View>
   View view(const ffi::AnyBuffer& buffer, const char* name, ArrayKind kind) const {
-    const PlainArray array = array_of(Operation::kName, name, buffer, kind, layout_);
+    const StridedArray array = array_of(Operation::kName, name, buffer, kind, layout_);
     return view_of_array<View>(Operation::kName, name, array, kind, layout_);
   }
 

@@ -122,10 +122,10 @@ const char* name_of(DType dtype) {
 ConstTensorView described(const char* function, const char* name, const nb::tuple& given, ArrayKind kind,
                           Layout layout) {
   const auto sizes = nb::cast<std::vector<std::int64_t>>(given[0]);
-  PlainArray array;
+  StridedArray array;
   array.dtype = dtype_named(function, name, nb::cast<std::string>(given[1]));
   array.rank = sizes.size();
-  if (array.rank > PlainArray::kMaxRank) refuse_rank(function, name, sizes, kind, layout);
+  if (array.rank > StridedArray::kMaxRank) refuse_rank(function, name, sizes, kind, layout);
   std::copy(sizes.begin(), sizes.end(), array.shape.begin());
   return view_of_array<ConstTensorView>(function, name, array, kind, layout);
 }

@@ -186,7 +186,7 @@ void define_method(Class& bound, const char* name, const char* title, Function f
 
 /// Wraps a C++ function as a function of Keywords. Calls must pass every argument, by position or by name.
 template <class Result, class... Arguments>
-auto plain(Result (*function)(Arguments...), std::vector<const char*> names) {
+auto as_keyword_function(Result (*function)(Arguments...), std::vector<const char*> names) {
   return [function, names = std::move(names)](const Keywords& keywords) -> Result {
     [[maybe_unused]] std::size_t next = 0;
     // A braced list evaluates its elements from left to right, so the names match the arguments.

@@ -44,12 +44,12 @@ LinearOutputSizes sizes_of_call(const LinearAttentionInputs& in, std::int64_t R)
 /// to a new array. If `has_batch` is false, the array has no batch dimension.
 template <class Row>
 TensorView view_of_figure(const Keywords& keywords, const Row& row, nb::object& object, Output& held,
-                          const Shape& shape, bool has_batch, const Maker& maker, DType real) {
+                          const Shape& shape, bool has_batch, const ArrayFactory& factory, DType real) {
   const std::size_t first = has_batch ? 0 : 1, end = shape.size() - dims_left_out(row.dims);
   const std::vector<std::int64_t> sizes(shape.begin() + static_cast<std::ptrdiff_t>(first),
                                         shape.begin() + static_cast<std::ptrdiff_t>(end));
-  held =
-      place_output(keywords, row.name, object, ArrayKind::any, Layout::bhtd, [&] { return maker.empty(sizes, real); });
+  held = place_output(keywords, row.name, object, ArrayKind::any, Layout::bhtd,
+                      [&] { return factory.empty(sizes, real); });
   const auto& array = held.array;
   const std::vector<std::int64_t> found(array.shape_ptr(), array.shape_ptr() + array.ndim());
   require(found == sizes, "{}: {} has shape {} but must be {}", keywords.function(), row.name, sizes_text(found),
@@ -69,7 +69,7 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
       keywords, "outputs", kRows, [](const auto& row) { return row.name; }, out, std::vector<bool>(kRows.size(), true));
   FigureResults<kRows> results = out == nullptr ? FigureResults<kRows>() : *out;
   const LinearOutputSizes sizes = sizes_of_call(in.views, R);
-  const Maker maker(in.first);
+  const ArrayFactory factory(in.first);
   const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
   std::array<Output, kRows.size()> held;
   Struct outputs;
@@ -78,7 +78,7 @@ FigureResults<kRows> figures_of(const Keywords& keywords, const LinearInputs& in
     if (!chosen[n]) continue;
     const bool has_batch = in.has_batch() || (in.views.cu_seqlens.present() && counts_sequences(row.dims));
     outputs.*row.member =
-        view_of_figure(keywords, row, results.arrays[n], held[n], sizes.shape(row.dims), has_batch, maker, real);
+        view_of_figure(keywords, row, results.arrays[n], held[n], sizes.shape(row.dims), has_batch, factory, real);
   }
   run(outputs);
   return results;

@@ -22,7 +22,7 @@ namespace {
 using MergeResults = Results<AttentionOutputs, kAttentionOutputs.size()>;
 
 /// Holds the argument `parts` of a call, which is a list of pairs (attn, lse).
-struct Parts {
+struct PartialResults {
   std::vector<Input> attn, lse;
   std::vector<MergePart> views;
   nb::object first;  ///< attn of the first part; decides whether new outputs are NumPy or PyTorch arrays
@@ -30,9 +30,9 @@ struct Parts {
   bool has_batch() const { return attn.front().array.ndim() == 4; }
 };
 
-Parts take_parts(const Keywords& keywords, Layout layout) {
+PartialResults take_partial_results(const Keywords& keywords, Layout layout) {
   constexpr const char* kWanted = "a sequence of pairs (attn, lse)";
-  Parts parts;
+  PartialResults parts;
   const nb::object given = keywords.take("parts");
   if (!nb::hasattr(given, "__iter__")) keywords.refuse("parts", given, kWanted);
   for (const nb::handle item : given) {
@@ -56,7 +56,7 @@ Parts take_parts(const Keywords& keywords, Layout layout) {
 
 MergeResults merge(const Keywords& keywords) {
   const Layout layout = take_layout(keywords);
-  const Parts parts = take_parts(keywords, layout);
+  const PartialResults parts = take_partial_results(keywords, layout);
   const Input gate = input_of(keywords.function(), "gate", keywords.take("gate"), ArrayKind::heads, layout);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<MergeResults>(keywords, "AttentionOutputs");
@@ -67,14 +67,14 @@ MergeResults merge(const Keywords& keywords) {
   MergeResults results = out == nullptr ? MergeResults() : *out;
   AttentionOutputs outputs;
   std::array<Output, kAttentionOutputs.size()> held;
-  const Maker maker(parts.first);
+  const ArrayFactory factory(parts.first);
   const MergePart& part = parts.views.front();
   for (std::size_t i = 0; i < kAttentionOutputs.size(); ++i) {
     if (!chosen[i]) continue;
     const AttentionOutput& row = kAttentionOutputs[i];
     const ConstTensorView& like = row.kind == TensorKind::rows ? part.lse : part.attn;
     held[i] = place_output(keywords, row.name, results.arrays[i], array_kind(row.kind), layout, [&] {
-      return maker.empty(sizes_of(like.shape, array_kind(row.kind), layout, parts.has_batch()), like.dtype);
+      return factory.empty(sizes_of(like.shape, array_kind(row.kind), layout, parts.has_batch()), like.dtype);
     });
     outputs.*row.member = held[i].view;
   }
@@ -86,17 +86,17 @@ MergeResults merge(const Keywords& keywords) {
 nb::tuple merge_backward(const Keywords& keywords) {
   const char* const function = keywords.function();
   const Layout layout = take_layout(keywords);
-  const Parts parts = take_parts(keywords, layout);
+  const PartialResults parts = take_partial_results(keywords, layout);
   const Input gate = input_of(function, "gate", keywords.take("gate"), ArrayKind::heads, layout);
   const Input dy = input_of(function, "dy", keywords.take("dy"), ArrayKind::heads, layout);
   const Input dlse = input_of(function, "dlse", keywords.take("dlse"), ArrayKind::rows, layout);
   const AttentionOptions options = take_options(keywords);
 
-  const Maker maker(parts.first);
+  const ArrayFactory factory(parts.first);
   std::vector<Output> held;
   const auto make = [&](const Input& like, const char* name, ArrayKind kind) {
-    const nb::object array = maker.empty_like(like);
-    held.push_back(made_output_of(function, name, array, kind, layout));
+    const nb::object array = factory.empty_like(like);
+    held.push_back(new_output_of(function, name, array, kind, layout));
     return held.back();
   };
   nb::list pairs;

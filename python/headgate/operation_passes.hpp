@@ -131,11 +131,11 @@ class Passes {
 
   static ForwardResults run_forward(const Keywords& keywords, const Inputs& in, Options options,
                                     const std::vector<bool>& chosen, ForwardResults results) {
-    const Maker maker(in.first);
+    const ArrayFactory factory(in.first);
     ViewsOf<Operation::kOutputs> outputs;
     const auto held =
         place_results<Operation::kOutputs>(keywords, in.layout, chosen, results, outputs, [&](const auto& row) {
-          return make_output(maker, row, in, Operation::shape_of(row, in.views), Operation::dtype_of(row, in.views));
+          return make_output(factory, row, in, Operation::shape_of(row, in.views), Operation::dtype_of(row, in.views));
         });
     interruptible(keywords, options.context, [&] { Operation::forward(outputs, in.views, options); });
     return results;

@@ -148,12 +148,12 @@ HeldResults<kRows> place_results(const Keywords& keywords, Layout layout, const 
 /// Creates the array of an output whose view has shape `shape`. If the first input has the same kind, shape and dtype,
 /// uses empty_like(), which is faster.
 template <class Row, const auto& kInputs>
-nb::object make_output(const Maker& maker, const Row& row, const OperationInputs<kInputs>& in, const Shape& shape,
-                       DType dtype) {
+nb::object make_output(const ArrayFactory& factory, const Row& row, const OperationInputs<kInputs>& in,
+                       const Shape& shape, DType dtype) {
   const Input& first = in.arrays[std::size_t{0}];
   const bool alike = row.kind == kInputs.front().kind && first.view.shape == shape && first.view.dtype == dtype;
-  if (alike) return maker.empty_like(first);
-  return maker.empty(sizes_of(shape, array_kind(row.kind), in.layout, in.has_batch()), dtype);
+  if (alike) return factory.empty_like(first);
+  return factory.empty(sizes_of(shape, array_kind(row.kind), in.layout, in.has_batch()), dtype);
 }
 
 /// Creates the missing arrays of gradients and sets `views`. Each gradient has the shape and dtype of its input.
@@ -161,12 +161,12 @@ template <const auto& kGradients, const auto& kInputs>
 HeldResults<kGradients> place_gradients(const Keywords& keywords, const OperationInputs<kInputs>& in,
                                         const std::vector<bool>& chosen, ResultsOf<kGradients>& results,
                                         ViewsOf<kGradients>& views) {
-  const Maker maker(in.first);
+  const ArrayFactory factory(in.first);
   return place_results<kGradients>(keywords, in.layout, chosen, results, views, [&](const auto& row) {
     const Input& of = in.arrays[row.gradient_of];
     require(of.view.present(), "{}: {} is asked for but {} is None", keywords.function(), row.name,
             input_of_gradient(row).name);
-    return maker.empty_like(of);
+    return factory.empty_like(of);
   });
 }
 

@@ -20,10 +20,10 @@ void bind_runtime(nb::module_& module) {
     return meant_instead_of(name, {known.begin(), known.end()});
   });
   const auto add = [&module](const char* name, auto function, const char* result, const char* text) {
-    define(module, name, plain(function, {}), {}, 0, result, text);
+    define(module, name, as_keyword_function(function, {}), {}, 0, result, text);
   };
   const auto add_of_name = [&module](const char* name, auto function, const char* text) {
-    define(module, name, plain(function, {"name"}), {{"name", "str", "", ""}}, 1, "None", text);
+    define(module, name, as_keyword_function(function, {"name"}), {{"name", "str", "", ""}}, 1, "None", text);
   };
   add("compiled_targets", &compiled_targets, "list[str]", "Vector targets in this build, best first.");
   add("supported_targets", &supported_targets, "list[str]", "Those of them that this CPU can run, best first.");

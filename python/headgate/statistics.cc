@@ -77,13 +77,13 @@ std::array<bool, 4> dimensions_of(const StatisticsOutput& output, bool has_batch
 /// Returns a view of the output array `object`, with four-dimensional shape `shape`. If `object` is None, first sets it
 /// to a new array. The array has the dimensions that are true in `has`.
 TensorView view_of(const Keywords& keywords, const StatisticsOutput& output, nb::object& object, Output& held,
-                   const Shape& shape, const std::array<bool, 4>& has, const Maker& maker, DType real) {
+                   const Shape& shape, const std::array<bool, 4>& has, const ArrayFactory& factory, DType real) {
   std::vector<std::int64_t> sizes;
   for (std::size_t d = 0; d < 4; ++d) {
     if (has[d]) sizes.push_back(shape[d]);
   }
   held = place_output(keywords, output.name, object, ArrayKind::any, Layout::bhtd,
-                      [&] { return maker.empty(sizes, output.is_index() ? DType::i64 : real); });
+                      [&] { return factory.empty(sizes, output.is_index() ? DType::i64 : real); });
   const auto& array = held.array;
   const std::vector<std::int64_t> found(array.shape_ptr(), array.shape_ptr() + array.ndim());
   require(found == sizes, "{}: {} has shape {} but must be {}", keywords.function(), output.name, sizes_text(found),
@@ -129,7 +129,7 @@ StatisticsResults statistics(const Keywords& keywords) {
   StatisticsResults results = out == nullptr ? StatisticsResults() : *out;
   AttentionStatistics outputs;
   std::array<Output, kStatisticsOutputs.size()> held;
-  const Maker maker(in.first);
+  const ArrayFactory factory(in.first);
   const DType real = in.views.q.dtype == DType::f64 ? DType::f64 : DType::f32;
   for (std::size_t n = 0; n < kStatisticsOutputs.size(); ++n) {
     if (!chosen[n]) continue;
@@ -140,7 +140,7 @@ StatisticsResults statistics(const Keywords& keywords) {
     const bool by_sequence = in.views.cu_seqlens_q.present() && output.of_sequence() && !shares_columns;
     const bool has_batch = in.has_batch() || by_sequence;
     outputs.*output.member =
-        view_of(keywords, output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), maker, real);
+        view_of(keywords, output, results.arrays[n], held[n], shape, dimensions_of(output, has_batch), factory, real);
   }
   interruptible(keywords, options.context, [&] {
     attention_statistics(outputs, in.views, lse.view,
