@@ -45,7 +45,7 @@ constexpr std::size_t kY = row_number(kAttentionOutputs, &AttentionOutputs::y),
                       kAttn = row_number(kAttentionOutputs, &AttentionOutputs::attn);
 
 /// Number of required inputs if a forward pass computes lse but no y: q and k.
-constexpr std::size_t kInputsOfLse = 2;
+constexpr std::size_t kRequiredInputsOfLse = 2;
 
 nb::object attention(const Keywords& keywords) {
   const Inputs in = take_inputs(keywords);
@@ -58,7 +58,7 @@ nb::object attention(const Keywords& keywords) {
 }
 
 ForwardResults forward(const Keywords& keywords) {
-  const Inputs in = take_inputs(keywords, kInputsOfLse);
+  const Inputs in = take_inputs(keywords, kRequiredInputsOfLse);
   const AttentionOptions options = take_options(keywords);
   const auto* out = take_out<ForwardResults>(keywords, "AttentionOutputs");
   std::vector<bool> defaults(kAttentionOutputs.size(), false);
@@ -125,7 +125,7 @@ void bind_attention(nb::module_& module) {
       "a multiple of Hkv), D and Dv head dims from 1 to 576. Query i stands at key position at_i = i + S - T, or\n"
       "query_offsets[b] + i. Messages give shapes as (B,H,T,D), whatever the layout.");
   define(module, "attention_forward", forward,
-         joined(joined(input_texts(kInputsOfLse), option_texts()),
+         joined(joined(input_texts(kRequiredInputsOfLse), option_texts()),
                 {{"outputs", "Sequence[str] | None", "None",
                   "names of what is computed, of AttentionOutputs; None: y, lse, and attn where gradients need it"},
                  {"out", "AttentionOutputs | None", "None", "arrays to write to; those that it lacks are made"}}),

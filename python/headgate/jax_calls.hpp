@@ -85,15 +85,15 @@ ArrayKind kind_of(const Row& row, bool has_pages) {
   return array_kind(row.kind);
 }
 
-/// Returns whether the bit mask `rows` contains row `i`.
-inline bool is_in(std::int64_t rows, std::size_t i) { return ((rows >> i) & 1) != 0; }
+/// Returns whether bit `i` of `mask` is set. Bit masks select rows of a table.
+inline bool has_bit(std::int64_t mask, std::size_t i) { return ((mask >> i) & 1) != 0; }
 
 /// Returns whether the inputs in the bit mask `given` include the block table.
 template <const auto& kInputs>
 bool has_block_table(std::int64_t given) {
   using Inputs = ViewsOf<kInputs>;
   if constexpr (requires { &Inputs::block_table; }) {
-    return is_in(given, row_number(kInputs, &Inputs::block_table));
+    return has_bit(given, row_number(kInputs, &Inputs::block_table));
   } else {
     return false;
   }
@@ -183,7 +183,7 @@ class Buffers {
     ViewsOf<kRows> views;
     for (std::size_t i = 0; i < kRows.size(); ++i) {
       const auto& row = kRows[i];
-      if (is_in(given, i)) views.*row.member = view<ConstTensorView>(next_operand(), row.name, kind(row));
+      if (has_bit(given, i)) views.*row.member = view<ConstTensorView>(next_operand(), row.name, kind(row));
     }
     return views;
   }
@@ -198,7 +198,7 @@ class Buffers {
     ViewsOf<kRows> views;
     for (std::size_t i = 0; i < kRows.size(); ++i) {
       const auto& row = kRows[i];
-      if (is_in(wanted, i)) views.*row.member = view<TensorView>(next_result(), row.name, kind(row));
+      if (has_bit(wanted, i)) views.*row.member = view<TensorView>(next_result(), row.name, kind(row));
     }
     return views;
   }

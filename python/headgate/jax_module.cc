@@ -182,7 +182,7 @@ nb::dict describe(const nb::dict& given, std::int64_t wanted, const nb::dict& se
   ViewsOf<Operation::kOutputs> outputs;
   nb::dict found;
   for (std::size_t i = 0; i < Operation::kOutputs.size(); ++i) {
-    if (!is_in(wanted, i)) continue;
+    if (!has_bit(wanted, i)) continue;
     const auto& row = Operation::kOutputs[i];
     const Shape shape = shape_of(row, inputs);
     const DType dtype = dtype_of(row, inputs);

@@ -19,7 +19,7 @@ from jax import Array, lax
 from .call import SHARED_BY_STRIDE, Arrays, Call, describe
 
 
-class Folded(NamedTuple):
+class FoldedArray(NamedTuple):
     """Holds an array of a folded call. gradients(x) splits the array's gradient into one per example, (examples,
     *shape).
     """
@@ -28,9 +28,9 @@ class Folded(NamedTuple):
     gradients: Callable[[Array], Array]
 
 
-class Example(NamedTuple):
-    """Holds an array within a vmap. If `batched`, the first dimension enumerates the examples. Otherwise all examples
-    share the array.
+class VmapArray(NamedTuple):
+    """Holds an array of a call under vmap. If `batched`, the first dimension enumerates the examples. Otherwise all
+    examples share the array.
     """
 
     array: Array
@@ -58,15 +58,15 @@ def forward(run: Callable[..., Arrays], call: Call, size: int, batched: Any, inp
         return run(call, each)
 
     if _needs_calls(call, inputs, batched[0]):
-        outputs = _in_turn(compute, batched, (inputs,))
+        outputs = _compute_each(compute, batched, (inputs,))
     else:
-        examples = _examples(size, batched[0], inputs)
-        fold = _FOLDS[call.operation](call, size, examples, frozenset())
-        folded = {name: own.array for name, own in fold.inputs.items()}
-        found = run(call._replace(folded=True), folded)
-        one = {name: jax.ShapeDtypeStruct(x.shape, x.array.dtype) for name, x in examples.items()}
-        example = describe(call, one)
-        outputs = {name: fold.unfold(name, x, example[name][0]) for name, x in found.items()}
+        arrays = _vmap_arrays(size, batched[0], inputs)
+        folded_call = _FOLD_FUNCTIONS[call.operation](call, size, arrays, frozenset())
+        folded_inputs = {name: own.array for name, own in folded_call.inputs.items()}
+        found = run(call._replace(folded=True), folded_inputs)
+        one_example = {name: jax.ShapeDtypeStruct(x.shape, x.array.dtype) for name, x in arrays.items()}
+        described = describe(call, one_example)
+        outputs = {name: folded_call.unfold(name, x, described[name][0]) for name, x in found.items()}
     return outputs, dict.fromkeys(outputs, True)
 
 
@@ -83,24 +83,25 @@ def backward(
         return run(call, *each)
 
     if _needs_calls(call, inputs, batched[2]):
-        found = _in_turn(compute, batched, (incoming, saved, inputs))
+        found = _compute_each(compute, batched, (incoming, saved, inputs))
         return found, dict.fromkeys(found, True)
-    fold = _FOLDS[call.operation](call, size, _examples(size, batched[2], inputs), frozenset(call.gradients))
-    passes = [
-        {name: fold.fold_rows(name, x) for name, x in _examples(size, which, arrays).items()}
-        for which, arrays in zip(batched, (incoming, saved))
+    arrays = _vmap_arrays(size, batched[2], inputs)
+    folded_call = _FOLD_FUNCTIONS[call.operation](call, size, arrays, frozenset(call.gradients))
+    folded_rows = [
+        {name: folded_call.fold_rows(name, x) for name, x in _vmap_arrays(size, which, rows).items()}
+        for which, rows in zip(batched, (incoming, saved))
     ]
-    folded = {name: own.array for name, own in fold.inputs.items()}
-    given = run(call._replace(folded=True), *passes, folded)
-    found = {name: fold.inputs[name].gradients(x) for name, x in given.items()}
+    folded_inputs = {name: own.array for name, own in folded_call.inputs.items()}
+    given = run(call._replace(folded=True), *folded_rows, folded_inputs)
+    found = {name: folded_call.inputs[name].gradients(x) for name, x in given.items()}
     return found, dict.fromkeys(found, True)
 
 
-def _examples(size: int, batched: dict[str, bool], arrays: Arrays) -> dict[str, Example]:
-    return {name: Example(x, batched[name], size) for name, x in arrays.items()}
+def _vmap_arrays(size: int, batched: dict[str, bool], arrays: Arrays) -> dict[str, VmapArray]:
+    return {name: VmapArray(x, batched[name], size) for name, x in arrays.items()}
 
 
-_FOLDED = {
+_FOLDABLE_INPUTS = {
     name: frozenset(words.split())
     for name, words in {
         "gated_attention": "q k v gate bias mask key_lengths alibi_slopes sinks query_offsets k_scale v_scale key_bias "
@@ -116,7 +117,7 @@ example."""
 
 def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
     """Returns whether each example needs a separate call."""
-    if call.option("dropout") or not inputs.keys() <= _FOLDED[call.operation]:
+    if call.option("dropout") or not inputs.keys() <= _FOLDABLE_INPUTS[call.operation]:
         return True
     if call.operation != "short_convolution":
         return False
@@ -126,7 +127,7 @@ def _needs_calls(call: Call, inputs: Arrays, batched: dict[str, bool]) -> bool:
     return are_channels and any(batched.get(name, False) for name in ("cu_seqlens", "snapshot_lengths"))
 
 
-def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
+def _compute_each(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
     """Computes one example after the other."""
     own = [{name: x for name, x in some.items() if which[name]} for which, some in zip(batched, arrays)]
     shared = [{name: x for name, x in some.items() if not which[name]} for which, some in zip(batched, arrays)]
@@ -137,19 +138,19 @@ def _in_turn(compute: Callable[..., Any], batched: Any, arrays: Any) -> Arrays:
     return lax.map(example, own)
 
 
-class Fold(NamedTuple):
+class FoldedCall(NamedTuple):
     """Holds the inputs of a folded call and two functions.
 
-    fold_rows(name, example) folds an array whose rows are those of q or x. unfold(name, array, shape) splits an output
+    fold_rows(name, x) folds an array whose rows are those of q or x. unfold(name, array, shape) splits an output
     into one array per example, (examples, *shape).
     """
 
-    inputs: dict[str, Folded]
-    fold_rows: Callable[[str, Example], Array]
+    inputs: dict[str, FoldedArray]
+    fold_rows: Callable[[str, VmapArray], Array]
     unfold: Callable[[str, Array, tuple[int, ...]], Array]
 
 
-def _as_sequences(x: Example, rank: int, batch: int) -> Array:
+def _as_sequences(x: VmapArray, rank: int, batch: int) -> Array:
     """Returns the array with the sequences of all examples in its first dimension: `batch` sequences per example.
 
     If an example has fewer than `rank` dimensions, it is one sequence without a batch dimension.
@@ -162,35 +163,37 @@ def _as_sequences(x: Example, rank: int, batch: int) -> Array:
     return rows.reshape((rows.shape[0] * rows.shape[1], *x.shape[1:]))
 
 
-def _sequences(x: Example, rank: int, batch: int, may_share: bool) -> Folded:
+def _fold_sequences(x: VmapArray, rank: int, batch: int, may_share: bool) -> FoldedArray:
     """Folds an array with a batch. If `may_share` is true, keeps a batch of 1 that all examples share."""
     has_batch = len(x.shape) == rank
     shares = may_share and not x.batched and (not has_batch or x.shape[0] == 1)
     array = x.array.reshape((1, *x.shape[-(rank - 1) :])) if shares else _as_sequences(x, rank, batch)
     own = (batch, *x.shape[1:]) if has_batch else x.shape
-    return Folded(array, lambda gradient: gradient.reshape((x.size, *own)))
+    return FoldedArray(array, lambda gradient: gradient.reshape((x.size, *own)))
 
 
-def _in_batch(size: int, rank: int, batch: int, inputs: dict[str, Folded]) -> Fold:
-    """Returns a fold that turns examples into sequences. `rank` is the rank of a q or x with a batch dimension."""
+def _fold_into_batch(size: int, rank: int, batch: int, inputs: dict[str, FoldedArray]) -> FoldedCall:
+    """Returns a folded call whose batch holds the sequences of all examples. `rank` is the rank of a q or x with a
+    batch dimension.
+    """
     ranks = {"dlse": rank - 1, "dstate": rank if rank == 4 else 3}
-    return Fold(
+    return FoldedCall(
         inputs,
         lambda name, x: _as_sequences(x, ranks.get(name, rank), batch),
         lambda _, array, shape: array.reshape((size, *shape)),
     )
 
 
-def _shared(x: Example) -> Folded:
-    return Folded(x.array, lambda gradient: gradient)
+def _share(x: VmapArray) -> FoldedArray:
+    return FoldedArray(x.array, lambda gradient: gradient)
 
 
-def _scores(x: Example, batch: int, wanted: bool) -> Folded:
+def _fold_scores(x: VmapArray, batch: int, wanted: bool) -> FoldedArray:
     """Merges the examples into the batch dimension of an array (B|1,H|1,T|1,S). The array may lack leading dimensions.
     """
     shape = (*(1,) * (4 - len(x.shape)), *x.shape)
     if not (x.batched or wanted) and shape[0] == 1:
-        return _shared(x)
+        return _share(x)
     rows = x.repeated().reshape((x.size, *shape))
     rows = jnp.broadcast_to(rows, (x.size, batch, *shape[1:])).reshape((x.size * batch, *shape[1:]))
 
@@ -200,26 +203,26 @@ def _scores(x: Example, batch: int, wanted: bool) -> Folded:
             each = each.astype(jnp.promote_types(each.dtype, jnp.float32)).sum(1)
         return each.astype(gradient.dtype).reshape((x.size, *x.shape))
 
-    return Folded(rows, gradients)
+    return FoldedArray(rows, gradients)
 
 
-def _heads(x: Example, batch: int) -> Folded:
+def _fold_slopes(x: VmapArray, batch: int) -> FoldedArray:
     """Folds ALiBi slopes, (H) or (B,H)."""
     if not x.batched and len(x.shape) == 1:
-        return _shared(x)
+        return _share(x)
     heads = x.shape[-1]
     rows = x.repeated().reshape((x.size, x.shape[0] if len(x.shape) == 2 else 1, heads))
     rows = jnp.broadcast_to(rows, (x.size, batch, heads)).reshape((x.size * batch, heads))
-    return Folded(rows, lambda gradient: gradient)
+    return FoldedArray(rows, lambda gradient: gradient)
 
 
-def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Folded:
+def _fold_sinks(x: VmapArray, batch: int, heads: int, queries: int, wanted: bool) -> FoldedArray:
     """Folds sinks (H), or sinks per query, (H,T) or (B|1,H,T). If the sinks differ among examples or need gradients,
     expands them to one sink per query.
     """
     by_query = len(x.shape) > 1
     if not (x.batched or wanted) and (not by_query or len(x.shape) == 2 or x.shape[0] == 1):
-        return _shared(x) if len(x.shape) != 2 else Folded(x.array[None], lambda gradient: gradient)
+        return _share(x) if len(x.shape) != 2 else FoldedArray(x.array[None], lambda gradient: gradient)
     leading = x.shape[0] if len(x.shape) == 3 else 1
     rows = x.repeated().reshape((x.size, leading, heads, queries if by_query else 1))
     rows = jnp.broadcast_to(rows, (x.size, batch, heads, queries)).reshape((x.size * batch, heads, queries))
@@ -232,49 +235,49 @@ def _sinks(x: Example, batch: int, heads: int, queries: int, wanted: bool) -> Fo
             each = each.sum(1)
         return each.reshape((x.size, *x.shape))
 
-    return Folded(rows, gradients)
+    return FoldedArray(rows, gradients)
 
 
-def _fold_attention(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_attention(call: Call, size: int, inputs: dict[str, VmapArray], wanted: frozenset[str]) -> FoldedCall:
     q = inputs["q"].shape
     batch = q[0] if len(q) == 4 else 1
     heads, queries = q[-3:-1] if call.option("layout", "bhtd") == "bhtd" else (q[-2], q[-3])
     folded = {}
     for name, x in inputs.items():
         if name in ("bias", "mask", "key_bias", "key_indices"):
-            folded[name] = _scores(x, batch, name in wanted)
+            folded[name] = _fold_scores(x, batch, name in wanted)
         elif name == "alibi_slopes":
-            folded[name] = _heads(x, batch)
+            folded[name] = _fold_slopes(x, batch)
         elif name == "sinks":
-            folded[name] = _sinks(x, batch, heads, queries, name in wanted)
+            folded[name] = _fold_sinks(x, batch, heads, queries, name in wanted)
         elif name in ("key_lengths", "query_offsets"):
-            folded[name] = _sequences(x, 1, batch, False)
+            folded[name] = _fold_sequences(x, 1, batch, False)
         else:
-            folded[name] = _sequences(x, 4, batch, name != "q" and name in SHARED_BY_STRIDE[call.operation])
-    return _in_batch(size, 4, batch, folded)
+            folded[name] = _fold_sequences(x, 4, batch, name != "q" and name in SHARED_BY_STRIDE[call.operation])
+    return _fold_into_batch(size, 4, batch, folded)
 
 
-def _fold_linear_attention(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_linear_attention(call: Call, size: int, inputs: dict[str, VmapArray], wanted: frozenset[str]) -> FoldedCall:
     q = inputs["q"].shape
     batch = q[0] if len(q) == 4 else 1
     folded = {}
     for name, x in inputs.items():
         if name == "snapshot_lengths":
-            folded[name] = _lengths(x, batch)
+            folded[name] = _fold_lengths(x, batch)
         else:
-            folded[name] = _sequences(x, 4, batch, name not in ("q", "state"))
-    return _in_batch(size, 4, batch, folded)
+            folded[name] = _fold_sequences(x, 4, batch, name not in ("q", "state"))
+    return _fold_into_batch(size, 4, batch, folded)
 
 
-def _lengths(x: Example, batch: int) -> Folded:
+def _fold_lengths(x: VmapArray, batch: int) -> FoldedArray:
     """Merges the examples into the first dimension of snapshot_lengths, (N|1,M)."""
     if not x.batched and x.shape[0] == 1:
-        return _shared(x)
+        return _share(x)
     rows = jnp.broadcast_to(x.repeated(), (x.size, batch, x.shape[1]))
-    return Folded(rows.reshape((x.size * batch, x.shape[1])), lambda gradient: gradient)
+    return FoldedArray(rows.reshape((x.size * batch, x.shape[1])), lambda gradient: gradient)
 
 
-def _fold_short_convolution(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_short_convolution(call: Call, size: int, inputs: dict[str, VmapArray], wanted: frozenset[str]) -> FoldedCall:
     own_weights = any(name in wanted or inputs[name].batched for name in ("weight", "bias") if name in inputs)
     if own_weights or "cu_seqlens" in inputs:
         return _fold_into_channels(size, inputs)
@@ -283,18 +286,18 @@ def _fold_short_convolution(call: Call, size: int, inputs: dict[str, Example], w
     folded = {}
     for name, array in inputs.items():
         if name in ("weight", "bias"):
-            folded[name] = _shared(array)
+            folded[name] = _share(array)
         elif name == "snapshot_lengths":
-            folded[name] = _lengths(array, batch)
+            folded[name] = _fold_lengths(array, batch)
         else:
-            folded[name] = _sequences(array, 3, batch, False)
-    return _in_batch(size, 3, batch, folded)
+            folded[name] = _fold_sequences(array, 3, batch, False)
+    return _fold_into_batch(size, 3, batch, folded)
 
 
-def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
+def _fold_into_channels(size: int, inputs: dict[str, VmapArray]) -> FoldedCall:
     """Folds the examples into channels: the C channels of example e get the indices e*C to e*C + C - 1."""
 
-    def at_end(x: Example) -> Array:
+    def at_end(x: VmapArray) -> Array:
         rows = jnp.moveaxis(x.repeated(), 0, -2)
         return rows.reshape((*rows.shape[:-2], rows.shape[-2] * rows.shape[-1]))
 
@@ -302,37 +305,37 @@ def _fold_into_channels(size: int, inputs: dict[str, Example]) -> Fold:
         rows = array.reshape((*array.shape[:-1], size, shape[-1]))
         return jnp.moveaxis(rows, -2, 0).reshape((size, *shape))
 
-    def folded(name: str, x: Example) -> Folded:
+    def folded(name: str, x: VmapArray) -> FoldedArray:
         if name in ("cu_seqlens", "snapshot_lengths"):
-            return _shared(x)
+            return _share(x)
         if name in ("weight", "bias"):
             rows = x.repeated().reshape((size * x.shape[0], *x.shape[1:]))
-            return Folded(rows, lambda gradient: gradient.reshape((size, *x.shape)))
-        return Folded(at_end(x), lambda gradient: to_front(gradient, x.shape))
+            return FoldedArray(rows, lambda gradient: gradient.reshape((size, *x.shape)))
+        return FoldedArray(at_end(x), lambda gradient: to_front(gradient, x.shape))
 
     own = {name: folded(name, x) for name, x in inputs.items()}
-    return Fold(own, lambda _, x: at_end(x), lambda _, array, shape: to_front(array, shape))
+    return FoldedCall(own, lambda _, x: at_end(x), lambda _, array, shape: to_front(array, shape))
 
 
-def _fold_gated_norm(call: Call, size: int, inputs: dict[str, Example], wanted: frozenset[str]) -> Fold:
+def _fold_gated_norm(call: Call, size: int, inputs: dict[str, VmapArray], wanted: frozenset[str]) -> FoldedCall:
     weight = inputs.get("weight")
     if weight is not None and (weight.batched or "weight" in wanted):
         return _fold_into_heads(call, size, inputs)
     x = inputs["x"].shape
     batch = x[0] if len(x) == 4 else 1
     folded = {
-        name: _shared(array) if name == "weight" else _sequences(array, 4, batch, name == "gate")
+        name: _share(array) if name == "weight" else _fold_sequences(array, 4, batch, name == "gate")
         for name, array in inputs.items()
     }
-    return _in_batch(size, 4, batch, folded)
+    return _fold_into_batch(size, 4, batch, folded)
 
 
-def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
+def _fold_into_heads(call: Call, size: int, inputs: dict[str, VmapArray]) -> FoldedCall:
     """Folds the examples into heads: the H heads of example e get the indices e*H to e*H + H - 1."""
     axis = -3 if call.option("layout", "bhtd") == "bhtd" else -2
     heads = inputs["x"].shape[axis]
 
-    def fold_rows(_: str, x: Example) -> Array:
+    def fold_rows(_: str, x: VmapArray) -> Array:
         rows = jnp.moveaxis(x.repeated(), 0, axis - 1)
         return rows.reshape((*rows.shape[: axis - 1], size * heads, *rows.shape[axis + 1 :]))
 
@@ -340,9 +343,9 @@ def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
         rows = array.reshape((*array.shape[:axis], size, heads, *array.shape[axis + 1 :]))
         return jnp.moveaxis(rows, axis - 1, 0)
 
-    def folded(name: str, x: Example) -> Folded:
+    def folded(name: str, x: VmapArray) -> FoldedArray:
         if name != "weight":
-            return Folded(fold_rows(name, x), unfold)
+            return FoldedArray(fold_rows(name, x), unfold)
         by_head = len(x.shape) == 2
         dim = x.shape[-1]
         rows = x.repeated().reshape((size, heads if by_head else 1, dim))
@@ -352,9 +355,11 @@ def _fold_into_heads(call: Call, size: int, inputs: dict[str, Example]) -> Fold:
             each = gradient.reshape((size, heads, dim))
             return each if by_head else _sum_in_f32(each)
 
-        return Folded(rows, gradients)
+        return FoldedArray(rows, gradients)
 
-    return Fold({name: folded(name, x) for name, x in inputs.items()}, fold_rows, lambda _, array, __: unfold(array))
+    return FoldedCall(
+        {name: folded(name, x) for name, x in inputs.items()}, fold_rows, lambda _, array, __: unfold(array)
+    )
 
 
 def _sum_in_f32(each: Array) -> Array:
@@ -362,7 +367,7 @@ def _sum_in_f32(each: Array) -> Array:
     return each.astype(jnp.promote_types(each.dtype, jnp.float32)).sum(1).astype(each.dtype)
 
 
-_FOLDS = {
+_FOLD_FUNCTIONS = {
     "gated_attention": _fold_attention,
     "linear_attention": _fold_linear_attention,
     "short_convolution": _fold_short_convolution,

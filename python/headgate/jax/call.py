@@ -64,7 +64,7 @@ def describe(call: Call, inputs: Arrays, check: bool = False) -> Results:
     given = {name: (x.shape, x.dtype.name) for name, x in inputs.items() if name != SEED}
     names = ["lse" if name == SAVED_LSE else name for name in call.outputs]
     compute = getattr(_jax, f"describe_{call.operation}")
-    found = compute(given, set_of(names, call.table("outputs")), dict(call.options), check)
+    found = compute(given, bit_mask_of(names, call.table("outputs")), dict(call.options), check)
     shapes = {name: (shape, jnp.dtype(dtype)) for name, (shape, dtype) in found.items()}
     y = shapes["y"][1]
     if "max_logit" in shapes and call.rows_of_max_logit:
@@ -86,8 +86,8 @@ def _rows_of(call: Call, inputs: Arrays) -> tuple[int, ...]:
     return (batch, *rows)
 
 
-def set_of(names: Any, table: list[str]) -> int:
-    """Returns a bit mask: bit i is set if entry i of the table is among `names`."""
+def bit_mask_of(names: Any, table: list[str]) -> int:
+    """Returns a bit mask with bit i set if `names` contains entry i of the table."""
     return sum(1 << i for i, name in enumerate(table) if name in names)
 
 

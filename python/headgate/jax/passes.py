@@ -20,7 +20,7 @@ from jax.sharding import ManualAxisType, NamedSharding, PartitionSpec
 
 from .. import _jax
 from . import batching, fallback
-from .call import SAVED_LSE, SEED, Arrays, Call, Results, backward_results, forward_results, set_of, varying_axes
+from .call import SAVED_LSE, SEED, Arrays, Call, Results, backward_results, bit_mask_of, forward_results, varying_axes
 
 for _name, _handler in _jax.handlers.items():
     jax.ffi.register_ffi_target(f"headgate_{_name}", _handler, platform="cpu")
@@ -30,7 +30,7 @@ SECOND = "{}: gradients of gradients and forward-mode derivatives, as of jvp, ja
 
 def _attributes(call: Call, inputs: Arrays) -> dict[str, Any]:
     """Returns the FFI attributes that are the same for forward and backward passes."""
-    attributes: dict[str, Any] = {"inputs": np.int64(set_of(inputs, call.table("inputs")))}
+    attributes: dict[str, Any] = {"inputs": np.int64(bit_mask_of(inputs, call.table("inputs")))}
     for name, value in call.options:
         attributes[name] = value if isinstance(value, str) else _scalar(value)
     if call.folded:
@@ -77,13 +77,13 @@ def _lower_on_cpu(context: Any, *operands: Any, call: Call, tree: Any) -> Any:
     attributes = _attributes(call, types[-1])
     if len(groups) == 1:
         wanted = {"lse" if name == SAVED_LSE else name for name in forward_results(call, *types)}
-        attributes["outputs"] = np.int64(set_of(wanted, call.table("outputs")))
+        attributes["outputs"] = np.int64(bit_mask_of(wanted, call.table("outputs")))
         order, direction = _operands(call, *groups), "forward"
     else:
         tables = _jax.tables[call.operation]
         incoming, saved, inputs = groups
-        sets = {"incoming": incoming, "saved": saved, "gradients": ["d" + name for name in call.gradients]}
-        attributes |= {name: np.int64(set_of(names, tables.get(name, ()))) for name, names in sets.items()}
+        selected = {"incoming": incoming, "saved": saved, "gradients": ["d" + name for name in call.gradients]}
+        attributes |= {name: np.int64(bit_mask_of(names, tables.get(name, ()))) for name, names in selected.items()}
         order = [incoming[name] for name in tables["incoming"] if name in incoming]
         order += [saved[name] for name in tables.get("saved", ()) if name in saved]
         order, direction = order + _operands(call, inputs), "backward"
