@@ -18,7 +18,7 @@ from transformers import cache_utils
 from transformers.generation.configuration_utils import GenerationMode
 
 from .checks import is_whole
-from .hub_functions import RulePass, pass_of, record_passes
+from .hub_functions import RulePass, attach_passes_for, take_pass
 
 
 class _Pass:
@@ -36,7 +36,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
 
     def __new__(cls, *_: Any) -> "_Layer":
         layer = super().__new__(cls)
-        record_passes(layer)  # copies do not run __init__
+        attach_passes_for(layer)  # copies do not run __init__
         return layer
 
     def __init__(self, like: cache_utils.LinearAttentionLayer, keep: int):
@@ -83,7 +83,7 @@ class _Layer(cache_utils.LinearAttentionLayer):
             self._begin_in_place()
         now = self.passes[-1]
         now.before[state_idx] = self.recurrent_states[state_idx]
-        now.rules[state_idx] = pass_of(recurrent_states)
+        now.rules[state_idx] = take_pass(recurrent_states)
         self.recurrent_states[state_idx] = recurrent_states
         self.is_recurrent_states_initialized[state_idx] = True
         return recurrent_states
@@ -158,8 +158,8 @@ class _Layer(cache_utils.LinearAttentionLayer):
         for state_idx, columns in now.columns.items():
             self._set_columns(now, state_idx, columns[..., : columns.shape[-1] - now.T + T].clone())
         for state_idx, rule in now.rules.items():
-            now.rules[state_idx] = rule = rule.of_first(T)
-            self.recurrent_states[state_idx] = rule.state()
+            now.rules[state_idx] = rule = rule.first_tokens(T)
+            self.recurrent_states[state_idx] = rule.recompute_state()
         now.T = T
 
 

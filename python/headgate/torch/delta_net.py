@@ -50,7 +50,7 @@ class _Pass(NamedTuple):
     options: dict[str, Any]
     """The options of linear_attention."""
 
-    def of_first(self, T: int) -> "_Pass":
+    def first_tokens(self, T: int) -> "_Pass":
         """Returns a pass over the first T tokens of this pass."""
         rows = self.columns[0].shape[1] - self.T
         columns = [x[:, : rows + T] for x in self.columns]
@@ -111,7 +111,7 @@ class DeltaNetCache:
         while end - passes[-1].T > length:
             end -= passes.pop().T
         last = passes.pop()
-        last = last.of_first(length - end + last.T)
+        last = last.first_tokens(length - end + last.T)
         state, convolution = last.states()
         self._passes = [*passes, last] if last.T > 0 else passes
         self.state, self.convolution, self.length = state, convolution, length

@@ -79,10 +79,8 @@ def _are_known(*tensors: Any) -> bool:
     return tensors[0].dtype in DTYPES and all(t.is_floating_point() for t in tensors)
 
 
-def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to float32 unless its dtype is float32 or `dtype`. Kernels accept both dtypes beside tensors of
-    `dtype`.
-    """
+def _as_dtype_or_f32(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Converts `x` to float32 unless its dtype is float32 or `dtype`. Kernels accept both with tensors of `dtype`."""
     return x if x.dtype in (dtype, torch.float32) else x.float()
 
 
@@ -110,19 +108,18 @@ def _takes_rule(query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tens
 
 
 class RulePass(NamedTuple):
-    """Holds the inputs and options of a call of recurrent_rule. The final state of the call can be computed from them
-    again.
+    """Holds the inputs and options of a call of recurrent_rule, from which its final state can be recomputed.
     """
 
     inputs: list[Tensor]  # q, k, v, decay and beta, (B,T,·,·)
     options: dict[str, Any]  # arguments of linear_attention
 
-    def of_first(self, T: int) -> "RulePass":
+    def first_tokens(self, T: int) -> "RulePass":
         """Returns a RulePass over the first T tokens of this pass."""
         return RulePass([x[:, :T] for x in self.inputs], self.options)
 
     @torch.no_grad()
-    def state(self) -> Tensor:
+    def recompute_state(self) -> Tensor:
         """Computes the final state (N,Hv,D,Dv) again."""
         with _without_autocast():
             return linear_attention(*self.inputs, **self.options)[1]
@@ -130,38 +127,38 @@ class RulePass(NamedTuple):
 
 _precision: Precision = "exact"
 """linear_attention's argument `precision` for calls in bfloat16. register() sets it."""
-_readers: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Objects that will call pass_of()."""
+_pass_owners: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Objects that will call take_pass(). recurrent_rule attaches passes while one of them lives."""
 # `_last.state` is a weak reference to the final state to which this thread's last call attached a RulePass.
 _last = threading.local()
 
 
-def record_passes(reader: Any) -> None:
-    """Makes recurrent_rule attach its RulePass to each final state while the object `reader` lives. pass_of() returns
+def attach_passes_for(owner: Any) -> None:
+    """Makes recurrent_rule attach a RulePass to each final state while the object `owner` lives. take_pass() returns
     this RulePass.
     """
-    _readers.add(reader)
+    _pass_owners.add(owner)
 
 
-def _attach(state: Tensor, found: RulePass) -> None:
+def _attach_pass(state: Tensor, found: RulePass) -> None:
     """Attaches a RulePass to a final state.
 
     A state with a RulePass keeps the inputs of its pass in memory. Therefore, this function first removes the RulePass
-    of this thread's previous call if pass_of() has not done so.
+    of this thread's previous call if take_pass() has not done so.
     """
     before = getattr(_last, "state", lambda: None)()
     if before is not None:
-        pass_of(before)
+        take_pass(before)
     state._headgate_pass = found
     _last.state = weakref.ref(state)
 
 
-def pass_of(state: Tensor) -> RulePass | None:
+def take_pass(state: Tensor) -> RulePass | None:
     """Removes the RulePass that recurrent_rule attached to this state, and returns it. Returns None if none is
     attached.
 
     Only the final state of this thread's last call has a RulePass. recurrent_rule attaches none in these cases: without
-    record_passes(), for packed batches, in compiled models, and to states with gradients.
+    attach_passes_for(), for packed batches, in compiled models, and to states with gradients.
     """
     found: RulePass | None = state.__dict__.pop("_headgate_pass", None)
     return found
@@ -203,7 +200,7 @@ def recurrent_rule(
     B, T = query.shape[:2]
     begins = sequences_of_rows(what, B, T, given)
     g = g if g.dim() == 4 else g.unsqueeze(-1)
-    read = [query, key, value, _beside(g, query.dtype), _beside(beta, query.dtype).unsqueeze(-1)]
+    read = [query, key, value, _as_dtype_or_f32(g, query.dtype), _as_dtype_or_f32(beta, query.dtype).unsqueeze(-1)]
     options: dict[str, Any] = {"layout": "bthd", "return_state": output_final_state}
     if _precision != "exact" and query.dtype == torch.bfloat16:
         options["precision"] = _precision
@@ -219,12 +216,12 @@ def recurrent_rule(
     with _without_autocast():
         found = call_as(what, RULE_ARGUMENTS, linear_attention, *read, **options)
     y, state = found if output_final_state else (found, None)
-    if state is not None and begins is None and not torch.compiler.is_compiling() and _readers:
+    if state is not None and begins is None and not torch.compiler.is_compiling() and _pass_owners:
         if not state.requires_grad:
             # The state before the pass may have a RulePass of the previous pass. detach() returns a tensor without it.
             # Without detach(), each RulePass would keep all earlier passes in memory.
             own = {**options, "state": states[0].detach()} if states else options
-            _attach(state, RulePass(read, own))
+            _attach_pass(state, RulePass(read, own))
     return y.view(value.shape), state
 
 
@@ -269,8 +266,8 @@ def _convolve(x: Tensor, weight: Tensor, bias: Tensor | None, activation: str | 
             CONVOLUTION_ARGUMENTS,
             short_convolution,
             x,
-            _beside(weight, x.dtype),
-            None if bias is None else _beside(bias, x.dtype),
+            _as_dtype_or_f32(weight, x.dtype),
+            None if bias is None else _as_dtype_or_f32(bias, x.dtype),
             activation=ACTIVATIONS[activation],
             **options,
         )
@@ -318,7 +315,7 @@ def convolution_step(
         return NotImplemented
     columns = torch.cat((conv_state, hidden_states), dim=-1)
     x = hidden_states.transpose(1, 2)
-    state = _beside(columns[..., S - before : S], x.dtype).transpose(1, 2)
+    state = _as_dtype_or_f32(columns[..., S - before : S], x.dtype).transpose(1, 2)
     y = _convolve(x, weight, bias, activation, state=state).transpose(1, 2)
     conv_state.copy_(columns[..., -S:])
     return y

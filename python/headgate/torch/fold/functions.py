@@ -70,17 +70,17 @@ def attention(
         bias = bias.reshape((1,) * (len(full) - bias.dim()) + bias.shape)
         bias = bias.expand(*bias.shape[:-1], S)
         of_keys = bias.shape[-3:-1] == (1, 1) and not bias.requires_grad
-        (keys if of_keys else pairs).append(_beside(bias, q.dtype))
+        (keys if of_keys else pairs).append(_as_kernel_dtype(bias, q.dtype))
     key_bias, pair_bias = _total(keys), _total(pairs)
-    gate = gate if gate is None else _beside(gate, q.dtype)
+    gate = gate if gate is None else _as_kernel_dtype(gate, q.dtype)
     options = {"scale": scale, **precision_of(q, precision)}
     return _in_batches(what, options, q, k, v, pair_bias, key_bias, gate)
 
 
-def _beside(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Converts `x` to a dtype that the kernels accept beside q.
+def _as_kernel_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Converts `x` to a dtype that the kernels accept with a q of `dtype`.
 
-    - `x` has the dtype of q, `dtype`: unchanged
+    - `x` has `dtype`: unchanged
     - q is float64: float64
     - otherwise: float32
     """
