@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .held_gate import MATRIX, OLD_MATRIX, calls, hold_gate, take_gate
+from .pending_gate import MATRIX, OLD_MATRIX, current_call, store_pending_gate, take_pending_gate
 from .precision import IMPLEMENTATIONS
 from .variant import GateVariant
 
@@ -102,19 +102,19 @@ class AddedGate:
             # A tensor-parallel process may have fewer heads than self.heads, so -1 infers their number.
             z = module.attention_gate(h).unflatten(-1, (-1, self.features))
         if self.variant.gate_site == "g1":
-            hold_gate(module, self.variant.kernel_arguments(z))
-            calls.gated = module
+            store_pending_gate(module, self.variant.kernel_arguments(z))
+            current_call.gated_module = module
         else:
-            calls.logits = z
+            current_call.gate_logits = z
 
     def on_projection(self, _: nn.Module, __: Any, output: Tensor) -> Tensor:
-        logits = calls.logits
+        logits = current_call.gate_logits
         heads = output.unflatten(-1, (logits.shape[-2], -1))
         return self.variant.applied(heads, logits).flatten(-2)
 
     def after(self, module: nn.Module, _: Any, output: Any) -> None:
-        calls.logits = calls.gated = None
-        if take_gate(module) and output is not None:
+        current_call.gate_logits = current_call.gated_module = None
+        if take_pending_gate(module) and output is not None:
             raise RuntimeError(
                 f"retrofit: the gate of {type(module).__name__} was not applied: attn_implementation is "
                 f"'{module.config._attn_implementation}' but must be {' or '.join(map(repr, IMPLEMENTATIONS))}"

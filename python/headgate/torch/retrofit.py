@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from .gates import GATE_FUNCTIONS
-from .held_gate import MATRIX, OLD_MATRIX, PARAMETER
+from .pending_gate import MATRIX, OLD_MATRIX, PARAMETER
 from .variant import KEYS, GateVariant, parse_gate
 
 PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")

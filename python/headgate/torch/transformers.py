@@ -33,7 +33,6 @@ from transformers.masking_utils import (
 )
 
 from . import foreign_arguments, hub_functions, mask_functions
-from .held_gate import require_gate, take_gate
 from .attention import gated_attention
 from .attention_weights import attention_weights
 from .checks import shape_of
@@ -41,6 +40,7 @@ from .errors import call_as
 from .foreign_arguments import refuse_unknown
 from .key_lists import KeyLists, lists_of_index
 from .packed_rows import begins_of, numbers_in_one_row, one_row
+from .pending_gate import require_gate, take_pending_gate
 from .precision import IMPLEMENTATIONS, Precision, precision_of, require_precision
 from .sharding import described
 
@@ -296,7 +296,7 @@ def attention_forward(
             raise ValueError(f"{what}: {name} is a {type(cache).__name__}, with keys that key lacks: {INSTEAD}")
     refuse_unknown(what, given, foreign_arguments.ATTENTION, INSTEAD)
     require_gate(module)
-    rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_gate(module)}
+    rules: dict[str, Any] = {"softcap": softcap or 0.0, "scale": scaling, **take_pending_gate(module)}
     rules |= precision_of(query, precision)
     if dropout:
         rules["dropout"] = dropout

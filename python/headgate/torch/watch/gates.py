@@ -95,7 +95,7 @@ def _wrap_output(watch: "Watch", wrapped: Wrapped, attention: nn.Module, part: n
         out = forward(*args, **kwargs)
         if watch.counts():
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                watch.hold_gate(attention, reader.read(attention, out.detach()).sigmoid().transpose(1, 2))
+                watch.store_gate(attention, reader.read(attention, out.detach()).sigmoid().transpose(1, 2))
         return out
 
     wrapped.wrap(part, around)

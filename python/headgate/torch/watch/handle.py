@@ -389,7 +389,7 @@ class Watch:
         padding = self._padding
         return None if padding is None or padding.shape[0] != B or padding.shape[1] < T else padding[:, -T:]
 
-    def hold_gate(self, attention: nn.Module, gate: Tensor) -> None:
+    def store_gate(self, attention: nn.Module, gate: Tensor) -> None:
         """Stores the gate (B,H,T,·) for the next call of an attention module."""
         self._gates[attention] = gate
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..held_gate import MATRIX, PARAMETER, hold_gate, pending_gate
 from ..gates import GATE_FUNCTIONS
+from ..pending_gate import MATRIX, PARAMETER, pending_gate_of, store_pending_gate
 from .call import Call, geometry_of, scores
 from .gates import DELTA_NET, GATED_NORM, READERS
 from .handle import LOOKS_LIKE_ATTENTION, Watch
@@ -81,8 +81,8 @@ def overridden(model: nn.Module, given: dict[Any, Any]) -> Iterator[None]:
             all_of_module = changes.get(module, ())
             own = [change for change in all_of_module if change.word not in OF_GATES]
             of_gate = [change for change in all_of_module if change.word in OF_GATES]
-            pending = pending_gate(module)
-            gate = None if pending is None else _held_gate(module, pending, of_gate)
+            pending = pending_gate_of(module)
+            gate = None if pending is None else _change_pending_gate(module, pending, of_gate)
             if not own:
                 return function(*args, **kwargs)
             again = next((change.word for change in own if change.word != "closed"), None)
@@ -119,7 +119,7 @@ def _heads(x: Tensor, change: Change, dim: int) -> Tensor:
     return chosen.view([-1 if i == dim % x.dim() else 1 for i in range(x.dim())])
 
 
-def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) -> tuple[Tensor, str]:
+def _change_pending_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) -> tuple[Tensor, str]:
     """Applies changes to the gate that a retrofitted module has stored for a call.
 
     Returns the gate (B,T,Hq,1|Dv) and its operation, "mul" or "add".
@@ -127,9 +127,9 @@ def _held_gate(module: nn.Module, pending: dict[str, Any], own: list[Change]) ->
     z, operation = pending["gate"], pending["gate_op"]
     gate = GATE_FUNCTIONS[pending["gate_fn"]].compute(z.to(torch.promote_types(z.dtype, torch.float32)))
     for change in own:
-        gate = torch.where(_heads(gate, change, 2), _held(gate, change.word), gate)
+        gate = torch.where(_heads(gate, change, 2), _constant_gate(gate, change.word), gate)
     if own:
-        hold_gate(module, {"gate": gate, "gate_fn": "identity", "gate_op": operation})
+        store_pending_gate(module, {"gate": gate, "gate_fn": "identity", "gate_op": operation})
     return gate, operation
 
 
@@ -178,7 +178,7 @@ def _attend(call: Call, change: Change) -> Tensor:
     return torch.cat(parts, 2).transpose(1, 2)
 
 
-def _held(gate: Tensor, word: str) -> Tensor:
+def _constant_gate(gate: Tensor, word: str) -> Tensor:
     """Returns the gate (B,T,H,·) after a change. It is 1 for "open", otherwise the mean over sequences and tokens."""
     return torch.ones_like(gate) if word == "open" else gate.mean((0, 1), keepdim=True).expand_as(gate)
 
@@ -186,8 +186,8 @@ def _held(gate: Tensor, word: str) -> Tensor:
 def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None:
     """Wraps the module that computes the gate. The module then outputs the changed gate.
 
-    Retrofitted modules need no wrapper, since _held_gate() changes their gate. Raises ValueError if the layer has no
-    gate that can be changed.
+    Retrofitted modules need no wrapper, since _change_pending_gate() changes their gate. Raises ValueError if the layer
+    has no gate that can be changed.
     """
     if hasattr(module, MATRIX) or hasattr(module, PARAMETER):
         site, operation = module.config.gate_site, module.config.gate_op
@@ -206,8 +206,8 @@ def _change_gate(module: nn.Module, own: list[Change], wrapped: Wrapped) -> None
         out = forward(*args, **kwargs)
         z = reader.read(module, out)
         for change in own:
-            held = torch.logit(_held(z.double().sigmoid(), change.word), 1e-12).to(z.dtype)
-            z = torch.where(_heads(z, change, 2), held, z)
+            constant = torch.logit(_constant_gate(z.double().sigmoid(), change.word), 1e-12).to(z.dtype)
+            z = torch.where(_heads(z, change, 2), constant, z)
         return reader.write(module, out, z)
 
     wrapped.wrap(getattr(module, reader.submodule), around)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .. import observers
-from ..held_gate import pending_gate
 from ..foreign_arguments import ATTENTION, CACHES
 from ..gates import GATE_FUNCTIONS
 from ..key_lists import lists_of_index
+from ..pending_gate import pending_gate_of
 from ..precision import IMPLEMENTATIONS
 from .call import Call, both
 from .wrapping import Wrapped
@@ -139,7 +139,7 @@ def call_of(
     if window is not None and T < S and isinstance(positions, Tensor) and positions.dim() == 2:
         call["positions"] = positions[:, -T:]
     kind = "causal" if call.get("causal") or is_causal else "bidirectional"
-    pending = pending_gate(module)
+    pending = pending_gate_of(module)
     gate = None if pending is None else gate_of(pending)
     return Call(taken(q), taken(k), taken(v), kind=kind, **call), gate
 

@@ -13,40 +13,40 @@ MATRIX, PARAMETER = "attention_gate", "gate"
 OLD_MATRIX = "gate_proj"
 # Holds the values that hooks of an attention module pass to other hooks of the same call:
 #
-# - `logits` holds the logits of the module's gate.
-# - `gate` is the pair (module, gate arguments for the kernel).
-# - `gated` is the running module, if its kernel applies the gate.
+# - `gate_logits` holds the logits of the module's gate.
+# - `pending_gate` is the pair (module, gate arguments for the kernel).
+# - `gated_module` is the running module, if its kernel applies the gate.
 #
 # Each thread has separate values, since several threads may call one model at once.
-calls = threading.local()
+current_call = threading.local()
 
 
-def pending_gate(module: nn.Module) -> dict[str, Any] | None:
+def pending_gate_of(module: nn.Module) -> dict[str, Any] | None:
     """Returns the gate arguments stored for this thread's call of an attention module. Returns None if none are stored.
     """
-    owner, arguments = getattr(calls, "gate", (None, None))
+    owner, arguments = getattr(current_call, "pending_gate", (None, None))
     return arguments if owner is module else None
 
 
-def hold_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
+def store_pending_gate(module: nn.Module, arguments: dict[str, Any]) -> None:
     """Stores the gate arguments of this thread's call of an attention module. The module's kernel reads them."""
-    calls.gate = (module, arguments)
+    current_call.pending_gate = (module, arguments)
 
 
-def take_gate(module: nn.Module) -> dict[str, Any]:
+def take_pending_gate(module: nn.Module) -> dict[str, Any]:
     """Returns the gate arguments stored for this thread's call of an attention module, and clears them.
 
     Returns {} if nothing is stored. Raises ValueError if a retrofitted module requests the arguments a second time.
     """
-    found = pending_gate(module)
+    found = pending_gate_of(module)
     if found is None:
-        if getattr(calls, "gated", None) is module:
+        if getattr(current_call, "gated_module", None) is module:
             raise ValueError(
                 f"retrofit: {type(module).__name__} computes attention more than once in a call, but its gate is "
                 "for one"
             )
         return {}
-    calls.gate = (None, None)
+    current_call.pending_gate = (None, None)
     return found
 
 
