@@ -20,7 +20,7 @@ from ..operations import keeps_output
 from .arguments import DIFFERENTIABLE, OPTIONS, TENSORS, options_of, require_known, take_old_name, takes
 from .calls import autocast, check_tensors, checked_options, refuse_transforms
 from .errors import call_as, in_words_of
-from .sharding import Span, agree, described, own_rank, spans_of
+from .sharding import Span, agree, describe, own_rank, spans_of
 from .transforms import refuse_all_transforms
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Block(NamedTuple):
     k: Span
     offset: int  # position of the first query relative to the first key
     keys_begin: int  # position of the first key in the whole sequence
-    own: bool  # whether q and k are the same tokens; if so, the block adds the sinks and computes dgate
+    same_tokens: bool  # whether q and k are the same tokens; if so, the block adds the sinks and computes dgate
 
 
 class Plan:
@@ -73,7 +73,7 @@ class Plan:
         self.spans = [spans_of(rank, ranks, length, sharding) for rank in range(ranks)]
         self.size = length // len(self.spans[0])
         met = (n for n in range(ranks) if any(self.blocks(rank, rank - n) for rank in range(ranks)))
-        self.rounds = 1 + max(met, default=0)
+        self.visited_shards = 1 + max(met, default=0)
         """Number of shards of keys that each rank visits: its own, then those of the preceding ranks. All other shards
         are hidden from every query."""
 
@@ -110,13 +110,14 @@ class Ring(NamedTuple):
         )
 
 
-def _joined(tensors: list[Tensor]) -> Tensor:
-    """Concatenates several tensors into one message."""
+def _pack(tensors: list[Tensor]) -> Tensor:
+    """Concatenates the elements of several tensors into one message."""
     return torch.cat([x.reshape(-1) for x in tensors])
 
 
-def _parted(joined: Tensor, like: list[Tensor]) -> list[Tensor]:
-    return [part.view(x.shape) for part, x in zip(joined.split([x.numel() for x in like]), like)]
+def _unpack(packed: Tensor, like: list[Tensor]) -> list[Tensor]:
+    """Splits the result of _pack() into views with the shapes of the tensors `like`."""
+    return [part.view(x.shape) for part, x in zip(packed.split([x.numel() for x in like]), like)]
 
 
 def _wait(works: list[dist.Work]) -> None:
@@ -124,32 +125,32 @@ def _wait(works: list[dist.Work]) -> None:
         work.wait()
 
 
-def _visitors(ring: Ring, rounds: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
+def _ring_shards(ring: Ring, visited_shards: int, shard: list[Tensor]) -> Iterator[list[Tensor]]:
     """Yields this rank's keys and values, then those of the preceding ranks, one rank at a time.
 
     Receives the next shard while the caller uses the current one. The caller must not keep a shard, since the next
     shards reuse its memory.
     """
-    if rounds == 1:
+    if visited_shards == 1:
         yield shard
         return
-    held = _joined(shard)
-    coming = torch.empty_like(held)
-    for n in range(rounds):
-        works = ring.exchange(held, coming, KEYS_TAG) if n + 1 < rounds else []
-        yield _parted(held, shard)
+    sent = _pack(shard)
+    received = torch.empty_like(sent)
+    for n in range(visited_shards):
+        works = ring.exchange(sent, received, KEYS_TAG) if n + 1 < visited_shards else []
+        yield _unpack(sent, shard)
         _wait(works)
-        held, coming = coming, held
+        sent, received = received, sent
 
 
-class _Homing:
+class _GradientReduction:
     """Sums the gradients of keys and values around the ring. Each rank adds its part to the sum of the preceding ranks.
     """
 
-    def __init__(self, ring: Ring, rounds: int):
-        self.ring, self.rounds, self.done = ring, rounds, 0
+    def __init__(self, ring: Ring, visited_shards: int):
+        self.ring, self.visited_shards, self.done = ring, visited_shards, 0
         self.works: list[dist.Work] = []
-        self.sent = self.coming = None
+        self.sent = self.received = None
 
     def add(self, own: Tensor) -> Tensor | None:
         """Adds this rank's gradients of the current shard to the sum from the previous rank. Sends the new sum to the
@@ -157,19 +158,20 @@ class _Homing:
 
         The last call returns the complete sum for this rank's own shard. All other calls return None.
         """
-        if self.rounds == 1:
+        if self.visited_shards == 1:
             return own
         _wait(self.works)
-        if self.coming is not None:
-            own += self.coming
+        if self.received is not None:
+            own += self.received
         self.done += 1
-        last = self.done == self.rounds  # sends the last sum to the owner of the shard, rounds - 1 ranks back
-        self.sent, self.coming = own, torch.empty_like(own) if self.coming is None else self.coming
-        self.works = self.ring.exchange(own, self.coming, GRADIENTS_TAG, 1 - self.rounds if last else 1)
+        last = self.done == self.visited_shards
+        # The last sum goes to the owner of the shard, visited_shards - 1 ranks back.
+        self.sent, self.received = own, torch.empty_like(own) if self.received is None else self.received
+        self.works = self.ring.exchange(own, self.received, GRADIENTS_TAG, 1 - self.visited_shards if last else 1)
         if not last:
             return None
         _wait(self.works)
-        return self.coming
+        return self.received
 
 
 class Call(NamedTuple):
@@ -218,15 +220,15 @@ def _forward(
     parts: dict[Span, list[tuple[Tensor, Tensor]]] = {}
     settings: dict[str, Any] = {"layout": call.layout, "threads": call.threads}
     wide = _widened(q)
-    for n, visitor in enumerate(_visitors(call.ring, call.plan.rounds, [k, v])):
-        keys, values = map(_widened, visitor)
+    for n, shard in enumerate(_ring_shards(call.ring, call.plan.visited_shards, [k, v])):
+        keys, values = map(_widened, shard)
         for block in call.plan.blocks(call.ring.rank, call.ring.rank - n):
             out = headgate.attention_forward(
                 call.rows(wide, block.q),
                 call.rows(keys, block.k),
                 call.rows(values, block.k),
                 outputs=["y", "lse"],
-                sinks=sinks if block.own else None,
+                sinks=sinks if block.same_tokens else None,
                 **call.options(block, _batch(q)),
             )
             found = parts.setdefault(block.q, [])
@@ -263,14 +265,14 @@ def _backward(
     dy, q, gate, y, attn = map(_widened, (dy, q, gate, saved[0], saved[2]))
     lse = saved[1]
     sums = {name: torch.zeros_like(x) for name, x in (("q", q), ("gate", gate), ("sinks", sinks)) if wanted[name]}
-    moving = wanted["k"] or wanted["v"]
-    homing, home = _Homing(call.ring, call.plan.rounds), None
-    for n, visitor in enumerate(_visitors(call.ring, call.plan.rounds, [k, v])):
-        keys, values = map(_widened, visitor)
-        own = torch.zeros(k.numel() + v.numel(), dtype=q.dtype) if moving else None
-        dk, dv = _parted(own, [k, v]) if moving else (None, None)
+    needs_dkv = wanted["k"] or wanted["v"]
+    reduction, total = _GradientReduction(call.ring, call.plan.visited_shards), None
+    for n, shard in enumerate(_ring_shards(call.ring, call.plan.visited_shards, [k, v])):
+        keys, values = map(_widened, shard)
+        own = torch.zeros(k.numel() + v.numel(), dtype=q.dtype) if needs_dkv else None
+        dk, dv = _unpack(own, [k, v]) if needs_dkv else (None, None)
         for block in call.plan.blocks(call.ring.rank, call.ring.rank - n):
-            named = [name for name in sums if block.own or name == "q"] + (["k", "v"] if moving else [])
+            named = [name for name in sums if block.same_tokens or name == "q"] + (["k", "v"] if needs_dkv else [])
             if not named:
                 continue
             part = [call.rows(x, block.q) for x in (dy, q, gate, y, attn)]
@@ -283,7 +285,7 @@ def _backward(
                 y=part[3],
                 attn=part[4],
                 lse=lse[..., block.q.begin : block.q.end],
-                sinks=sinks if block.own else None,
+                sinks=sinks if block.same_tokens else None,
                 dlse=None if dlse is None else dlse[..., block.q.begin : block.q.end],
                 gradients=["d" + name for name in named],
                 **call.gating,
@@ -298,9 +300,9 @@ def _backward(
             }
             for name in named:
                 places[name] += getattr(found, "d" + name)
-        if moving:
-            home = homing.add(own)
-    return sums | (dict(zip("kv", _parted(home, [k, v]))) if moving else {})
+        if needs_dkv:
+            total = reduction.add(own)
+    return sums | (dict(zip("kv", _unpack(total, [k, v]))) if needs_dkv else {})
 
 
 class _RingAttention(torch.autograd.Function):
@@ -357,7 +359,7 @@ def _lengths(key_lengths: Tensor | None, batch: int, keys: int) -> tuple[int, ..
     if key_lengths is None:
         return None
     if key_lengths.shape != (batch,) or key_lengths.dtype not in (torch.int32, torch.int64):
-        raise ValueError(f"{NAME}: key_lengths is {described(key_lengths)} but must be integers ({batch})")
+        raise ValueError(f"{NAME}: key_lengths is {describe(key_lengths)} but must be integers ({batch})")
     lengths = tuple(key_lengths.tolist())
     if not all(0 <= n <= keys for n in lengths):
         raise ValueError(f"{NAME}: key_lengths must lie within 0 and {keys}, the tokens of the whole sequence")
@@ -381,7 +383,7 @@ def _make_call(ring: Ring, sharding: str, tensors: dict[str, Tensor | None], opt
     _require_shards(tensors, layout)
     q, slopes, sinks = tensors["q"], tensors["alibi_slopes"], tensors["sinks"]
     if sinks is not None and sinks.dim() > 1:
-        raise ValueError(f"{NAME}: sinks is {described(sinks)} but must be of one dimension, a logit for each head")
+        raise ValueError(f"{NAME}: sinks is {describe(sinks)} but must be of one dimension, a logit for each head")
     T = q.shape[-3 if layout == "bthd" else -2]
     key_lengths = _lengths(tensors["key_lengths"], _batch(q), ring.ranks * T)
     rules = Rules(options["causality"], options["window_left"], options["window_right"], key_lengths)
@@ -406,13 +408,13 @@ def _facts(
     call: Call, sharding: str, tensors: dict[str, Tensor | None], options: dict[str, Any], recorded: bool
 ) -> dict[str, str]:
     """Returns the values that must be equal on every rank, keyed by names for error messages."""
-    moving = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
+    needs_dkv = recorded and (tensors["k"].requires_grad or tensors["v"].requires_grad)
     return {
-        **{name: described(x) for name, x in tensors.items()},
+        **{name: describe(x) for name, x in tensors.items()},
         **{name: str(x) for name, x in options.items() if name != "threads"},
         "sharding": sharding,
         "key_lengths": str(call.plan.rules.key_lengths),
-        "the gradient of k and v": "wanted" if moving else "not wanted",
+        "the gradient of k and v": "wanted" if needs_dkv else "not wanted",
     }
 
 

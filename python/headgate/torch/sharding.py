@@ -72,7 +72,7 @@ def agree(what: str, group: "dist.ProcessGroup | None", facts: dict[str, str], r
                 raise ValueError(f"{what}: {name} is {value} on rank 0 but {theirs[name]} on rank {other}")
 
 
-def described(x: Tensor | None) -> str:
+def describe(x: Tensor | None) -> str:
     """Formats the dtype and shape of x for errors, for example as "float32 (2,3)"."""
     return "absent" if x is None else f"{str(x.dtype).removeprefix('torch.')} ({','.join(map(str, x.shape))})"
 
@@ -133,11 +133,11 @@ def gather_sequence(
         if torch.is_grad_enabled() and x.requires_grad:
             raise ValueError("x requires a gradient, which is not passed on: detach it")
         spans = [spans_of(other, ranks, tokens, sharding) for other in range(ranks)]
-        facts = {"x": described(x), "dim": str(dim), "sharding": sharding}
+        facts = {"x": describe(x), "dim": str(dim), "sharding": sharding}
     except (TypeError, ValueError) as error:
         refusal = type(error)(f"gather_sequence: {error}")
     agree("gather_sequence", group, facts, refusal)
-    # The ranks send raw bytes, which do not reflect a lazy negation or conjugation.
+    # Ranks send raw bytes, so a lazy negation or conjugation must be applied first.
     own = x.resolve_conj().resolve_neg().contiguous()
     shards = [torch.empty_like(own) for _ in range(ranks)]
     dist.all_gather([shard.view(-1).view(torch.uint8) for shard in shards], own.view(-1).view(torch.uint8), group=group)

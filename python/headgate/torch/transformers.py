@@ -42,7 +42,7 @@ from .key_lists import KeyLists, lists_of_index
 from .packed_rows import begins_of, numbers_in_one_row, one_row
 from .pending_gate import require_gate, take_pending_gate
 from .precision import IMPLEMENTATIONS, Precision, precision_of, require_precision
-from .sharding import described
+from .sharding import describe
 
 if TYPE_CHECKING:
     from .watch.callback import WatchCallback
@@ -225,7 +225,7 @@ def _mask_rules(what: str, mask: Tensor | KeyMask) -> dict[str, Any]:
     if mask.is_floating_point():
         return {"bias": mask}
     raise ValueError(
-        f"{what}: attention_mask is {described(mask)} but must be bool, true where visible, or floating point, added "
+        f"{what}: attention_mask is {describe(mask)} but must be bool, true where visible, or floating point, added "
         "to the scores: convert it, or give one of padding (B,S) to the model"
     )
 
