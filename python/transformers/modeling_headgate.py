@@ -21,7 +21,7 @@ from transformers import DynamicCache, GenerationMixin, PretrainedConfig, PreTra
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 
 # In the file beside a checkpoint, CMake inserts the code of python/headgate/torch/layer.py here.
-from headgate.torch.layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
+from headgate.torch.layer import GatedLayer, RMSNorm, apply_rope, rope_attention_factor, rope_frequencies
 
 # Defaults of keys that are missing in config.json.
 DEFAULTS = {
@@ -193,8 +193,8 @@ class Attention(GatedLayer):
             self.q_norm = RMSNorm(self.Hq * self.D, config.rms_norm_eps, config.norm_kind)
             self.k_norm = RMSNorm(self.Hkv * self.D, config.rms_norm_eps, config.norm_kind)
 
-    def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-        q, k, v, z = super().projected(h)
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        q, k, v, z = super().project(h)
         if self.config.qk_norm == "all_heads":
             q, k = self.q_norm(q.flatten(-2)).view_as(q), self.k_norm(k.flatten(-2)).view_as(k)
         return q, k, v, z
@@ -215,16 +215,16 @@ class Attention(GatedLayer):
 
         h (B,T,C) is the normalized layer input. cos and sin are (B|1,1,T,R/2), visible is (B|1,1,T,S).
         """
-        q, k, v, z = self.projected(h)
+        q, k, v, z = self.project(h)
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        q, k = turn(q, cos, sin), turn(k, cos, sin)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         if cache is not None:
             k, v = cache.update(k, v, self.layer)  # (B,Hkv,S,D): all tokens so far, or those in the window
             k, v = (x[:, :, -visible.shape[-1] :] for x in (k, v))  # a cache may keep older tokens if the window is 1
         k, v = (x.repeat_interleave(self.Hq // self.Hkv, dim=1) for x in (k, v))
         weights = self.weights(q, k, visible)
-        y = self.controlled((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
-        return self.output(self.gated("g1", y, z), z), weights
+        y = self.apply_output_control((weights.to(v.dtype) @ v).transpose(1, 2))  # (B,T,Hq,D)
+        return self.output(self.apply_gate_at("g1", y, z), z), weights
 
 
 def qwen3_5():

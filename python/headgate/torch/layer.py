@@ -120,14 +120,14 @@ def rope_attention_factor(config) -> float:
     return config.rope_attention_factor or 0.1 * math.log(config.rope_scaling_factor) + 1
 
 
-def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Applies RoPE to x (B,T,H,D) with cos and sin (B|1,T,1,R/2), or to x (B,H,T,D) with cos and sin (B|1,1,T,R/2).
     Rotates feature i with feature i + R/2.
     """
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    return torch.cat((*(part.to(x.dtype) for part in turned), rest), dim=-1)
+    rotated = (first * cos - second * sin, second * cos + first * sin)
+    return torch.cat((*(part.to(x.dtype) for part in rotated), rest), dim=-1)
 
 
 class GateBias(nn.Module):
@@ -211,22 +211,22 @@ class GatedLayer(nn.Module):
             z = split_heads(z, h.dim() - 1, self.gate_features)
         return split_heads(q, h.dim() - 1, self.D), z
 
-    def gated(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
+    def apply_gate_at(self, site: str, y: Tensor, z: Tensor | None) -> Tensor:
         """Applies the gate to y (B,T,heads,features) if `site` is the site of the layer's gate. Otherwise returns y
         unchanged.
         """
         return apply_gate(self.config, y, z) if self.config.gate_site == site else y
 
-    def projected(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Returns q (B,T,Hq,D), k and v (B,T,Hkv,D), and the gate's logits. RoPE is not yet applied."""
         q, z = self.queries_and_logits(h)
         k, v = (split_heads(x, h.dim() - 1, self.D) for x in (self.k_proj(h), self.v_proj(h)))
-        q, k, v = self.gated("g4", q, z), self.gated("g3", k, z), self.gated("g2", v, z)
+        q, k, v = self.apply_gate_at("g4", q, z), self.apply_gate_at("g3", k, z), self.apply_gate_at("g2", v, z)
         if self.config.qk_norm == "per_head":
             q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v, z
 
-    def controlled(self, y: Tensor) -> Tensor:
+    def apply_output_control(self, y: Tensor) -> Tensor:
         """Applies attention_output_control to the output of attention (B,T,Hq,D): an RMSNorm, SiLU or nothing."""
         if self.config.attention_output_control == "head_rmsnorm":
             return self.head_norm(y)
@@ -235,4 +235,4 @@ class GatedLayer(nn.Module):
     def output(self, y: Tensor, z: Tensor | None) -> Tensor:
         """Returns the layer's output (B,T,C). y (B,T,Hq,D) is the output of attention."""
         out = self.o_proj(y.flatten(-2))
-        return self.gated("g5", out.unsqueeze(-2), z).squeeze(-2)
+        return self.apply_gate_at("g5", out.unsqueeze(-2), z).squeeze(-2)

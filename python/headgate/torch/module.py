@@ -29,7 +29,7 @@ from .checks import (
     shape_of,
 )
 from .errors import in_words_of
-from .layer import GatedLayer, RMSNorm, rope_attention_factor, rope_frequencies, turn
+from .layer import GatedLayer, RMSNorm, apply_rope, rope_attention_factor, rope_frequencies
 from .layouts import FUSED, Fused, Heads
 from .precision import Precision
 from .ring import ring_attention
@@ -436,11 +436,11 @@ class GatedAttention(GatedLayer):
 
         With a cache, k and v include the cached keys and values, which come first.
         """
-        q, k, v, z = self.projected(h)
+        q, k, v, z = self.project(h)
         if q.shape[2] != self.Hq and self.variant.gate_grain == "head_shared":
             raise ValueError(f"GatedAttention: this process has {q.shape[2]} of {self.Hq} heads, which share a gate")
         cos, sin = self._angles(h, cache, positions, cu_seqlens)
-        q, k = turn(q, cos, sin), turn(k, cos, sin)
+        q, k = apply_rope(q, cos, sin), apply_rope(k, cos, sin)
         if cache is not None:
             k, v = cache.extended(k, v)
         return q, k, v, z
@@ -471,7 +471,9 @@ class GatedAttention(GatedLayer):
         attention = ring_attention if "group" in rules else gated_attention
         if self.keys["precision"] != "exact":
             rules = {**rules, "precision": self.keys["precision"]}
-        return self.controlled(attention(q, k, v, **gate, layout="bthd", **self._rules(causality, q), **rules))
+        return self.apply_output_control(
+            attention(q, k, v, **gate, layout="bthd", **self._rules(causality, q), **rules)
+        )
 
     def _angles(
         self, h: Tensor, cache: AttentionCache | None, positions: Tensor | None, cu_seqlens: Tensor | None
