@@ -21,7 +21,7 @@ _replaced: tuple[Callable[..., Tensor], bool] | None = None
 _original: Callable[..., Tensor] = functional.scaled_dot_product_attention
 
 
-def _decline(
+def _reason_to_decline(
     query: Any, key: Any, value: Any, attn_mask: Any, dropout_p: Any, is_causal: Any, scale: Any, enable_gqa: Any
 ) -> str | None:
     """Returns the reason why PyTorch must compute a call. Returns None if Headgate can compute it. Does not check
@@ -54,7 +54,7 @@ def scaled_dot_product_attention(
     """Computes a call with the arguments of PyTorch's function. Returns (result, None). If Headgate does not support
     the call, returns (None, reason).
     """
-    reason = _decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+    reason = _reason_to_decline(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
     if reason is not None:
         return None, reason
     sizes = refusal_of(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -64,26 +64,26 @@ def scaled_dot_product_attention(
     return attend(query, key, value, attn_mask, dropout_p, is_causal, scale, sizes, options=precision), None
 
 
-def _served(*arguments: Any, **named: Any) -> Tensor:
+def _replacement(*arguments: Any, **named: Any) -> Tensor:
     """Replaces torch.nn.functional.scaled_dot_product_attention while use_everywhere is on."""
     bias = causal_bias_of(arguments, named)
     if bias is not None:
         # PyTorch replaces a CausalBias by is_causal or a mask only in calls of the function that has this name.
         return bias.__torch_function__(functional.scaled_dot_product_attention, (type(bias),), arguments, named)
-    return _switch.serve(scaled_dot_product_attention, _original, arguments, named)
+    return _switch.call_or_fall_back(scaled_dot_product_attention, _original, arguments, named)
 
 
-_served.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+_replacement.__signature__ = inspect.signature(  # type: ignore[attr-defined]
     scaled_dot_product_attention
 ).replace(return_annotation=Tensor)
 
 
 def _install() -> None:
     global _replaced, _original
-    if functional.scaled_dot_product_attention is not _served:
+    if functional.scaled_dot_product_attention is not _replacement:
         _original = functional.scaled_dot_product_attention
     _replaced = _original, torch.backends.mha.get_fastpath_enabled()
-    functional.scaled_dot_product_attention = _served
+    functional.scaled_dot_product_attention = _replacement
     torch.backends.mha.set_fastpath_enabled(False)
 
 
@@ -91,14 +91,14 @@ def _restore() -> None:
     """Restores PyTorch's function and its fast path.
 
     Leaves torch.nn.functional unchanged if other code has replaced the function since then. That replacement may call
-    _served, which then forwards the call to PyTorch.
+    _replacement, which then forwards the call to PyTorch.
     """
     global _replaced
     if _replaced is None:
         return
     original, fast_path = _replaced
     _replaced = None
-    if functional.scaled_dot_product_attention is _served:
+    if functional.scaled_dot_product_attention is _replacement:
         functional.scaled_dot_product_attention = original
     torch.backends.mha.set_fastpath_enabled(fast_path)
 

@@ -94,16 +94,18 @@ class Switch:
             for handle in tuple(self.active):
                 self.end(handle)
 
-    def serve(
-        self, attempt: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
+    def call_or_fall_back(
+        self, compute: Callable[..., Any], original: Callable[..., Any], given: Any, named: dict[str, Any]
     ) -> Any:
-        """Calls `attempt`, which returns (result, None) or (None, reason), and returns the result. Calls `original`
-        instead if there is a reason, if `attempt` raises an error, or if the switch is off. Errors of the caller's
-        code, such as a signal handler, are not caught."""
+        """Calls `compute`, which returns (result, None) or (None, reason). Returns the result.
+
+        Calls `original` instead in three cases: `compute` returns a reason, it raises an error, or the switch is off.
+        Errors of the caller's code, such as a signal handler, are not caught.
+        """
         y, reason = None, "off"
         if self.active:
             try:
-                y, reason = attempt(*given, **named)
+                y, reason = compute(*given, **named)
             except _REFUSALS as error:
                 if is_of_caller(error):
                     raise

@@ -273,7 +273,9 @@ def test_threads_that_count_at_the_same_time_lose_no_call():
     switch = Switch("test", "nobody", lambda: None, lambda: None)
     handle = SlowHandle(switch, "exact")
     switch.active.append(handle)
-    workers = [threading.Thread(target=switch.serve, args=(lambda: (1, None), None, (), {})) for _ in range(8)]
+    workers = [
+        threading.Thread(target=switch.call_or_fall_back, args=(lambda: (1, None), None, (), {})) for _ in range(8)
+    ]
     for worker in workers:
         worker.start()
     for worker in workers:
@@ -286,7 +288,7 @@ def test_many_reasons_are_counted_in_bounded_memory():
     with switch.begin() as handle:
         for _ in range(2):
             for size in range(300):
-                switch.serve(lambda x: (None, f"x has the shape ({x})"), lambda x: x, (size,), {})
+                switch.call_or_fall_back(lambda x: (None, f"x has the shape ({x})"), lambda x: x, (size,), {})
     assert handle.declined.total() == 600 and handle.declined["x has the shape (7)"] == 2
     assert len(handle.declined) == MOST_REASONS + 1 and handle.declined[OTHER_REASONS] == 600 - 2 * MOST_REASONS
 

@@ -20,7 +20,7 @@ def problem(D=64, dtype=torch.bfloat16):
     return made(2, 4, 8, D, dtype=dtype), *(made(2, 2, 9, D, dtype=dtype) for _ in range(2))
 
 
-# A value of each argument that may be declined which is not its default.
+# Maps each argument that an operation may not support to a value other than its default.
 VALUES = {
     "bias": lambda: made(2, 4, 8, 9),
     "key_bias": lambda: made(2, 1, 1, 9),
@@ -62,18 +62,18 @@ LAUNCHES = {
     "short_convolution": convolution_launch,
     "gated_norm": norm_launch,
 }
-DECLINED = [(function, name) for function, supported in support.FUNCTIONS.items() for name in supported.declined]
+UNSUPPORTED = [(function, name) for function, supported in support.FUNCTIONS.items() for name in supported.unsupported]
 
 
-@pytest.mark.parametrize("function, name", DECLINED)
-def test_arguments_declined_one_is_named(function, name):
+@pytest.mark.parametrize("function, name", UNSUPPORTED)
+def test_arguments_unsupported_one_is_named(function, name):
     with fake_gpu(), pytest.raises(ValueError) as error:
         called(FUNCTIONS[function], **{name: VALUES[name]})
     assert str(error.value).startswith(f"{function}: {name} is not supported on GPUs") and "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("function, name", DECLINED)
-def test_arguments_declined_one_at_its_default_is_taken(function, name):
+@pytest.mark.parametrize("function, name", UNSUPPORTED)
+def test_arguments_unsupported_one_at_its_default_is_taken(function, name):
     options = support.FUNCTIONS[function].operation.options
     with fake_gpu():
         default = None if name == "threads" or name not in options else options[name].default
@@ -93,7 +93,7 @@ def test_arguments_list_is_that_of_the_operation_and_of_the_documents(function):
     section = (ROOT / "docs/reference/pytorch.md").read_text().partition("## On GPUs")[2].partition("\n## ")[0]
     (row,) = re.findall(rf"^\| `{function}` \| (.*) \| (.*) \|$", section, re.M)
     takes, refuses = (set(re.findall(r"`(\w+)`", cell)) for cell in row)
-    assert refuses == set(supported.declined)
+    assert refuses == set(supported.unsupported)
     assert takes >= set(supported.tensors + supported.options) - {"q", "k", "v", "gate", "x", "weight"}
 
 

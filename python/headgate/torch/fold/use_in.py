@@ -31,10 +31,10 @@ class _Replacement:
         self._require_signature(package)
 
         @functools.wraps(self.original)
-        def served(*given: Any, **named: Any) -> Any:
-            return switch.serve(self._attempt, self.original, given, named)
+        def replacement(*given: Any, **named: Any) -> Any:
+            return switch.call_or_fall_back(self._compute, self.original, given, named)
 
-        self.served = served
+        self.replacement = replacement
 
     def _require_signature(self, package: Package) -> None:
         """Raises RuntimeError if the function lacks an argument that the adapter uses, or requires an argument that the
@@ -49,7 +49,7 @@ class _Replacement:
             f"{_versions(package)}"
         )
 
-    def _attempt(self, *given: Any, **named: Any) -> tuple[Any, str | None]:
+    def _compute(self, *given: Any, **named: Any) -> tuple[Any, str | None]:
         """Computes a call and returns (result, None). If the package must compute the call, returns (None, reason)."""
         arguments = {**self._defaults, **dict(zip(self._names, given)), **named}
         by_name = self._names[len(given) :]
@@ -71,11 +71,11 @@ class _Replacement:
         return self._replaced.adapter(**used, precision=self._switch.precision), None
 
     def install(self) -> None:
-        self._exchange(self.original, self.served)
+        self._exchange(self.original, self.replacement)
 
     def restore(self) -> None:
         """Restores the package's function. Leaves it unchanged if other code has replaced it since install()."""
-        self._exchange(self.served, self.original)
+        self._exchange(self.replacement, self.original)
 
     def _exchange(self, old: Any, new: Any) -> None:
         """Replaces `old` in its class, or in every module of the package that contains it."""

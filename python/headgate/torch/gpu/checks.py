@@ -12,13 +12,13 @@ from ...operations import Operation
 INDICES = (torch.int32, torch.int64)
 
 
-def refuse_declined(
-    what: str, declined: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
+def refuse_unsupported(
+    what: str, unsupported: tuple[str, ...], tensors: dict[str, Any], options: dict[str, Any], operation: Operation
 ) -> None:
-    """Raises ValueError if an argument in `declined` differs from its default. support.py defines `declined` for each
+    """Raises ValueError if an argument in `unsupported` differs from its default. support.py lists these for each
     operation.
     """
-    for name in declined:
+    for name in unsupported:
         value = tensors.get(name) if name in operation.tensors else options.get(name)
         if value is not None and not (name in options and value == operation.options[name].default):
             raise ValueError(f"{what}: {name} is not supported on GPUs: leave it out, or move the tensors to the CPU")

@@ -19,7 +19,7 @@ class Supported(NamedTuple):
     options: tuple[str, ...]
 
     @property
-    def declined(self) -> tuple[str, ...]:
+    def unsupported(self) -> tuple[str, ...]:
         """Returns the unsupported arguments. Calls may pass them only with their defaults."""
         names = (*self.operation.tensors, *self.operation.options)
         return tuple(name for name in names if name not in self.tensors + self.options)

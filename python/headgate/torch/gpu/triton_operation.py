@@ -81,7 +81,7 @@ def sorted_and_checked(
     options = sort_arguments(what, tensors, arguments, keywords, operation)
     recorded = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors.values())
     refuse_transforms(what, {**tensors, **options})
-    checks.refuse_declined(what, supported.declined, tensors, options, operation)
+    checks.refuse_unsupported(what, supported.unsupported, tensors, options, operation)
     options = {**operation.defaults(), **checked_options(what, options, operation)}
     checks.check_tensors(what, tensors, tensors[operation.tensors[0]], differentiable, recorded)
     return tensors, options, recorded
